@@ -1,0 +1,50 @@
+"""Find the smallest set of layers that must stay in FP32.
+
+    import precision_bisect
+
+    result = precision_bisect.find("model.onnx", tol=1e-2, inputs="inputs/")
+    print(result.status, result.kept)
+
+Importing this package loads neither numpy nor ONNX Runtime; they come with the first call.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from precision_bisect.api import find, layers
+    from precision_bisect.errors import ExitCode, PrecisionBisectError
+    from precision_bisect.layers import Layer
+    from precision_bisect.result import Certificate, Diagnosis, Result
+
+__all__ = [
+    "Certificate",
+    "Diagnosis",
+    "ExitCode",
+    "Layer",
+    "PrecisionBisectError",
+    "Result",
+    "find",
+    "layers",
+]
+
+_HOMES = {
+    "Certificate": "result",
+    "Diagnosis": "result",
+    "ExitCode": "errors",
+    "Layer": "layers",
+    "PrecisionBisectError": "errors",
+    "Result": "result",
+    "find": "api",
+    "layers": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("precision-bisect")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"precision_bisect.{_HOMES[name]}"), name)

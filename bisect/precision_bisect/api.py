@@ -1,0 +1,73 @@
+"""The same job as the command line's, from Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from precision_bisect.events import Observer, ignore
+from precision_bisect.layers import Layer
+from precision_bisect.options import BackendName, HighName, Limits, LowName, Metric, Options
+from precision_bisect.result import Result
+
+if TYPE_CHECKING:
+    from precision_bisect.protocols import Sample
+
+
+class FindOptions(TypedDict, total=False):
+    """Further keyword arguments of `find`; each means what the flag of that name does."""
+
+    resume: bool
+    overwrite: bool
+    input_shapes: Mapping[str, tuple[int, ...]]
+    synthetic: int
+    holdout: int
+    metric: Metric
+    atol: Limits
+    rtol: Limits
+    quantile: float
+    check: str | None
+    low: LowName
+    high: HighName
+    backend: BackendName
+    strategy: str
+    max_trials: int | None
+    max_time_s: float | None
+    seed: int
+    threads: int
+
+
+def find(
+    model: str | Path,
+    *,
+    tol: Limits = None,
+    inputs: "str | Path | Sequence[Sample] | None" = None,
+    out: str | Path | None = None,
+    observer: Observer = ignore,
+    **options: Unpack[FindOptions],
+) -> Result:
+    """Find a minimal set of layers of an ONNX model that must stay in high precision.
+
+    `tol` is one limit or a mapping from output name to limit ("" for the default); `inputs` a path
+    or a list of samples, each a dict from input name to array; `out` the run folder; `observer` is
+    called with every event. Times are in seconds. Raises a PrecisionBisectError for bad input.
+    """
+    from precision_bisect.run import run
+
+    asked = Options(
+        model=Path(model),
+        tol=tol,
+        inputs=Path(inputs) if isinstance(inputs, str) else inputs,
+        out=None if out is None else Path(out),
+        **options,
+    )
+    return run(asked, observer)
+
+
+def layers(model: str | Path) -> Sequence[Layer]:
+    """Return every node of the model's main graph, candidates and excluded ones with the reason.
+
+    Raises ModelError for a model that cannot be read.
+    """
+    from precision_bisect.model.load import load_model
+
+    return load_model(Path(model)).table.layers

@@ -1,0 +1,55 @@
+"""The low types that the emulator can round to, in numpy and in ONNX."""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.options import LowName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowType:
+    """A 16-bit float type.
+
+    `largest` is its largest finite value, `smallest_normal` its smallest positive
+    normal value, `digits` its significand bits with the hidden one, `lowest_opset`
+    the first ONNX opset whose Cast knows it.
+    """
+
+    name: LowName
+    onnx_type: int
+    numpy_type: np.dtype[np.generic]
+    largest: float
+    smallest_normal: float
+    digits: int
+    lowest_opset: int
+
+    def round(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return `array` rounded to this type (to nearest even) and back, of the same shape."""
+        with np.errstate(all="ignore"):
+            rounded: NDArray[np.float32] = array.astype(self.numpy_type).astype(np.float32)
+        return rounded
+
+
+FP16 = LowType(
+    name="fp16",
+    onnx_type=onnx.TensorProto.FLOAT16,
+    numpy_type=np.dtype(np.float16),
+    largest=65504.0,
+    smallest_normal=2.0**-14,
+    digits=11,
+    lowest_opset=1,
+)
+BF16 = LowType(
+    name="bf16",
+    onnx_type=onnx.TensorProto.BFLOAT16,
+    numpy_type=np.dtype(ml_dtypes.bfloat16),
+    largest=(2.0 - 2.0**-7) * 2.0**127,
+    smallest_normal=2.0**-126,
+    digits=8,
+    lowest_opset=13,
+)
+LOW_TYPES: dict[LowName, LowType] = {low.name: low for low in (FP16, BF16)}

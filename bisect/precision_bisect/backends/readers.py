@@ -1,0 +1,85 @@
+"""Who reads which tensor, and in what form."""
+
+from collections import Counter
+
+import onnx
+
+from precision_bisect.model.classify import is_follower
+from precision_bisect.model.graph import captured
+from precision_bisect.model.load import Model
+
+NEVER_LOW_INPUTS: dict[str, tuple[int, ...]] = {
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "Dropout": (1,),
+    "Range": (0, 1, 2),
+}
+"""Inputs that stay FP32 whatever the layer's precision: they are settings, not data."""
+
+
+def settings_of(node: onnx.NodeProto) -> list[int]:
+    """Return the positions of the node's inputs that stay FP32."""
+    return [i for i in NEVER_LOW_INPUTS.get(node.op_type, ()) if i < len(node.input)]
+
+
+def stored_names(model: Model) -> set[str]:
+    """Return the tensors that the switched graph holds as stored, under their own name.
+
+    Those are the ones that a bystander reads, and those that several layers read, so that a low
+    layer's value is rounded once and not for each of them.
+    """
+    graph = model.proto.graph
+    candidates = set(model.table.names)
+    names = {output.name for output in graph.output}
+    reads: Counter[str] = Counter()
+    for node in graph.node:
+        names |= captured(node)
+        if node.name in candidates:
+            names.update(node.input[i] for i in settings_of(node))
+            reads.update(set(node.input))
+        else:
+            names.update(node.input)
+    return names | {name for name, times in reads.items() if times > 1}
+
+
+def settled_for(model: Model) -> dict[str, str]:
+    """Return the tensors that one layer alone reads, in part through followers, and that layer.
+
+    Rounding commutes with moving, so such a value is rounded for its reader before the followers,
+    where the layer that computes it is rounded anyway; the reader takes it as it comes. Holds for
+    tensors of layers that followers read, and for what these followers make of nothing else.
+    """
+    graph = model.proto.graph
+    candidates = set(model.table.names)
+    sole = _sole_readers(model)
+    settled: dict[str, str] = {}
+    for node in graph.node:
+        floats = [n for n in node.input if model.elem_types.get(n) == onnx.TensorProto.FLOAT]
+        moved = is_follower(node) and bool(floats) and all(n in settled for n in floats)
+        if moved or node.name in candidates:
+            settled.update((name, sole[name]) for name in node.output if name in sole)
+    return settled
+
+
+def _sole_readers(model: Model) -> dict[str, str]:
+    """Return the tensors whose values come to one layer only, and that layer."""
+    graph = model.proto.graph
+    candidates = set(model.table.names)
+    elsewhere = {output.name for output in graph.output}
+    readers: dict[str, set[str]] = {}
+    for node in reversed(graph.node):
+        elsewhere |= captured(node)
+        if node.name in candidates:
+            ends = {node.name}
+            elsewhere.update(node.input[i] for i in settings_of(node))
+        else:
+            follows = is_follower(node) and not elsewhere.intersection(node.output)
+            ends = {end for name in node.output for end in readers.get(name, ()) if follows}
+            elsewhere.update(() if follows else node.input)
+        for name in node.input:
+            readers.setdefault(name, set()).update(ends)
+    return {
+        name: next(iter(ends))
+        for name, ends in readers.items()
+        if len(ends) == 1 and name not in elsewhere
+    }

@@ -1,0 +1,42 @@
+"""How much a run may spend: trials and seconds."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+class BudgetSpent(Exception):
+    """Raised when the next trial would exceed the budget; says which limit it was."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Counts trials and time against their limits, None for no limit.
+
+    Ranking evaluations and trials that the ledger already knows are not counted. `spent_s` are the
+    seconds that earlier sessions of the same run have taken.
+    """
+
+    max_trials: int | None = None
+    max_time_s: float | None = None
+    spent_s: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    trials: int = 0
+    _started: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
+
+    def elapsed_s(self) -> float:
+        """Return the seconds taken so far, earlier sessions included."""
+        return self.spent_s + self.clock() - self._started
+
+    def admit(self, *, counted: bool) -> None:
+        """Account for one more trial. Raises BudgetSpent when a limit forbids it."""
+        if self.max_time_s is not None and self.elapsed_s() >= self.max_time_s:
+            raise BudgetSpent(f"--max-time of {self.max_time_s:g} s is spent")
+        if not counted:
+            return
+        if self.max_trials is not None and self.trials >= self.max_trials:
+            raise BudgetSpent(f"--max-trials {self.max_trials} are spent")
+        self.trials += 1

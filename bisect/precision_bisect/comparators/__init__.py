@@ -1,0 +1,1 @@
+"""Comparators: what judges outputs."""

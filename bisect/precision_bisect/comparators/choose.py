@@ -1,0 +1,61 @@
+"""The comparator that the options ask for."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.comparators.script import ScriptComparator
+from precision_bisect.comparators.tolerance import Tolerance, tolerance_from
+from precision_bisect.errors import UsageError
+from precision_bisect.options import DEFAULT_TOLERANCE, Options
+from precision_bisect.protocols import Comparator
+
+_NEED_TOLERANCE = frozenset(("l2", "cosine", "psnr", "snr"))
+
+
+def choose_comparator(options: Options, outputs: Sequence[str]) -> Comparator:
+    """Return the comparator for a model with these outputs.
+
+    Raises UsageError for limits that are missing, not positive, or of unknown outputs.
+    """
+    if options.check is not None:
+        return _script(options, options.check)
+    atol, rtol = _absolute_and_relative(options)
+    return PolygraphyComparator(
+        metric=options.metric,
+        atol=atol,
+        rtol=rtol,
+        outputs=tuple(outputs),
+        quantile=options.quantile,
+    )
+
+
+def _absolute_and_relative(options: Options) -> tuple[Tolerance, Tolerance]:
+    """Return both limits: each its own flag's, else --tol's, else 0 where the other is given."""
+    tol = options.tol
+    if options.metric in _NEED_TOLERANCE and options.rtol is not None:
+        raise UsageError(f"--metric {options.metric} has no relative limit", "give --tol")
+    if tol is None and options.atol is None and options.rtol is None:
+        if options.metric in _NEED_TOLERANCE:
+            raise UsageError(f"--metric {options.metric} has no default tolerance", "give --tol")
+        tol = DEFAULT_TOLERANCE
+    fallback = Tolerance(default=0.0) if tol is None else tolerance_from(tol, "--tol")
+    atol, rtol = (
+        fallback if own is None else tolerance_from(own, flag, zero=True)
+        for own, flag in ((options.atol, "--atol"), (options.rtol, "--rtol"))
+    )
+    return atol, rtol
+
+
+def _script(options: Options, check: str) -> Comparator:
+    path, colon, name = check.rpartition(":")
+    if not colon or not name:
+        raise UsageError(
+            f"--check {check!r} names no function", "write --check script.py:function"
+        )
+    if options.atol is not None or options.rtol is not None:
+        raise UsageError("--check has one figure of its own", "give its limit by --tol")
+    if isinstance(options.tol, Mapping):
+        raise UsageError("--check judges all outputs at once", "give one number to --tol")
+    tolerance = tolerance_from(options.tol, "--tol", zero=True).default
+    return ScriptComparator(Path(path), name, tolerance)

@@ -1,0 +1,213 @@
+"""Verdicts by Polygraphy's comparators, and one figure beside each that a search can rank by.
+
+Polygraphy decides whether a plan passes; the figure is computed here by the same formula, on the
+tolerance's own scale. The reference is the second runner for the difference metrics (relative
+error divides by it) and the first for PSNR and SNR (they take the first as the signal).
+
+Polygraphy spends milliseconds per output on statistics for its log, hundreds for a million
+elements. Where single elements settle the verdict (elementwise, max), it is given only those.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.comparators.arrays import deciding, differences, ratios, widened
+from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.errors import UsageError
+from precision_bisect.options import Metric
+from precision_bisect.polygraphy_quiet import quiet
+from precision_bisect.protocols import Judgement, Sample
+from precision_bisect.reference import non_finite
+from precision_bisect.trial import Verdict
+
+_Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
+
+_DIFFERENCES: Mapping[str, str] = {
+    "elementwise": "elemwise",
+    "max": "max",
+    "mean": "mean",
+    "quantile": "quantile",
+}
+_LARGEST = 1e300
+"""Stands for the error of finite outputs where the metric itself overflows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolygraphyComparator:
+    """Judges by one of Polygraphy's metrics.
+
+    `atol` and `rtol` apply to the difference metrics, where an output passes if its absolute *or*
+    its relative error is within the limit; the others use `atol` alone: L2 norm, 1 - cosine, and
+    for PSNR and SNR the least number of decibels.
+    """
+
+    metric: Metric
+    atol: Tolerance
+    rtol: Tolerance
+    outputs: Sequence[str]
+    quantile: float = 0.99
+    _functions: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile <= 1:
+            raise UsageError(f"--quantile {self.quantile} is not within (0, 1]")
+        self.atol.check_outputs(self.outputs)
+        if self.metric in _DIFFERENCES:
+            self.rtol.check_outputs(self.outputs)
+        elif min(self.atol.of(name) for name in self.outputs) <= 0:
+            raise UsageError(f"--metric {self.metric} needs a limit above zero", "give --tol")
+        if self.metric == "cosine" and max(self.atol.of(name) for name in self.outputs) >= 0.5:
+            raise UsageError(
+                "a cosine tolerance is the distance 1 - cosine and must be below 0.5",
+                "Polygraphy's threshold 0.997 is --tol 0.003",
+            )
+
+    @property
+    def tolerance(self) -> float:
+        """The limit on the error figure: the tolerance itself where there is but one, else 1."""
+        limits = {self.atol.of(name) for name in self.outputs}
+        if self.metric in _DIFFERENCES:
+            limits |= {self.rtol.of(name) for name in self.outputs}
+        limits.discard(0.0)
+        return limits.pop() if len(limits) == 1 else 1.0
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return metric and limits, for the fingerprint."""
+        settings: dict[str, Any] = {
+            "metric": self.metric,
+            "atol": {name: self.atol.of(name) for name in self.outputs},
+        }
+        if self.metric in _DIFFERENCES:
+            settings["rtol"] = {name: self.rtol.of(name) for name in self.outputs}
+        if self.metric == "quantile":
+            settings["quantile"] = self.quantile
+        return settings
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge all samples; the figure is the worst one over samples and outputs."""
+        if not outputs or len(outputs) != len(reference):
+            raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
+        if trouble := non_finite(outputs):
+            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+        judged = self._elementwise if self.metric == "elementwise" else self._by_sample
+        passed, worst, message = True, -1.0, ""
+        with quiet(), np.errstate(all="ignore"):
+            for name in self.outputs:
+                pairs = [(o[name], r[name]) for o, r in zip(outputs, reference, strict=True)]
+                ok, errors = judged(name, pairs)
+                passed = passed and ok
+                if max(errors) > worst:
+                    worst = max(errors)
+                    message = f"output {name!r}, sample {errors.index(worst)}"
+        return self._agreed(passed, worst * self.tolerance, message)
+
+    def _agreed(self, passed: bool, error: float, message: str) -> Judgement:
+        """Put the figure on the verdict's side where rounding put it on the other."""
+        if passed:
+            return Judgement(
+                verdict=Verdict.PASS, error=min(error, self.tolerance), message=message
+            )
+        above = float(np.nextafter(self.tolerance, np.inf))
+        return Judgement(verdict=Verdict.FAIL, error=max(error, above), message=message)
+
+    def _elementwise(self, name: str, pairs: Sequence[_Pair]) -> tuple[bool, list[float]]:
+        """Return Polygraphy's verdict on one output of all samples, and each sample's error.
+
+        Elements are judged one by one, so those that decide are put together in one array.
+        """
+        atol, rtol = self.atol.of(name), self.rtol.of(name)
+        errors, chosen = [], []
+        for got, want in pairs:
+            if got.shape != want.shape:
+                errors.append(float("inf"))
+                continue
+            got, want = widened(got, want, as_float=False)
+            figures = ratios(*differences(got, want), atol, rtol)
+            places = deciding(figures)
+            chosen.append((got[places], want[places]))
+            errors.append(_figure(figures[places[-1]], bounded=atol > 0 or rtol > 0))
+        if len(chosen) < len(pairs):
+            return False, errors
+        got, want = (np.concatenate(side) for side in zip(*chosen, strict=True))
+        return bool(self._compare(name, got, want)), errors
+
+    def _by_sample(self, name: str, pairs: Sequence[_Pair]) -> tuple[bool, list[float]]:
+        """Return whether all samples pass by Polygraphy's word, and each sample's error."""
+        passed, errors = True, []
+        for got, want in pairs:
+            ok, error = False, float("inf")
+            if got.shape == want.shape:
+                difference = self.metric in _DIFFERENCES
+                got, want = widened(got, want, as_float=not difference)
+                ok, error = (self._difference if difference else self._single)(name, got, want)
+            passed = passed and ok
+            errors.append(error)
+        return passed, errors
+
+    def _difference(self, name: str, got: NDArray[Any], want: NDArray[Any]) -> tuple[bool, float]:
+        atol, rtol = self.atol.of(name), self.rtol.of(name)
+        if self.metric == "max":
+            places = [int(errors.argmax()) for errors in differences(got, want)]
+            got, want = got[places], want[places]
+        result = self._compare(name, got, want)
+        values = result.metric_values()
+        stat = _DIFFERENCES[self.metric]
+        error = np.fmin(
+            _ratio(values[f"{stat}_absdiff"], atol), _ratio(values[f"{stat}_reldiff"], rtol)
+        )
+        return bool(result), _figure(error, bounded=atol > 0 or rtol > 0)
+
+    def _single(self, name: str, got: NDArray[Any], want: NDArray[Any]) -> tuple[bool, float]:
+        signal_first = self.metric in ("psnr", "snr")
+        result = self._compare(name, *((want, got) if signal_first else (got, want)))
+        (value,) = result.metric_values().values()
+        limit = self.atol.of(name)
+        if self.metric == "cosine":
+            value = 1.0 - value
+        if signal_first:
+            return bool(result), _figure(10.0 ** min((limit - value) / 20.0, 300.0))
+        return bool(result), _figure(value / limit)
+
+    def _compare(self, name: str, first: NDArray[Any], second: NDArray[Any]) -> Any:
+        from polygraphy.comparator import IterationResult
+
+        if name not in self._functions:
+            self._functions[name] = self._function(name)
+        pair = (IterationResult({name: array}, runner_name="") for array in (first, second))
+        return self._functions[name](*pair)[name]
+
+    def _function(self, name: str) -> Any:
+        from polygraphy import comparator
+
+        limit = self.atol.of(name)
+        if self.metric in _DIFFERENCES:
+            return comparator.SimpleCompareFunc(
+                atol=limit,
+                rtol=self.rtol.of(name),
+                check_error_stat=_DIFFERENCES[self.metric],
+                error_quantile=self.quantile if self.metric == "quantile" else None,
+            )
+        if self.metric == "l2":
+            return comparator.L2CompareFunc(l2_threshold=limit)
+        if self.metric == "cosine":
+            return comparator.CosineSimilarityCompareFunc(cosine_similarity_threshold=1.0 - limit)
+        if self.metric == "psnr":
+            return comparator.PsnrCompareFunc(psnr_threshold=limit)
+        return comparator.SnrCompareFunc(snr_threshold=limit)
+
+
+def _ratio(value: float, limit: float) -> float:
+    if limit:
+        return float(value) / limit
+    return 0.0 if value == 0 else float("inf")
+
+
+def _figure(ratio: float, *, bounded: bool = True) -> float:
+    """Return a multiple of the limit; finite, where there is a limit, also if it overflowed."""
+    if bounded and not ratio <= _LARGEST:
+        return _LARGEST
+    return float(ratio)

@@ -1,0 +1,75 @@
+"""A task metric from the user's own script: `--check metric.py:accuracy_drop`."""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.errors import UsageError
+from precision_bisect.protocols import Judgement, Sample
+from precision_bisect.reference import non_finite
+from precision_bisect.scripts import first_line, load_function
+from precision_bisect.trial import Verdict
+
+
+class ScriptComparator:
+    """Judges by `function(outputs, reference)` over all samples at once.
+
+    Both arguments are lists of dicts from output name to array, one per sample. The function
+    returns an error, smaller is better, that passes when it is at most the tolerance; or a bool,
+    where there is no figure. NaN or Inf in an output fails before the function is asked.
+    """
+
+    def __init__(self, path: Path, name: str, tolerance: float | None) -> None:
+        self._function: Callable[..., Any] = load_function(path, name)
+        self._settings = {
+            "check": f"{path.name}:{name}",
+            "script": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "tolerance": tolerance,
+        }
+        self.tolerance = tolerance
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the script's name and hash and the limit, for the fingerprint."""
+        return self._settings
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge all samples. Raises UsageError when the function fails or returns no figure."""
+        if not outputs or len(outputs) != len(reference):
+            raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
+        if trouble := non_finite(outputs):
+            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+        try:
+            value = self._function(_copies(outputs), _copies(reference))
+        except (Exception, SystemExit) as error:  # the user's function may raise anything
+            raise UsageError(f"{self._settings['check']} failed: {first_line(error)}") from error
+        if isinstance(value, bool | np.bool_):
+            return Judgement(verdict=Verdict.PASS if value else Verdict.FAIL, error=None)
+        return self._by_figure(value)
+
+    def _by_figure(self, value: Any) -> Judgement:
+        try:
+            error = float(value)
+        except (TypeError, ValueError) as problem:
+            raise UsageError(
+                f"{self._settings['check']} returned {type(value).__name__}",
+                "return an error as a float, or a bool",
+            ) from problem
+        if self.tolerance is None:
+            raise UsageError(
+                f"{self._settings['check']} returned a figure and there is no limit for it",
+                "give --tol, or return a bool",
+            )
+        if math.isnan(error):
+            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message="metric is NaN")
+        verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
+        return Judgement(verdict=verdict, error=error)
+
+
+def _copies(samples: Sequence[Sample]) -> list[dict[str, NDArray[Any]]]:
+    """Return what the user's function may change without changing the reference."""
+    return [{name: array.copy() for name, array in sample.items()} for sample in samples]

@@ -1,0 +1,83 @@
+"""Tolerances: one number, or one per output."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+from precision_bisect.errors import UsageError
+from precision_bisect.options import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """A default limit and limits of single outputs. Limits are finite and not negative."""
+
+    default: float | None = None
+    per_output: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, output: str) -> float:
+        """Return the limit for an output. Raises UsageError where there is none."""
+        limit = self.per_output.get(output, self.default)
+        if limit is None:
+            raise UsageError(
+                f"no tolerance is given for output {output!r}",
+                "add a bare number for the outputs not named, such as --tol 1e-2",
+            )
+        return limit
+
+    def check_outputs(self, outputs: Sequence[str]) -> None:
+        """Raise UsageError for a limit of an unknown output and for an output without a limit."""
+        for name in self.per_output:
+            if name not in outputs:
+                raise UsageError(
+                    f"a tolerance is given for {name!r}, which is no output of the model",
+                    f"its outputs are {', '.join(outputs)}",
+                )
+        for name in outputs:
+            self.of(name)
+
+
+def tolerance_from(limits: Limits, flag: str, *, zero: bool = False) -> Tolerance:
+    """Return the tolerance for limits as the options hold them.
+
+    Limits must be finite and above 0, or at least 0 with `zero`. Raises UsageError, naming `flag`.
+    """
+    by_name = dict(limits) if isinstance(limits, Mapping) else {"": limits}
+    found: dict[str, float] = {}
+    for name, limit in by_name.items():
+        if limit is None:
+            continue
+        if trouble := _trouble(limit, zero=zero):
+            what = f"{name}={limit}" if name else str(limit)
+            raise UsageError(f"{flag} {what} is {trouble}", "give a positive tolerance")
+        found[name] = float(limit)
+    return Tolerance(default=found.pop("", None), per_output=found)
+
+
+def _trouble(limit: Any, *, zero: bool) -> str:
+    """Return why something cannot be a limit, or "" where it can."""
+    if not isinstance(limit, Real) or isinstance(limit, bool):
+        return "no number"
+    if float(limit) > 0 or (zero and limit == 0):
+        return "not finite" if math.isinf(limit) else ""
+    return "no number from zero up" if zero else "not above zero"
+
+
+def parse_limits(texts: Iterable[str], flag: str) -> dict[str, float]:
+    """Parse `1e-2` or `logits=1e-2,boxes=1e-1` (and both mixed), comma separated or repeated.
+
+    The key "" is the default. Raises UsageError, naming `flag`, for what is no number.
+    """
+    limits: dict[str, float] = {}
+    for item in (part for text in texts for part in text.split(",")):
+        name, _, number = item.rpartition("=")
+        try:
+            limits[name] = float(number)
+        except ValueError as error:
+            raise UsageError(
+                f"{flag} cannot read {item!r}",
+                f"write {flag} 1e-2 or {flag} OUTPUT=1e-2,OTHER=1e-1",
+            ) from error
+    return limits

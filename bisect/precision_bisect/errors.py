@@ -1,0 +1,66 @@
+"""Errors that end a command, and the exit codes they end it with.
+
+Every error says in one line what happened and, in `hint`, what to do about it; the command line
+prints both and never a traceback for one of these.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process returns, for scripts and CI."""
+
+    OK = 0
+    NO_PLAN = 1
+    USAGE = 2
+    BUDGET = 3
+    INTERRUPTED = 130
+
+
+class PrecisionBisectError(Exception):
+    """Root of all errors of this package: a message, a hint, and an exit code."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def one_line(self) -> str:
+        """Return message and hint as one line of printable text.
+
+        Model files are untrusted, so line breaks and control characters that they put into names
+        are replaced before anything reaches a terminal.
+        """
+        text = f"{self.message}; {self.hint}" if self.hint else self.message
+        return printable(" ".join(text.split()))
+
+
+class UsageError(PrecisionBisectError):
+    """A flag or a combination of flags that cannot work."""
+
+
+class ModelError(PrecisionBisectError):
+    """A model file that cannot be read, or that ONNX Runtime refuses."""
+
+
+class InputError(PrecisionBisectError):
+    """Inputs that do not fit the model."""
+
+
+class RunFolderError(PrecisionBisectError):
+    """The run folder or the ledger in it cannot be used."""
+
+
+class RefusedError(PrecisionBisectError):
+    """A verdict that would be false, such as FP16 types on ONNX Runtime's CPU provider."""
+
+
+class PluginError(PrecisionBisectError):
+    """A strategy, report or backend that is not installed or does not load."""
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with control characters replaced by a visible mark."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

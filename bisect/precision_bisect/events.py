@@ -1,0 +1,66 @@
+"""What a run tells its watchers. The core emits these; only reports render them."""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from precision_bisect.trial import Outcome, Phase, Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """A run begins, or goes on: what is searched and how."""
+
+    model: str
+    backend: str
+    strategy: str
+    assumption: str
+    candidates: int
+    layers_total: int
+    samples: int
+    held_out: int
+    tolerance: float | None
+    resumed_trials: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Something the user should know, in one sentence."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted:
+    """The first trial of a phase is about to be proposed."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted:
+    """A trial is about to be evaluated."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFinished:
+    """A trial has ended; `recalled` when its outcome came from the ledger."""
+
+    proposal: Proposal
+    outcome: Outcome
+    recalled: bool
+
+
+Event: TypeAlias = RunStarted | Warned | PhaseStarted | TrialStarted | TrialFinished
+
+
+class Observer(Protocol):
+    """Receives every event, in order, in the driver's thread."""
+
+    def __call__(self, event: Event, /) -> None: ...
+
+
+def ignore(event: Event, /) -> None:
+    """Observe nothing."""
+    del event

@@ -1,0 +1,1 @@
+"""Exports: a plan in the forms that deployments need."""

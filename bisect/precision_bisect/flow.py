@@ -1,0 +1,187 @@
+"""The course of a run, as one generator: preflight, search, certificate, re-check.
+
+It is deterministic given the outcomes, like the strategies that it contains, so a killed run is
+resumed by feeding it what the ledger holds. It ends with one of a few distinct endings, or is cut
+short by the budget, in which case the best plan so far is in the ledger.
+"""
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from precision_bisect.errors import PluginError
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search, Strategy, T
+from precision_bisect.trial import Outcome, Phase, Proposal, SampleSet
+
+
+class Status(StrEnum):
+    """How a run ended; the values are those of `result.json`."""
+
+    FOUND = "found"
+    NOTHING_TO_KEEP = "nothing_to_keep"
+    NOT_PRECISION = "not_precision"
+    INFEASIBLE = "infeasible"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the flow ended: the plan it stands by, if any, and one sentence for people."""
+
+    status: Status
+    message: str
+    plan: Plan | None = None
+    samples: SampleSet = SampleSet.JUDGED
+
+
+def flow(problem: Problem, strategy: Strategy, *, held_out: bool) -> Search[Ending]:
+    """Search for a plan with `strategy`; see the module for the steps.
+
+    `held_out` tells whether there are samples that judge nothing but the final re-check. Where
+    they refute the answer they join the judging samples, and the search is repeated on all.
+    """
+    ending = yield from _settle(problem, strategy)
+    if not held_out or ending.plan is None:
+        return ending
+    recheck = yield from _one(
+        ending.plan, Phase.RECHECK, "the samples held out", samples=SampleSet.HELD_OUT
+    )
+    if recheck.passed:
+        return ending
+    again = yield from _on(SampleSet.ALL, _settle(problem, strategy))
+    return replace(
+        again,
+        samples=SampleSet.ALL,
+        message=f"{again.message}; a first answer of {len(ending.plan)} layers failed on the "
+        "samples held out, so these judge too",
+    )
+
+
+def _settle(problem: Problem, strategy: Strategy) -> Search[Ending]:
+    """Preflight, search and certificate on one set of samples."""
+    ending = yield from preflight(problem)
+    if ending is not None:
+        return ending
+    plan = yield from strategy.search(problem)
+    answer = yield from _one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
+    if not answer.passed:
+        raise PluginError(
+            f"strategy {strategy.name!r} ended with a plan that does not pass",
+            "report it to its author, and choose another --strategy",
+        )
+    if strategy.minimal:
+        plan = yield from certify(plan)
+    return Ending(status=Status.FOUND, plan=plan, message=f"{len(plan)} of {problem.size} layers")
+
+
+def _on(samples: SampleSet, search: Search[T]) -> Search[T]:
+    """Return the same search with what it would judge by JUDGED judged by `samples`."""
+    try:
+        batch = next(search)
+        while True:
+            outcomes = yield tuple(
+                replace(p, samples=samples) if p.samples is SampleSet.JUDGED else p for p in batch
+            )
+            batch = search.send(outcomes)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def preflight(problem: Problem) -> Search[Ending | None]:
+    """Check both ends and the noise before any search; return an ending where that settles it."""
+    everything = Plan.all_high(problem.size)
+    high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
+    if not high.passed:
+        return Ending(status=Status.NOT_PRECISION, message=_not_precision(high))
+    noise = yield from _one(
+        everything, Phase.PREFLIGHT, "the same plan again, for the noise floor", repeat=1
+    )
+    if not noise.passed:
+        return Ending(
+            status=Status.INFEASIBLE,
+            message=_noisy(noise),
+        )
+    low = yield from _one(Plan.of(()), Phase.PREFLIGHT, "every layer low")
+    if low.passed:
+        return Ending(
+            status=Status.NOTHING_TO_KEEP,
+            plan=Plan.of(()),
+            message="every layer can run low within the tolerance",
+        )
+    return None
+
+
+def certify(plan: Plan) -> Search[Plan]:
+    """Drop every kept layer once; where one can go, drop it and try the others again.
+
+    Those whose drop came closest to passing are tried first then. Ends with a plan of which every
+    single drop was tried and did not pass.
+    """
+    waiting = list(plan.indices)
+    missed: dict[int, float] = {}
+    while waiting:
+        layer = waiting.pop(0)
+        outcome = yield from _one(
+            plan.without((layer,)),
+            Phase.CERTIFICATE,
+            f"drop {len(plan) - len(waiting)} of {len(plan)}",
+            narrowed_to=len(plan),
+            about_left=len(waiting) + 1,
+        )
+        if outcome.passed:
+            plan = plan.without((layer,))
+            waiting = sorted(
+                plan.indices, key=lambda kept: (missed.get(kept, math.inf), kept in missed)
+            )
+        else:
+            missed[layer] = math.inf if outcome.error is None else outcome.error
+    return plan
+
+
+def _one(
+    plan: Plan,
+    phase: Phase,
+    reason: str,
+    *,
+    samples: SampleSet = SampleSet.JUDGED,
+    repeat: int = 0,
+    narrowed_to: int | None = None,
+    about_left: int | None = None,
+) -> Generator[tuple[Proposal, ...], tuple[Outcome, ...], Outcome]:
+    (outcome,) = yield (
+        Proposal(
+            plan=plan,
+            phase=phase,
+            samples=samples,
+            repeat=repeat,
+            reason=reason,
+            narrowed_to=narrowed_to,
+            about_left=about_left,
+        ),
+    )
+    return outcome
+
+
+def _noisy(noise: Outcome) -> str:
+    if noise.verdict is None:
+        return f"the same plan ran once and then did not: {noise.message}"
+    figure = "" if noise.error is None else f", by {noise.error:.4g}"
+    return (
+        f"two runs of the same plan differ by more than the tolerance{figure}; "
+        "no verdict within it means anything"
+    )
+
+
+def _not_precision(high: Outcome) -> str:
+    if high.verdict is None:
+        return f"the model does not even run with every layer high: {high.message}"
+    figure = None if high.error is None else f"error {high.error:.4g}"
+    evidence = ", ".join(part for part in (high.message, figure) if part) or "the check says so"
+    return (
+        "with every layer high the outputs already differ from the FP32 reference: "
+        f"{evidence}; no choice of layers can mend that"
+    )

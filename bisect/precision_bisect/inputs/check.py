@@ -1,0 +1,62 @@
+"""Checks that samples fit the model, before anything runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.errors import InputError
+from precision_bisect.inputs.shapes import fits, show
+from precision_bisect.model.load import Model
+from precision_bisect.model.spec import TensorSpec
+from precision_bisect.protocols import Sample
+
+
+def check_samples(model: Model, samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples as the session wants them: contiguous, in the inputs' order.
+
+    Raises InputError for missing or unknown names, wrong types or shapes, and NaN or Inf.
+    """
+    return [_check(model, sample, number) for number, sample in enumerate(samples)]
+
+
+def _check(model: Model, sample: Sample, number: int) -> Sample:
+    wanted = {spec.name: spec for spec in model.inputs}
+    missing = [name for name in wanted if name not in sample]
+    unknown = [name for name in sample if name not in wanted]
+    if missing or unknown:
+        odd = f"lacks {', '.join(missing)}" if missing else f"has unknown {', '.join(unknown)}"
+        raise InputError(
+            f"sample {number} {odd}", f"the model's inputs are {', '.join(wanted) or 'none'}"
+        )
+    return {
+        name: _check_array(spec, _native(sample[name]), number) for name, spec in wanted.items()
+    }
+
+
+def _native(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array in this machine's byte order, and text as ONNX Runtime takes it."""
+    array = np.asarray(array)
+    if array.dtype.kind in "SU":
+        return array.astype(object)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _check_array(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[Any]:
+    where = f"input {spec.name!r} of sample {number}"
+    if spec.dtype is not None and array.dtype.name != spec.dtype:
+        raise InputError(
+            f"{where} is {array.dtype.name}, but the model wants {spec.dtype}",
+            f"convert it with .astype('{spec.dtype}')",
+        )
+    if not fits(spec, array.shape):
+        raise InputError(
+            f"{where} has the shape {show(array.shape)}, but the model wants {show(spec.shape)}",
+            "give samples of the shape that the model was exported for",
+        )
+    if spec.dtype in ("float16", "bfloat16"):
+        array = array.astype(np.float32)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(f"{where} has NaN or Inf in it", "check how it was made")
+    return np.ascontiguousarray(array) if array.ndim else array

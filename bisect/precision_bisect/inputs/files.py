@@ -1,0 +1,151 @@
+"""Samples from what people have: .npz, folders, Polygraphy's JSON, data-loader scripts."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.errors import InputError
+from precision_bisect.polygraphy_quiet import quiet
+from precision_bisect.protocols import Sample
+from precision_bisect.scripts import first_line, importing_beside, load_function
+
+_READABLE = (
+    "give a .npz, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with load_data()"
+)
+_SAMPLE = "each sample is a dict of name to array"
+
+
+def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
+    """Return the samples that `path` holds, in a fixed order.
+
+    A .npz is one sample, a folder holds one sample per file in name order. In a folder of .npy,
+    files are named after the input (`ids_0.npy`, `mask_0.npy`), or anything where the model has
+    one input. Raises InputError for what cannot be read and for an empty result.
+    """
+    if path.is_dir():
+        samples = _read_folder(path, input_names)
+    elif not path.exists():
+        raise InputError(f"no such file or folder: {path}", _READABLE)
+    else:
+        reader = _READERS.get(path.suffix.lower())
+        if reader is None:
+            raise InputError(f"cannot tell what {path} is", _READABLE)
+        samples = reader(path)
+    if not samples:
+        raise InputError(f"{path} holds no samples", _READABLE)
+    return samples
+
+
+def _read_folder(folder: Path, input_names: list[str]) -> list[Sample]:
+    kinds = {kind: sorted(folder.glob(f"*{kind}")) for kind in (".npz", ".npy", ".json")}
+    present = [kind for kind, files in kinds.items() if files]
+    if len(present) > 1:
+        raise InputError(f"{folder} has both {' and '.join(present)} files", "keep one kind")
+    if kinds[".npy"] and len(input_names) != 1:
+        return _group_arrays(kinds[".npy"], input_names)
+    if kinds[".npy"]:
+        return [{input_names[0]: _read_npy(file)} for file in kinds[".npy"]]
+    files = kinds[".npz"] or kinds[".json"]
+    return [sample for file in files for sample in _READERS[file.suffix](file)]
+
+
+def _group_arrays(files: list[Path], input_names: list[str]) -> list[Sample]:
+    """Group files named `<input>`, `<input>_<k>`, `<input>-<k>` or `<input>.<k>` by k."""
+    groups: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
+    for file in files:
+        fitting = [n for n in input_names if re.fullmatch(re.escape(n) + r"([._-].*)?", file.stem)]
+        if not fitting:
+            raise InputError(
+                f"{file} is named after none of the inputs {', '.join(input_names)}",
+                "name the files <input>_<number>.npy, or use .npz",
+            )
+        name = max(fitting, key=len)
+        groups[file.stem[len(name) :].lstrip("._-")][name] = _read_npy(file)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _read_npz(path: Path) -> list[Sample]:
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            sample = {name: archive[name] for name in archive.files}
+    except Exception as error:  # zip, zlib, numpy and the system each raise their own
+        raise InputError(
+            f"cannot read {path}: {first_line(error)}", "save it again with numpy.savez"
+        ) from error
+    odd = [name for name, array in sample.items() if not isinstance(array, np.ndarray)]
+    if odd:
+        raise InputError(f"{odd[0]} in {path} is no array", "save it again with numpy.savez")
+    return [sample]
+
+
+def _read_npy(path: Path) -> NDArray[Any]:
+    try:
+        with path.open("rb") as stream:
+            array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    except Exception as error:  # as above
+        raise InputError(
+            f"cannot read {path}: {first_line(error)}", "save it again with numpy.save"
+        ) from error
+    return array
+
+
+def _read_polygraphy_json(path: Path) -> list[Sample]:
+    """Read a list of feed dicts, or the one that each file of a Polygraphy folder holds."""
+    with quiet():
+        from polygraphy.json import load_json
+
+        try:
+            feeds = load_json(str(path))
+        except (Exception, SystemExit) as error:  # anything can be wrong with a foreign JSON file
+            raise InputError(
+                f"cannot read {path}: {first_line(error)}",
+                "it should come from `polygraphy run --save-inputs`",
+            ) from error
+        return _checked([feeds] if isinstance(feeds, Mapping) else feeds, path)
+
+
+def _read_script(path: Path) -> list[Sample]:
+    load_data = load_function(path, "load_data")
+    try:
+        with importing_beside(path):
+            feeds = load_data()
+            if isinstance(feeds, Iterable) and not isinstance(feeds, Mapping | str):
+                feeds = list(feeds)
+    except (Exception, SystemExit) as error:  # the user's script
+        raise InputError(
+            f"load_data() in {path} failed: {first_line(error)}", "run it on its own first"
+        ) from error
+    return _checked(feeds, path)
+
+
+def _checked(feeds: Any, path: Path) -> list[Sample]:
+    if not isinstance(feeds, list):
+        raise InputError(f"{path} is no list of samples", _SAMPLE)
+    return [_checked_sample(feed, path) for feed in feeds]
+
+
+def _checked_sample(feed: Any, path: Path) -> Sample:
+    if not isinstance(feed, Mapping):
+        raise InputError(f"a sample in {path} is no dict of name to array", _SAMPLE)
+    try:
+        # Polygraphy keeps arrays in wrappers that have to be asked for them.
+        return {
+            str(name): np.asarray(array.load() if hasattr(array, "load") else array)
+            for name, array in feed.items()
+        }
+    except Exception as error:  # foreign array types raise what they like
+        raise InputError(
+            f"a sample in {path} holds something that is no array: {first_line(error)}", _SAMPLE
+        ) from error
+
+
+_READERS: Mapping[str, Callable[[Path], list[Sample]]] = {
+    ".npz": _read_npz,
+    ".json": _read_polygraphy_json,
+    ".py": _read_script,
+}

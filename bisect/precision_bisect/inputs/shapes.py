@@ -1,0 +1,70 @@
+"""Concrete shapes for dynamic inputs: `--input-shapes x:1x3x224x224,y:1x8`."""
+
+from collections.abc import Iterable, Mapping
+
+from precision_bisect.errors import InputError, UsageError
+from precision_bisect.model.spec import TensorSpec
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Parse `name:AxBxC` items, comma separated as in trtexec; a scalar is `name:`.
+
+    Names may hold colons. Raises UsageError for anything else.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for item in (part for text in texts for part in text.split(",")):
+        name, colon, dims = item.rpartition(":")
+        try:
+            shape = tuple(int(dim) for dim in dims.split("x")) if dims else ()
+        except ValueError:
+            shape = (0,)
+        if not colon or not name or any(dim < 1 for dim in shape):
+            raise UsageError(
+                f"cannot read the shape {item!r}", "write --input-shapes NAME:1x3x224x224"
+            )
+        shapes[name] = shape
+    return shapes
+
+
+def concrete_shape(spec: TensorSpec, shapes: Shapes) -> tuple[int, ...]:
+    """Return the shape to make up an input in: as asked for, else as the model says.
+
+    A dynamic first dimension is taken as a batch of 1. Raises InputError for other dynamic
+    dimensions that nothing settles, and for a shape that does not fit the model's.
+    """
+    if spec.name in shapes:
+        asked = shapes[spec.name]
+        if not fits(spec, asked):
+            raise InputError(
+                f"--input-shapes gives {spec.name!r} the shape {show(asked)}, "
+                f"but the model wants {show(spec.shape)}"
+            )
+        return asked
+    shape = spec.shape or ()
+    unknown = [d for d in shape[1:] if not isinstance(d, int)]
+    if spec.shape is None or unknown:
+        example = "x".join(str(d) if isinstance(d, int) else "8" for d in shape) or "1x8"
+        raise InputError(
+            f"input {spec.name!r} has a dynamic shape {show(spec.shape)}",
+            f"give --inputs, or a shape such as --input-shapes {spec.name}:{example}",
+        )
+    return tuple(d if isinstance(d, int) else 1 for d in shape)
+
+
+def fits(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
+    """Tell whether an array of `shape` may be fed to the input."""
+    if spec.shape is None:
+        return True
+    return len(shape) == len(spec.shape) and all(
+        not isinstance(want, int) or want == have
+        for want, have in zip(spec.shape, shape, strict=True)
+    )
+
+
+def show(shape: tuple[int | str | None, ...] | None) -> str:
+    """Return a shape for people: `(1, 3, height, ?)`."""
+    if shape is None:
+        return "of unknown rank"
+    return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"

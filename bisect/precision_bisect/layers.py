@@ -1,0 +1,71 @@
+"""Layers: the unit of search, and why some nodes of a model are none.
+
+A layer is an ONNX node that computes floating-point values. `LayerTable` holds every node of the
+main graph in network order, the candidates among them, and for the others the reason why a search
+leaves them alone. Strategies and plans speak of a candidate by its *index*: its place among the
+candidates in network order, 0-based.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import NewType
+
+LayerName = NewType("LayerName", str)
+
+
+class Exclusion(StrEnum):
+    """Why a node is no candidate."""
+
+    FOLLOWER = "moves values only; takes the precision of what feeds it"
+    CONSTANT = "computed from constants only; builders fold it"
+    SHAPE = "shape arithmetic"
+    NOT_FLOAT = "its outputs are not floating point"
+    ALREADY_LOW = "already computes in a lower precision"
+    DOUBLE = "computes in double precision"
+    CAST = "a cast: its type is its meaning"
+    QUANTIZATION = "quantization: its type is its meaning"
+    CONTROL_FLOW = "contains subgraphs; stays high as one unit"
+    RANDOM = "draws random numbers"
+    CUSTOM = "not a standard ONNX operator; stays high"
+    NOT_TENSOR = "its output is no tensor"
+    UNTYPED = "its output type could not be inferred; stays high"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One node of the main graph.
+
+    `name` is unique in the model; `named_in_model` tells whether the file itself carries this name
+    exactly once, which exports that address layers by name depend on.
+    """
+
+    name: LayerName
+    op_type: str
+    domain: str
+    outputs: tuple[str, ...]
+    named_in_model: bool
+    exclusion: Exclusion | None
+
+    @property
+    def module(self) -> str:
+        """The name scope of the layer, or "" at the top: `/enc/0/norm/Pow` gives `/enc/0/norm`."""
+        return self.name.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """All nodes of the main graph in network order."""
+
+    layers: Sequence[Layer]
+
+    @cached_property
+    def candidates(self) -> tuple[Layer, ...]:
+        """The layers that a search decides on, in network order; a plan's indices point here."""
+        return tuple(layer for layer in self.layers if layer.exclusion is None)
+
+    @property
+    def names(self) -> tuple[LayerName, ...]:
+        """Names of the candidates, in network order."""
+        return tuple(layer.name for layer in self.candidates)

@@ -1,0 +1,246 @@
+"""The ledger on SQLite: a header that says what was searched, and the trials.
+
+The intent is committed before a trial starts and the outcome before the driver goes on, each in a
+transaction of its own (WAL), so that a killed run has lost at most the trial in flight. Such an
+orphan has no outcome; it is tried once more, and if that ends the process again it is recorded as
+crashed, so that a plan that kills the process cannot do so for ever.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from precision_bisect.errors import RunFolderError
+from precision_bisect.ledger.fingerprint import differences
+from precision_bisect.plan import Plan
+from precision_bisect.trial import (
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Trial,
+    TrialStatus,
+    Verdict,
+)
+
+SCHEMA = 1
+ATTEMPTS = 2
+"""How often a trial may be started before it counts as crashed."""
+
+_TABLES = """
+CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE trials (
+    id INTEGER PRIMARY KEY,
+    plan TEXT NOT NULL,
+    samples TEXT NOT NULL,
+    repeat INTEGER NOT NULL,
+    phase TEXT NOT NULL,
+    kept INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 1,
+    status TEXT,
+    verdict TEXT,
+    error REAL,
+    message TEXT NOT NULL DEFAULT '',
+    wall_s REAL NOT NULL DEFAULT 0,
+    UNIQUE (plan, samples, repeat)
+) STRICT;
+"""
+
+
+class SqliteLedger:
+    """A ledger in one file. Get it from `open_ledger`; use it as a context manager.
+
+    All methods raise RunFolderError when the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None)
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from error
+        try:
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise _unusable(path, error) from error
+
+    def header(self) -> dict[str, Any]:
+        """Return the header, schema version included; empty for a file without tables."""
+        with self._transaction() as connection:
+            tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if tables == (0,):
+                return {}
+            rows = connection.execute("SELECT key, value FROM header").fetchall()
+            return {key: json.loads(value) for key, value in rows}
+
+    def begin(self, fingerprint: Mapping[str, Any]) -> None:
+        """Make the tables and write the header, all or nothing."""
+        rows = {"schema": SCHEMA, **fingerprint}
+        with self._transaction() as connection:
+            for statement in _TABLES.split(";\n"):
+                connection.execute(statement)
+            connection.executemany(
+                "INSERT INTO header VALUES (?, ?)",
+                [(key, json.dumps(value, sort_keys=True)) for key, value in rows.items()],
+            )
+
+    def start(self, proposal: Proposal) -> None:
+        """Record that a trial begins."""
+        plan, samples, repeat = proposal.identity
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO trials (plan, samples, repeat, phase, kept, reason) "
+                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET attempts = attempts + 1",
+                (plan, samples, repeat, proposal.phase, len(proposal.plan), proposal.reason),
+            )
+
+    def finish(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Record how a started trial ended. A finished trial never changes."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE trials SET status = ?, verdict = ?, error = ?, message = ?, wall_s = ? "
+                "WHERE plan = ? AND samples = ? AND repeat = ? AND status IS NULL",
+                (
+                    outcome.status,
+                    outcome.verdict,
+                    outcome.error,
+                    outcome.message,
+                    outcome.wall_s,
+                    *proposal.identity,
+                ),
+            )
+
+    def trials(self) -> Sequence[Trial]:
+        """Return the trials that have ended, in the order they were started."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "SELECT plan, samples, repeat, phase, reason, status, verdict, error, message, "
+                "wall_s FROM trials WHERE status IS NOT NULL ORDER BY id"
+            ).fetchall()
+            return [_trial(row) for row in rows]
+
+    def withdraw(self, proposal: Proposal) -> None:
+        """Take back one start of a trial that has not ended, as if it had not been made."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE trials SET attempts = attempts - 1 "
+                "WHERE plan = ? AND samples = ? AND repeat = ? AND status IS NULL",
+                proposal.identity,
+            )
+            connection.execute("DELETE FROM trials WHERE attempts < 1 AND status IS NULL")
+
+    def bury_orphans(self) -> None:
+        """Record trials that ended the process as often as allowed as crashed."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE trials SET status = ?, message = ? WHERE status IS NULL AND attempts >= ?",
+                (TrialStatus.CRASHED, f"ended the process {ATTEMPTS} times", ATTEMPTS),
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._connection.execute("BEGIN")
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _unusable(self._path, error) from error
+        except ValueError as error:  # what JSON, enums and outcomes say to foreign values
+            raise RunFolderError(
+                f"the ledger {self._path} holds what this version cannot read: {error}",
+                "resume it with the version that wrote it, or start anew with another --out",
+            ) from error
+        finally:
+            if self._connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    self._connection.rollback()
+
+
+def open_ledger(path: Path, fingerprint: Mapping[str, Any], *, resume: bool) -> SqliteLedger:
+    """Open the ledger at `path`, new or to go on with.
+
+    With `resume`, a missing ledger is begun, so that a run killed before its first trial can be
+    resumed too. Raises RunFolderError for an existing run without `resume`, and for a header that
+    differs from `fingerprint`, naming every field that does.
+    """
+    ledger = SqliteLedger(path)
+    try:
+        recorded = ledger.header()
+        if not recorded:
+            ledger.begin(fingerprint)
+        elif resume:
+            _check_header(path, recorded, fingerprint)
+            ledger.bury_orphans()
+        else:
+            raise RunFolderError(
+                f"{path.parent} already holds a run",
+                "continue it with --resume, replace it with --overwrite, or choose another --out",
+            )
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _check_header(path: Path, recorded: dict[str, Any], fingerprint: Mapping[str, Any]) -> None:
+    schema = recorded.pop("schema", None)
+    if schema != SCHEMA:
+        raise RunFolderError(
+            f"{path} has schema {schema}, this version reads {SCHEMA}",
+            "resume it with the version that began it",
+        )
+    if odd := differences(recorded, fingerprint):
+        raise RunFolderError(
+            f"cannot resume {path.parent}: {'; '.join(odd)}",
+            "run with what was used before, or start anew with another --out",
+        )
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> RunFolderError:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB or str(error).startswith(
+        "no such"
+    ):
+        return RunFolderError(
+            f"{path} is no ledger of precision-bisect: {error}",
+            "choose another --out, or replace it with --overwrite",
+        )
+    return RunFolderError(
+        f"cannot use the ledger {path}: {error}",
+        "check that the folder is writable and has free space, then go on with --resume",
+    )
+
+
+def _trial(row: tuple[Any, ...]) -> Trial:
+    plan, samples, repeat, phase, reason, status, verdict, error, message, wall_s = row
+    return Trial(
+        proposal=Proposal(
+            plan=Plan.from_key(plan),
+            phase=Phase(phase),
+            samples=SampleSet(samples),
+            repeat=repeat,
+            reason=reason,
+        ),
+        outcome=Outcome(
+            status=TrialStatus(status),
+            verdict=Verdict(verdict) if verdict else None,
+            error=error,
+            message=message,
+            wall_s=wall_s,
+        ),
+    )

@@ -1,0 +1,40 @@
+"""`precision-bisect layers`: the layer table for people and for programs."""
+
+import json
+from collections import Counter
+
+from precision_bisect.errors import printable
+from precision_bisect.layers import Layer, LayerTable
+
+
+def as_text(table: LayerTable) -> str:
+    """Return candidates first, then the others with their reason, one node a line."""
+    width = max((len(layer.op_type) for layer in table.layers), default=0)
+    lines = [f"{len(table.candidates)} candidates of {len(table.layers)} nodes", ""]
+    lines += [_line(layer, width) for layer in table.candidates]
+    others = [layer for layer in table.layers if layer.exclusion is not None]
+    if others:
+        lines += ["", "Left alone:"]
+        lines += [f"{_line(layer, width)}  {layer.exclusion}" for layer in others]
+        counts = Counter(str(layer.exclusion) for layer in others)
+        lines += ["", *(f"{count:6}  {reason}" for reason, count in counts.most_common())]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(table: LayerTable) -> str:
+    """Return a JSON list with one object per node, in network order."""
+    rows = [
+        {
+            "name": layer.name,
+            "op_type": layer.op_type,
+            "candidate": layer.exclusion is None,
+            "reason": None if layer.exclusion is None else str(layer.exclusion),
+            "named_in_model": layer.named_in_model,
+        }
+        for layer in table.layers
+    ]
+    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+
+
+def _line(layer: Layer, width: int) -> str:
+    return f"  {printable(layer.op_type):<{width}}  {printable(layer.name)}"

@@ -1,0 +1,224 @@
+"""From a path to a `Model`: read, checked, named, typed, and its layers listed."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.inliner
+
+from precision_bisect.errors import ModelError, PrecisionBisectError
+from precision_bisect.layers import LayerTable
+from precision_bisect.model.classify import layer_table
+from precision_bisect.model.graph import HALF_TYPES, opset
+from precision_bisect.model.spec import TensorSpec
+from precision_bisect.model.types import infer_elem_types
+from precision_bisect.model.weights import Weights, drop_unused, external_files, take_weights
+from precision_bisect.model.widen import declared_low, widen
+
+LOWEST_OPSET = 9
+_HIGHEST_IR = 10
+"""Every supported ONNX Runtime reads this IR version; what later ones add changes no result."""
+_PROTOBUF_LIMIT = 2**31
+_AGAIN = "export or copy the file again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model as the rest of the package sees it.
+
+    `proto` has unique node names, no local functions, FP32 wherever the file had a 16-bit float
+    (`low_tensors` remembers which tensors those were), and stubs for the large weights, which are
+    in `weights`. `elem_types` are ONNX element types by tensor name after widening. `digest` is
+    the SHA-256 of the file and its external data.
+    """
+
+    path: Path
+    proto: onnx.ModelProto
+    weights: Weights
+    table: LayerTable
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    elem_types: Mapping[str, int]
+    low_tensors: Mapping[str, int]
+    digest: str
+
+
+def load_model(path: Path) -> Model:
+    """Read an ONNX model.
+
+    Raises ModelError for a file that is missing, not ONNX, damaged, of an opset below 9, or whose
+    external data is missing or lies outside the model's folder.
+    """
+    try:
+        return _load(path)
+    except PrecisionBisectError:
+        raise
+    except Exception as error:  # the file is untrusted: any field of it may be nonsense
+        raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}", _AGAIN) from error
+
+
+def _load(path: Path) -> Model:
+    proto = _read(path)
+    files = external_files(proto)
+    weights = take_weights(proto, path.parent)
+    digest = _digest(path, [path.parent / file for file in files])
+    proto = _without_holes(proto)
+    _check_text(proto)
+    proto = _inline_functions(proto)
+    _initializers_are_constants(proto)
+    drop_unused(proto.graph, weights)
+    named_in_model = _name_nodes(proto.graph)
+    inputs = tuple(_spec(value) for value in proto.graph.input)
+    outputs = tuple(_spec(value) for value in proto.graph.output)
+    elem_types = infer_elem_types(proto, weights)
+    low_tensors = declared_low(elem_types)
+    if low_tensors:
+        widen(proto, weights)
+        elem_types = infer_elem_types(proto, weights)
+    return Model(
+        path=path,
+        proto=proto,
+        weights=weights,
+        table=layer_table(proto.graph, elem_types, named_in_model, frozenset(low_tensors)),
+        inputs=inputs,
+        outputs=outputs,
+        elem_types=elem_types,
+        low_tensors=low_tensors,
+        digest=digest,
+    )
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    """Parse the file as binary ONNX, whatever it is called, and check what the rest relies on."""
+    try:
+        size = path.stat().st_size
+        proto = (
+            onnx.load(path, format="protobuf", load_external_data=False)
+            if size < _PROTOBUF_LIMIT
+            else onnx.ModelProto()
+        )
+    except FileNotFoundError as error:
+        raise ModelError(f"no such file: {path}", "check the path") from error
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except Exception as error:  # protobuf's DecodeError
+        raise ModelError(f"{path} is not an ONNX model, or is truncated", _AGAIN) from error
+    if size >= _PROTOBUF_LIMIT:
+        raise ModelError(
+            f"{path} is over 2 GiB, which no ONNX file can be",
+            "save it with its weights as external data",
+        )
+    if not proto.ir_version or not proto.graph.node or not proto.opset_import:
+        raise ModelError(
+            f"{path} is not an ONNX model, or is truncated: it has no nodes or no opset", _AGAIN
+        )
+    version, newest = opset(proto), onnx.defs.onnx_opset_version()
+    if 0 < version < LOWEST_OPSET:
+        raise ModelError(
+            f"{path} has opset {version}, older than {LOWEST_OPSET}",
+            "convert it with onnx.version_converter or export it again",
+        )
+    if version > newest:
+        raise ModelError(
+            f"{path} has opset {version}, newer than {newest}, the newest that onnx "
+            f"{onnx.__version__} knows",
+            "update onnx and onnxruntime, or export it at an older opset",
+        )
+    return proto
+
+
+def _digest(path: Path, external: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in (path, *external):
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _without_holes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a fresh copy: protobuf keeps the memory of removed weights until a model is gone."""
+    fresh = onnx.ModelProto()
+    fresh.CopyFrom(proto)
+    return fresh
+
+
+def _check_text(message: Any) -> None:
+    """Raise ModelError for text that is no UTF-8: protobuf lets it through, as bytes."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_MESSAGE, field.TYPE_STRING):
+            continue
+        for inner in (
+            (value,) if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        ):
+            if isinstance(inner, bytes):
+                raise ModelError(f"its {field.name} {inner!r} is no UTF-8 text", _AGAIN)
+            if not isinstance(inner, str):
+                _check_text(inner)
+
+
+def _inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Put the bodies of local functions in place of their calls, so that their layers are seen."""
+    if not proto.functions:
+        return proto
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"the model's local functions cannot be inlined: {error}",
+            "export without functions, or inline them with onnx.inliner",
+        ) from error
+
+
+def _initializers_are_constants(proto: onnx.ModelProto) -> None:
+    """Take initializers off the input list, where IR versions below 4 had to put them."""
+    names = {tensor.name for tensor in proto.graph.initializer}
+    kept = [value for value in proto.graph.input if value.name not in names]
+    if len(kept) < len(proto.graph.input):
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+    proto.ir_version = min(max(proto.ir_version, 4), _HIGHEST_IR)
+
+
+def _name_nodes(graph: onnx.GraphProto) -> dict[str, bool]:
+    """Give every node a unique name; return for each name whether the file carries it uniquely.
+
+    Nodes without a name are called after their first output and repeated names get a running
+    number, as TensorRT's parser does (`node_of_<output>`, `<name>_0`).
+    """
+    counts = Counter(node.name for node in graph.node)
+    named = {name: True for name, count in counts.items() if name and count == 1}
+    for node in graph.node:
+        if named.get(node.name):
+            continue
+        first_output = next((name for name in node.output if name), "nothing")
+        base = node.name or f"node_of_{first_output}"
+        name, number = base, 0
+        while name in named:
+            name, number = f"{base}_{number}", number + 1
+        node.name = name
+        named[name] = False
+    return named
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    shape: tuple[int | str | None, ...] | None = None
+    if tensor.HasField("shape"):
+        shape = tuple(
+            d.dim_value if d.HasField("dim_value") else d.dim_param or None
+            for d in tensor.shape.dim
+        )
+    return TensorSpec(name=value.name, dtype=_dtype_name(tensor.elem_type), shape=shape)
+
+
+def _dtype_name(elem_type: int) -> str | None:
+    if elem_type in HALF_TYPES:
+        return "float16" if elem_type == onnx.TensorProto.FLOAT16 else "bfloat16"
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(elem_type).name
+    except KeyError:
+        return None

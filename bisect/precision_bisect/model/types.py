@@ -1,0 +1,72 @@
+"""Element types of a model's tensors, as far as ONNX or else ONNX Runtime infers them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.model.graph import all_graphs
+
+ElemTypes = dict[str, int]
+
+_BY_ORT_NAME = {
+    "tensor(float)": onnx.TensorProto.FLOAT,
+    "tensor(float16)": onnx.TensorProto.FLOAT16,
+    "tensor(bfloat16)": onnx.TensorProto.BFLOAT16,
+    "tensor(double)": onnx.TensorProto.DOUBLE,
+    "tensor(int64)": onnx.TensorProto.INT64,
+    "tensor(int32)": onnx.TensorProto.INT32,
+    "tensor(int16)": onnx.TensorProto.INT16,
+    "tensor(int8)": onnx.TensorProto.INT8,
+    "tensor(uint64)": onnx.TensorProto.UINT64,
+    "tensor(uint32)": onnx.TensorProto.UINT32,
+    "tensor(uint16)": onnx.TensorProto.UINT16,
+    "tensor(uint8)": onnx.TensorProto.UINT8,
+    "tensor(bool)": onnx.TensorProto.BOOL,
+    "tensor(string)": onnx.TensorProto.STRING,
+}
+
+
+def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> ElemTypes:
+    """Return ONNX element types by tensor name, those inside subgraphs among them.
+
+    ONNX's own inference stops at operators of other domains; ONNX Runtime knows its own ones, so
+    it is asked about what is left. Tensors that neither knows, and sequences, are absent.
+    """
+    try:
+        graph = onnx.shape_inference.infer_shapes(proto).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        graph = proto.graph
+    types: ElemTypes = {}
+    known: set[str] = set()
+    for inner in all_graphs(graph):
+        for tensor in inner.initializer:
+            types.setdefault(tensor.name, tensor.data_type)
+        for value in (*inner.value_info, *inner.input, *inner.output):
+            if value.type.WhichOneof("value") is not None:
+                known.add(value.name)
+            if value.type.tensor_type.elem_type:
+                types.setdefault(value.name, value.type.tensor_type.elem_type)
+    outputs = [name for node in proto.graph.node for name in node.output if name]
+    unknown = [name for name in outputs if name not in types and name not in known]
+    if unknown:
+        types |= _ask_runtime(proto, weights, unknown)
+    return types
+
+
+def _ask_runtime(
+    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], names: list[str]
+) -> ElemTypes:
+    from precision_bisect.ort import output_types
+
+    shown = onnx.ModelProto()
+    shown.CopyFrom(proto)
+    del shown.graph.output[:]
+    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    try:
+        found = output_types(shown, weights)
+    except PrecisionBisectError:
+        return {}
+    return {name: _BY_ORT_NAME[kind] for name, kind in found.items() if kind in _BY_ORT_NAME}

@@ -1,0 +1,225 @@
+"""Weights apart from the graph: each is held once, and external ones are mapped, never read in.
+
+Protobuf stops at 2 GiB, so the graph is kept small: every large initializer becomes a stub that
+says "external", and its values live beside the graph as a numpy array (a memory map where the file
+has external data). Sessions get both back together, see `precision_bisect.ort`.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.errors import ModelError
+from precision_bisect.model.graph import all_graphs
+
+Weights = dict[str, NDArray[np.generic]]
+
+INLINE_BYTES = 1024
+"""Initializers up to this size stay in the graph: shape inference reads small ones."""
+
+STUB_LOCATION = "weights held by precision-bisect"
+_AGAIN = "export or copy the model again"
+
+
+def take_weights(model: onnx.ModelProto, folder: Path) -> Weights:
+    """Move the large initializers of the main graph out of `model` and return them by name.
+
+    External data is looked for inside `folder` only. Subgraph initializers stay in the graph.
+    Raises ModelError for external data that is missing, too short or outside the folder.
+    """
+    weights: Weights = {}
+    _densify(model.graph)
+    for tensor in model.graph.initializer:
+        if _is_external(tensor) and _dtype(tensor) is None:
+            _read_in(tensor, folder)
+            continue
+        if _is_external(tensor):
+            array = map_external(tensor, folder)
+        elif _dtype(tensor) is None or _nbytes(tensor) <= INLINE_BYTES:
+            continue
+        else:
+            array = _to_array(tensor)
+        if array.nbytes <= INLINE_BYTES:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(array), tensor.name))
+            continue
+        weights[tensor.name] = array
+        make_stub(tensor)
+    for tensor in _nested_tensors(model):
+        if _is_external(tensor):
+            _read_in(tensor, folder)
+    return weights
+
+
+def external_files(model: onnx.ModelProto) -> list[str]:
+    """Return the locations of the model's external data, sorted, as the file gives them."""
+    tensors = (*model.graph.initializer, *_nested_tensors(model))
+    return sorted(
+        {
+            entry.value
+            for tensor in tensors
+            if _is_external(tensor)
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+    )
+
+
+def drop_unused(graph: onnx.GraphProto, weights: Weights) -> None:
+    """Remove the initializers that nothing reads; ONNX Runtime refuses values for them."""
+    used: set[str] = set()
+    for inner in all_graphs(graph):
+        used.update(output.name for output in inner.output)
+        used.update(name for node in inner.node for name in node.input)
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    if len(kept) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+    for name in [name for name in weights if name not in used]:
+        del weights[name]
+
+
+def make_stub(tensor: onnx.TensorProto) -> None:
+    """Turn `tensor` into a stub of the same name, type and shape, without values."""
+    name, dims, data_type = tensor.name, list(tensor.dims), tensor.data_type
+    tensor.Clear()
+    tensor.name, tensor.data_type = name, data_type
+    tensor.dims.extend(dims)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", STUB_LOCATION
+
+
+def stub(name: str, array: NDArray[np.generic]) -> onnx.TensorProto:
+    """Return a stub initializer for an array that is handed to the session separately."""
+    tensor = onnx.TensorProto(name=name)
+    tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor.dims.extend(array.shape)
+    make_stub(tensor)
+    return tensor
+
+
+def map_external(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
+    """Return the external values of `tensor` as a read-only memory map of its shape and type.
+
+    Raises ModelError when the entry is malformed, points outside `folder`, or the file is missing
+    or shorter than the tensor.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = _inside(folder, entries.get("location", ""), tensor.name)
+    dtype = _dtype(tensor)
+    if dtype is None:
+        raise ModelError(f"weight {tensor.name!r} has a type that cannot be mapped", _AGAIN)
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries["length"]) if "length" in entries else None
+    except ValueError as error:
+        raise ModelError(
+            f"external data of {tensor.name!r} has a malformed offset", _AGAIN
+        ) from error
+    needed = math.prod(tensor.dims) * dtype.itemsize
+    available = path.stat().st_size - offset
+    if offset < 0 or min(tensor.dims, default=0) < 0 or needed > available:
+        raise ModelError(
+            f"external data of {tensor.name!r} needs {needed} bytes at {offset}, but "
+            f"{path.name} has {path.stat().st_size}",
+            "the file is truncated or belongs to another model; copy it again",
+        )
+    if length is not None and length != needed:
+        raise ModelError(
+            f"external data of {tensor.name!r} says {length} bytes, needs {needed}", _AGAIN
+        )
+    if needed == 0:
+        return np.empty(tuple(tensor.dims), dtype)
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=tuple(tensor.dims))
+
+
+def _inside(folder: Path, location: str, name: str) -> Path:
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not location or not path.is_relative_to(root):
+        raise ModelError(
+            f"external data of {name!r} points outside the model's folder: {location!r}",
+            "refused, since a model must not read other files; put the data beside the model",
+        )
+    if not path.is_file():
+        raise ModelError(
+            f"external data of {name!r} is missing: no file {location!r} beside the model",
+            "copy the data file next to the .onnx file",
+        )
+    return path
+
+
+def _to_array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
+    try:
+        return onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"weight {tensor.name!r} is damaged: {error}", _AGAIN) from error
+
+
+def _dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic] | None:
+    """Return the numpy type of the tensor, None for those that stay in the graph (int4, text)."""
+    if tensor.data_type == onnx.TensorProto.BFLOAT16:
+        held: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+        return held
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except KeyError:
+        return None
+    return dtype if dtype.kind in "fiub" and dtype.isbuiltin == 1 else None
+
+
+def _nbytes(tensor: onnx.TensorProto) -> int:
+    dtype = _dtype(tensor)
+    return 0 if dtype is None else math.prod(tensor.dims) * dtype.itemsize
+
+
+def _is_external(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def _read_in(tensor: onnx.TensorProto, folder: Path) -> None:
+    """Put the external values of a tensor that cannot be mapped into the graph."""
+    if _dtype(tensor) is not None:
+        array = np.array(map_external(tensor, folder))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+        return
+    location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+    _inside(folder, location, tensor.name)
+    onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+def _densify(graph: onnx.GraphProto) -> None:
+    """Turn sparse initializers, flat or by coordinates, into ordinary ones."""
+    for sparse in graph.sparse_initializer:
+        values = onnx.numpy_helper.to_array(sparse.values)
+        places = onnx.numpy_helper.to_array(sparse.indices)
+        dense = np.zeros(tuple(sparse.dims), values.dtype)
+        dense[np.unravel_index(places, dense.shape) if places.ndim == 1 else tuple(places.T)] = (
+            values
+        )
+        graph.initializer.append(onnx.numpy_helper.from_array(dense, sparse.values.name))
+    del graph.sparse_initializer[:]
+
+
+def _nested_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors in attributes and subgraphs, at any depth."""
+    pending = [model.graph]
+    while pending:
+        graph = pending.pop()
+        if graph is not model.graph:
+            yield from graph.initializer
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+                if attribute.HasField("g"):
+                    pending.append(attribute.g)
+                pending.extend(attribute.graphs)

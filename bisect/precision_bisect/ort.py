@@ -1,0 +1,192 @@
+"""The one place that makes ONNX Runtime sessions.
+
+It hands the weights over beside the graph, so that nothing is copied and no size limit of protobuf
+applies, and it refuses graphs whose verdict would be false: the CPU provider computes FP16-typed
+operators in FP32 (x=300: x*x/300 gives 300 there and inf on any device that computes FP16).
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.errors import ModelError, PluginError, RefusedError
+from precision_bisect.model.graph import HALF_TYPES, all_graphs
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+CPU = "CPUExecutionProvider"
+_PREPACK_LIMIT = 2**30
+"""Above this many bytes of weights, sessions do not keep a second, packed copy of them."""
+
+
+def runtime() -> ModuleType:
+    """Import and return onnxruntime. Raises PluginError where it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise PluginError(
+            "onnxruntime is not installed", "pip install 'precision-bisect[cpu]'"
+        ) from error
+    module: ModuleType = onnxruntime
+    return module
+
+
+class Session:
+    """An ONNX Runtime CPU session over a graph whose stubs stand for `weights`.
+
+    The session reads the arrays in place, so this object keeps them alive. `threads` is the number
+    of intra-operator threads, 0 for one per core. Raises RefusedError for a graph that computes in
+    16-bit floats, ModelError for one that ONNX Runtime cannot load.
+    """
+
+    def __init__(
+        self, proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], threads: int = 0
+    ) -> None:
+        refuse_half_compute(proto)
+        options = runtime().SessionOptions()
+        options.intra_op_num_threads = threads
+        # Q/DQ stay what the file says: integer kernels would compute what no FP32 layer does.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        if sum(array.nbytes for array in weights.values()) > _PREPACK_LIMIT:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        self.raw, self._values = _open(proto, weights, options)
+        self.output_names = [output.name for output in self.raw.get_outputs()]
+
+    def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return all outputs by name. Raises RuntimeError, in one line, where the run fails."""
+        try:
+            values = self.raw.run(self.output_names, dict(feed))
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise RuntimeError(clean(error)) from error
+        return dict(zip(self.output_names, values, strict=True))
+
+
+def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """Return ONNX Runtime's name for the type of each graph output; nothing is computed.
+
+    Raises ModelError for a model that it cannot load.
+    """
+    ort = runtime()
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    session, _ = _open(proto, weights, options)
+    return {output.name: output.type for output in session.get_outputs()}
+
+
+def clean(error: Exception) -> str:
+    """Return an ONNX Runtime error without its status prefix, on one line."""
+    text = " ".join(str(error).split())
+    return text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
+
+
+def refuse_half_compute(proto: onnx.ModelProto) -> None:
+    """Raise RefusedError if anything but a round trip of two Casts has a 16-bit float type."""
+    offending = next(_half_typed(proto), None)
+    if offending is not None:
+        raise RefusedError(
+            f"{offending!r} has a 16-bit float type: ONNX Runtime's CPU provider would "
+            "compute it in FP32 and the verdict would be false",
+            "judge FP16 graphs on a GPU, or give the FP32 model and let the emulator round",
+        )
+
+
+def _half_typed(proto: onnx.ModelProto) -> Iterator[str]:
+    """Yield the names of 16-bit tensors other than those between two Casts."""
+    produced: set[str] = set()
+    used: set[str] = set()
+    for graph in all_graphs(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type in HALF_TYPES:
+                yield value.name
+        yield from (t.name for t in graph.initializer if t.data_type in HALF_TYPES)
+        used.update(output.name for output in graph.output)
+        for node in graph.node:
+            if node.op_type != "Cast":
+                used.update(node.input)
+            for attribute in node.attribute:
+                if attribute.t.data_type in HALF_TYPES:
+                    yield node.output[0]
+                if attribute.name in ("to", "dtype") and attribute.i in HALF_TYPES:
+                    produced.add(node.output[0])
+    yield from sorted(produced & used)
+
+
+def _mapped_and_held(
+    weights: Mapping[str, NDArray[Any]],
+) -> tuple[dict[str, "np.memmap[Any, Any]"], dict[str, NDArray[Any]]]:
+    """Return the weights that ONNX Runtime can map from their file itself, and the others."""
+    mapped = {
+        name: array
+        for name, array in weights.items()
+        if isinstance(array, np.memmap) and array.filename is not None
+    }
+    return mapped, {name: array for name, array in weights.items() if name not in mapped}
+
+
+def _pointing_to_files(
+    proto: onnx.ModelProto, mapped: Mapping[str, "np.memmap[Any, Any]"], options: Any
+) -> onnx.ModelProto:
+    """Return a copy of the graph whose stubs for `mapped` name the file that holds them.
+
+    ONNX Runtime then maps the same pages, where values handed over would be copied for a while.
+    """
+    files = {name: Path(str(array.filename)) for name, array in mapped.items()}
+    folder = Path(os.path.commonpath([file.parent for file in files.values()]))
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(folder)
+    )
+    pointing = onnx.ModelProto()
+    pointing.CopyFrom(proto)
+    for tensor in pointing.graph.initializer:
+        if tensor.name in mapped:
+            array = mapped[tensor.name]
+            place = {
+                "location": files[tensor.name].relative_to(folder).as_posix(),
+                "offset": str(array.offset),
+                "length": str(array.nbytes),
+            }
+            del tensor.external_data[:]
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=value)
+    return pointing
+
+
+def _open(
+    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], options: Any
+) -> "tuple[onnxruntime.InferenceSession, list[Any]]":
+    """Return a session and the values that must live as long as it does."""
+    ort = runtime()
+    options.log_severity_level = 4
+    mapped, held = _mapped_and_held(weights)
+    if mapped:
+        proto = _pointing_to_files(proto, mapped, options)
+    arrays = {name: np.require(array, requirements=("C", "A")) for name, array in held.items()}
+    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+    if values:
+        options.add_external_initializers(list(held), values)
+        # The call above lets the optimizer see the values, but sessions would copy them for good;
+        # this one makes them compute on the arrays in place.
+        for name, value in zip(held, values, strict=True):
+            options.add_initializer(name, value)
+    try:
+        session = ort.InferenceSession(
+            # Its fallback would print to stdout and try the same provider again.
+            proto.SerializeToString(),
+            options,
+            providers=[CPU],
+            enable_fallback=0,
+        )
+    except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
+        raise ModelError(
+            f"ONNX Runtime {ort.__version__} cannot load the model: {clean(error)}",
+            "an operator, domain or opset that it does not know cannot be judged here",
+        ) from error
+    return session, values

@@ -1,0 +1,36 @@
+"""Strategies and reports, found by entry point, so that third-party ones are the same as ours."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
+
+from precision_bisect.errors import PluginError
+from precision_bisect.protocols import Strategy
+
+STRATEGIES = "precision_bisect.strategies"
+REPORTS = "precision_bisect.reports"
+
+
+def installed(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group by name, sorted."""
+    return {entry.name: entry for entry in sorted(entry_points(group=group))}
+
+
+def load(group: str, name: str) -> Callable[..., Any]:
+    """Load one plugin. Raises PluginError where it is not installed or does not import."""
+    found = installed(group)
+    if name not in found:
+        kind = group.rpartition(".")[2].removesuffix("s").replace("strategie", "strategy")
+        close = get_close_matches(name, found, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"installed are {', '.join(found)}"
+        raise PluginError(f"there is no {kind} {name!r}", hint)
+    try:
+        return cast("Callable[..., Any]", found[name].load())
+    except ImportError as error:
+        raise PluginError(f"{name} does not load: {error}", "install what it needs") from error
+
+
+def load_strategy(name: str) -> Strategy:
+    """Return a strategy by the name it is installed under."""
+    return cast("Strategy", load(STRATEGIES, name)())

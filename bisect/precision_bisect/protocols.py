@@ -1,0 +1,134 @@
+"""The hinge: the nouns of a run and what each promises the others.
+
+Data flows one way. A `Strategy` proposes plans, the driver has a `Backend` evaluate them, a
+`Comparator` judges the outputs, the `Ledger` remembers. No noun knows another one; only the driver
+knows all four.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Outcome, Proposal, Trial, Verdict
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+Sample: TypeAlias = "Mapping[str, NDArray[Any]]"
+"""One set of named arrays: a feed, or the outputs that came of it."""
+
+Search: TypeAlias = Generator[tuple[Proposal, ...], tuple[Outcome, ...], T]
+"""A deterministic search: yields batches of proposals, receives their outcomes in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a strategy may know: how many layers, their names, the limit, the seed.
+
+    `names` are in network order. `tolerance` is the limit on `Outcome.error`, or None where the
+    check has no figure. The preflight has shown that all-high passes and all-low fails.
+    """
+
+    names: Sequence[str]
+    tolerance: float | None
+    seed: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of candidate layers."""
+        return len(self.names)
+
+
+class Strategy(Protocol):
+    """Proposes plans and ends with one that passed.
+
+    `search` must be deterministic given the problem and the outcomes, must not evaluate, print,
+    time or persist, and must return a plan for which it received a pass. `assumption` says in one
+    sentence what must hold for its answer to be small; `minimal` whether it claims that no single
+    kept layer can be dropped, in which case the driver certifies that claim.
+    """
+
+    name: ClassVar[str]
+    assumption: ClassVar[str]
+    minimal: ClassVar[bool]
+
+    def search(self, problem: Problem) -> Search[Plan]:
+        """Propose plans until one is known to be the answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A comparator's word on one trial; see `Outcome` for the fields."""
+
+    verdict: Verdict
+    error: float | None
+    message: str = ""
+
+
+class Comparator(Protocol):
+    """Judges outputs against the reference.
+
+    `tolerance` is the limit on the error figure, None for a pass/fail check. With a figure, the
+    verdict is a pass exactly when `error <= tolerance`. NaN or Inf in an output never passes.
+    """
+
+    @property
+    def tolerance(self) -> float | None: ...
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return everything that decides a verdict, as JSON-able values, for the fingerprint."""
+        ...
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge the outputs of all samples, in the same order as the reference."""
+        ...
+
+
+class BackendFailure(Exception):
+    """A plan that could not be built or run: an outcome, not an error of the tool.
+
+    Raised by backends with the `Outcome` (status and message) that the trial ends with.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+class Backend(Protocol):
+    """Builds and runs plans.
+
+    `emulated` is True when results are predictions rather than an engine's own.
+    """
+
+    name: ClassVar[str]
+    emulated: ClassVar[bool]
+
+    def versions(self) -> Mapping[str, str]:
+        """Return versions and device names that results depend on, for the fingerprint."""
+        ...
+
+    def evaluate(self, plan: Plan, feed: Sample) -> Sample:
+        """Return the outputs of the plan for one feed. Raises `BackendFailure`."""
+        ...
+
+
+class Ledger(Protocol):
+    """Remembers trials, durably.
+
+    `start` is durable before the trial begins, `finish` before the driver goes on; a finished
+    trial never changes. `withdraw` takes back the start of a trial that was broken off through no
+    fault of its plan.
+    """
+
+    def start(self, proposal: Proposal) -> None: ...
+
+    def finish(self, proposal: Proposal, outcome: Outcome) -> None: ...
+
+    def withdraw(self, proposal: Proposal) -> None: ...
+
+    def trials(self) -> Sequence[Trial]: ...

@@ -1,0 +1,59 @@
+"""The FP32 reference: every float in FP32, run by Polygraphy's ONNX Runtime runner."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from precision_bisect.errors import InputError, ModelError
+from precision_bisect.model.load import Model
+from precision_bisect.ort import Session, clean
+from precision_bisect.polygraphy_quiet import quiet
+from precision_bisect.protocols import Sample
+
+
+def reference_outputs(model: Model, samples: Sequence[Sample], threads: int = 0) -> list[Sample]:
+    """Return the FP32 outputs of every sample, by output name.
+
+    Raises ModelError when ONNX Runtime cannot load or run the model, or an output is empty or no
+    array of numbers: Polygraphy's comparators pass such outputs unseen.
+    """
+    session = Session(model.proto, model.weights, threads)
+    with quiet():
+        from polygraphy.backend.onnxrt import OnnxrtRunner
+
+        try:
+            with OnnxrtRunner(session.raw) as runner:
+                # The inputs were checked; Polygraphy's own check knows no text.
+                results = [
+                    dict(runner.infer(dict(sample), check_inputs=False)) for sample in samples
+                ]
+        except Exception as error:  # Polygraphy and ONNX Runtime raise classes of their own
+            raise InputError(
+                f"ONNX Runtime cannot run the model on these inputs: {clean(error)}",
+                "check the inputs' shapes and values",
+            ) from error
+    return [_judgeable(outputs, number) for number, outputs in enumerate(results)]
+
+
+def _judgeable(outputs: Mapping[str, Any], number: int) -> Sample:
+    """Return the outputs as they are; raise ModelError for one that no comparator can judge."""
+    for name, array in outputs.items():
+        numbers = isinstance(array, np.ndarray) and array.dtype.kind in "fiub"
+        if not numbers or array.size == 0:
+            what = "is empty" if numbers else "is no array of numbers"
+            raise ModelError(
+                f"output {name!r} {what} for sample {number}, so it cannot be judged",
+                "give inputs that reach it, or remove this output from the model",
+            )
+    return outputs
+
+
+def non_finite(outputs: Sequence[Sample]) -> str:
+    """Return a sentence about the first NaN or Inf among the outputs, or "" if there is none."""
+    for number, sample in enumerate(outputs):
+        for name, array in sample.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                bad = int((~np.isfinite(array)).sum())
+                return f"output {name!r} has {bad} NaN or Inf of {array.size} in sample {number}"
+    return ""

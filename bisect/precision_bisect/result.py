@@ -1,0 +1,143 @@
+"""What a run comes to: the fields of `result.json`, version 1."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.errors import ExitCode
+from precision_bisect.flow import Status
+
+SCHEMA = 1
+_EXIT_CODES = {
+    Status.FOUND: ExitCode.OK,
+    Status.NOTHING_TO_KEEP: ExitCode.OK,
+    Status.NOT_PRECISION: ExitCode.NO_PLAN,
+    Status.INFEASIBLE: ExitCode.NO_PLAN,
+    Status.BUDGET_EXHAUSTED: ExitCode.BUDGET,
+    Status.INTERRUPTED: ExitCode.INTERRUPTED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Evidence of minimality: kept layers whose drop was tried and failed, and the others.
+
+    `minimal` is True when every kept layer was checked. `errors` gives the error of each checked
+    drop, by layer name, None where the check has no figure.
+    """
+
+    minimal: bool
+    checked: Sequence[str]
+    unchecked: Sequence[str]
+    errors: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why a kept layer needs the precision: one cause, with its evidence in one sentence."""
+
+    layer: str
+    cause: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
+
+    `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
+    output and `error` a multiple of the limits. `message` and `out` are not part of the file.
+    """
+
+    status: Status
+    backend: str
+    emulated: bool
+    low: str
+    high: str
+    tolerance: float | Mapping[str, Any] | None
+    error: float | None
+    noise_floor: float | None
+    layers_total: int
+    candidates: int
+    kept: Sequence[str]
+    layer_precisions: str | None
+    layer_precisions_reason: str | None
+    certificate: Certificate
+    trials: int
+    engine_builds: int
+    emulated_trials: int
+    wall_s: float
+    latency_ms: Mapping[str, float] | None
+    honoured: bool | None
+    diagnosis: Sequence[Diagnosis]
+    fingerprint: Mapping[str, Any]
+    schema: int = SCHEMA
+    message: str = ""
+    out: Path | None = None
+
+    @property
+    def kept_fraction(self) -> float:
+        """The share of the candidates that is kept, 0 to 1."""
+        return len(self.kept) / self.candidates if self.candidates else 0.0
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What a command that ends with this result returns."""
+        return _EXIT_CODES[self.status]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the contents of `result.json`; infinite figures become the string "inf"."""
+        skipped = {"message", "out", "certificate", "diagnosis"}
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
+        plain["status"] = self.status.value
+        plain["kept"] = list(self.kept)
+        plain["kept_fraction"] = self.kept_fraction
+        plain["certificate"] = {
+            "minimal": self.certificate.minimal,
+            "checked": list(self.certificate.checked),
+            "unchecked": list(self.certificate.unchecked),
+        }
+        plain["diagnosis"] = [
+            {"layer": d.layer, "cause": d.cause, "evidence": d.evidence} for d in self.diagnosis
+        ]
+        return {key: _finite(plain[key]) for key in KEYS}
+
+    def to_text(self) -> str:
+        """Return `result.json` as text."""
+        return json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+KEYS = (
+    "schema",
+    "status",
+    "backend",
+    "emulated",
+    "low",
+    "high",
+    "tolerance",
+    "error",
+    "noise_floor",
+    "layers_total",
+    "candidates",
+    "kept",
+    "kept_fraction",
+    "layer_precisions",
+    "layer_precisions_reason",
+    "certificate",
+    "trials",
+    "engine_builds",
+    "emulated_trials",
+    "wall_s",
+    "latency_ms",
+    "honoured",
+    "diagnosis",
+    "fingerprint",
+)
+"""The keys of `result.json`, version 1, in order."""
+
+
+def _finite(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

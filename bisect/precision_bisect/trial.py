@@ -1,0 +1,105 @@
+"""Trials: what a strategy proposes, and what comes back."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from precision_bisect.plan import Plan
+
+
+class TrialStatus(StrEnum):
+    """How far an evaluation got. Only a finished one has a verdict."""
+
+    FINISHED = "finished"
+    BUILD_FAILED = "build_failed"
+    RUN_FAILED = "run_failed"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    NOT_HONOURED = "not_honoured"
+
+
+class Verdict(StrEnum):
+    """Whether the outputs were within the tolerance."""
+
+    PASS = "pass"
+    FAIL = "fail"
+
+
+class Phase(StrEnum):
+    """What a trial is for."""
+
+    PREFLIGHT = "preflight"
+    RANKING = "ranking"
+    SEARCH = "search"
+    CERTIFICATE = "certificate"
+    RECHECK = "recheck"
+
+
+class SampleSet(StrEnum):
+    """Which inputs a trial runs: those that judge, a few for ranking, those held out, or all."""
+
+    JUDGED = "judged"
+    RANKING = "ranking"
+    HELD_OUT = "held_out"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A plan to evaluate, and why.
+
+    `repeat` above 0 asks for a further run of the same plan, judged against the first run instead
+    of the reference: its error is the noise floor. `narrowed_to` is the size of the smallest set
+    known to pass, `about_left` the proposer's guess of the trials still to come; both are for
+    people to read and change nothing.
+    """
+
+    plan: Plan
+    phase: Phase = Phase.SEARCH
+    samples: SampleSet = SampleSet.JUDGED
+    repeat: int = 0
+    reason: str = ""
+    narrowed_to: int | None = None
+    about_left: int | None = None
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What makes two proposals the same trial."""
+        return (self.plan.key, self.samples.value, self.repeat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one trial showed.
+
+    `error` is on the tolerance's own scale (smaller is better, infinity for NaN or Inf outputs);
+    None where there is no figure: an unfinished trial, or a pass/fail check.
+    `message` is one line of evidence for people.
+    """
+
+    status: TrialStatus
+    verdict: Verdict | None = None
+    error: float | None = None
+    message: str = ""
+    wall_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.verdict is not None) != (self.status is TrialStatus.FINISHED):
+            raise ValueError(f"a {self.status} trial cannot have the verdict {self.verdict}")
+
+    @property
+    def passed(self) -> bool:
+        """True for a pass; False for a failure and for an unresolved trial."""
+        return self.verdict is Verdict.PASS
+
+    @property
+    def failed(self) -> bool:
+        """True for a judged failure; False for a pass and for an unresolved trial."""
+        return self.verdict is Verdict.FAIL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A finished trial as the ledger holds it."""
+
+    proposal: Proposal
+    outcome: Outcome

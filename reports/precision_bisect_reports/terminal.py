@@ -1,0 +1,121 @@
+"""The terminal report: a live line on a terminal, plain lines in logs, and the final screen.
+
+NO_COLOR and FORCE_COLOR are honoured by rich. Progress goes to standard error, the final screen to
+standard output.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from precision_bisect.errors import printable
+from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
+from precision_bisect.result import Result
+from precision_bisect.trial import Phase
+from precision_bisect_reports.progress import TITLES, Progress
+from precision_bisect_reports.summary import final_screen
+
+PLAIN_INTERVAL_S = 10.0
+"""Plain logs get a line at least this often while a phase goes on."""
+
+
+class TerminalReport:
+    """Watches one run. Use as a context manager; call it with events; end with `conclude`."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        err: TextIO,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._out = Console(file=out, highlight=False, soft_wrap=True)
+        self._err = Console(file=err, highlight=False, soft_wrap=not err.isatty())
+        self._clock = clock
+        self._progress = Progress()
+        self._spoken_at = clock()
+        self._narrowed: int | None = None
+        self._spinner = Spinner("dots", Text("Reading the model"))
+        self._live: Live | None = None
+
+    def __enter__(self) -> "TerminalReport":
+        if self._err.is_terminal:
+            self._live = Live(
+                console=self._err,
+                transient=True,
+                refresh_per_second=8,
+                get_renderable=self._line,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Take one event; print what belongs to the record."""
+        self._progress.take(event)
+        match event:
+            case RunStarted():
+                self._say(_opening(event))
+            case Warned():
+                self._say(f"Warning: {event.message}", "yellow")
+            case PhaseStarted() if self._live is None:
+                self._say(f"{TITLES[event.phase]}")
+            case TrialFinished():
+                self._trial(event)
+            case _:
+                pass
+
+    def conclude(self, result: Result, model: Path) -> None:
+        """Print the final screen."""
+        self.__exit__()
+        for part in final_screen(result, model):
+            self._out.print(part)
+
+    def _trial(self, event: TrialFinished) -> None:
+        """Print preflight verdicts always, narrowings on a plain log, else a line now and then."""
+        if event.recalled:
+            return
+        if event.proposal.phase is Phase.PREFLIGHT:
+            self._say(f"  {event.proposal.reason}: {_verdict(event)}")
+        elif self._live is None:
+            narrowed = self._progress.narrowed_to
+            overdue = self._clock() - self._spoken_at >= PLAIN_INTERVAL_S
+            if overdue or narrowed != self._narrowed:
+                self._say(f"  {self._progress.sentence()}")
+            self._narrowed = narrowed
+
+    def _say(self, line: str, style: str = "") -> None:
+        self._spoken_at = self._clock()
+        self._err.print(Text(printable(line), style=style))
+
+    def _line(self) -> Spinner:
+        self._spinner.update(text=Text(printable(self._progress.sentence())))
+        return self._spinner
+
+
+def _opening(event: RunStarted) -> str:
+    held_out = f", {event.held_out} held out" if event.held_out else ""
+    recalled = f", resuming after {event.resumed_trials} trials" if event.resumed_trials else ""
+    limit = "" if event.tolerance is None else f", tolerance {event.tolerance:g}"
+    return (
+        f"{event.model}: {event.candidates} of {event.layers_total} nodes are candidates, "
+        f"{event.samples} samples{held_out}{limit}, {event.backend} backend, "
+        f"strategy {event.strategy} (assumes: {event.assumption}){recalled}"
+    )
+
+
+def _verdict(event: TrialFinished) -> str:
+    outcome = event.outcome
+    if outcome.verdict is None:
+        return f"{outcome.status}: {outcome.message}"
+    figure = "" if outcome.error is None else f", error {outcome.error:.4g}"
+    return f"{outcome.verdict}{figure}"

@@ -1,0 +1,1 @@
+"""The strategies that come with precision-bisect; the core finds them by entry point."""
