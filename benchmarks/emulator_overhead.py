@@ -1,0 +1,80 @@
+"""What one emulated trial costs, against a plain ONNX Runtime inference of the same model.
+
+    python benchmarks/emulator_overhead.py examples/nafnet/nafnet.onnx examples/nafnet/inputs
+
+Both run with the same session settings and threads, interleaved in random order, so that a slow
+moment of the machine hits both and none always runs after the same other. Prints JSON: median
+milliseconds, and the ratios to the plain inference.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_bisect.backends.emulated import EmulatedBackend
+from precision_bisect.inputs.check import check_samples
+from precision_bisect.inputs.files import read_samples
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.ort import Session
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+
+
+def overhead(
+    model: Model, sample: Sample, low: LowName, *, runs: int = 50, threads: int = 0
+) -> dict[str, dict[str, float]]:
+    """Return medians in milliseconds, and ratios to the plain inference, by kind of plan."""
+    count = len(model.table.candidates)
+    chosen = np.flatnonzero(np.random.default_rng(0).random(count) < 0.5)
+    plans = {
+        "all_high": Plan.all_high(count),
+        "all_low": Plan.of(()),
+        "random": Plan.of(int(index) for index in chosen),
+    }
+    plain = Session(model.proto, model.weights, threads)
+    backend = EmulatedBackend(model, low, threads)
+    actions: dict[str, Callable[[], object]] = {"plain": lambda: plain.run(sample)}
+    for name, plan in plans.items():
+        actions[name] = lambda plan=plan: backend.evaluate(plan, sample)  # type: ignore[misc]
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    order = list(actions)
+    for action in actions.values():
+        action()
+    for run in range(runs):
+        # Another order every time: who runs before whom changes what is in the caches.
+        for name in np.random.default_rng(run).permutation(order):
+            started = time.perf_counter()
+            actions[name]()
+            times[name].append(time.perf_counter() - started)
+    medians = {name: float(np.median(values)) * 1e3 for name, values in times.items()}
+    return {
+        "median_ms": {name: round(value, 3) for name, value in medians.items()},
+        "ratio": {name: round(medians[name] / medians["plain"], 3) for name in plans},
+    }
+
+
+def main() -> None:
+    """Measure both low types on the first sample and print the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("inputs", type=Path)
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--threads", type=int, default=0)
+    given = parser.parse_args()
+    model = load_model(given.model)
+    names = [spec.name for spec in model.inputs]
+    sample = check_samples(model, read_samples(given.inputs, names))[0]
+    found: dict[str, Any] = {"model": given.model.name, "layers": len(model.table.candidates)}
+    for low in LOW_NAMES:
+        found[low] = overhead(model, sample, low, runs=given.runs, threads=given.threads)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

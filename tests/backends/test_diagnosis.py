@@ -1,0 +1,63 @@
+"""The cause of each textbook failure is named, with its evidence."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
+from precision_bisect.diagnosis import diagnose
+from precision_bisect.options import LowName
+
+CASES = [
+    (OVERFLOW, [300.0], "fp16", ["overflow", "overflow"], "reaches 9e+04"),
+    (UNDERFLOW, [1.0, 2.0, 3.0, 4.0], "fp16", ["underflow", "underflow", "overflow"], "100%"),
+    (CANCELLATION, [0.1, 0.2, 0.3, 0.4], "fp16", ["rounding", "cancellation"], "times smaller"),
+    ("(float[2] x) => (float[2] y) { y = Exp(x) }", [0.1, 0.2], "bf16", ["rounding"], "8 signif"),
+    (OVERFLOW, [300.0], "bf16", ["rounding", "rounding"], "8 signif"),
+    ("(float[1] x) => (float[1] y) <float k = {70000}> { y = Div(x, k) }", [70000.0], "fp16",
+     ["overflow"], "input reaches"),
+    ("(float[4] x) => (float y) { y = ReduceSum<keepdims = 0>(x) }", [90.0, -89.0, 3.0, -3.0],
+     "fp16", ["cancellation"], "times smaller"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "x", "low", "causes", "evidence"), CASES)
+def test_causes(
+    tmp_path: Path, body: str, x: list[float], low: LowName, causes: list[str], evidence: str
+) -> None:
+    """Overflow, underflow, cancellation and rounding are told apart."""
+    model = load_text(body, tmp_path)
+    feeds = [{"x": np.array(x, np.float32)}]
+    found = diagnose(model, model.table.names, feeds, low, {}, threads=1)
+    assert [one.cause for one in found] == causes
+    assert any(evidence in one.evidence for one in found)
+
+
+def test_measured_errors_are_evidence(tmp_path: Path) -> None:
+    """The error without the layer is told where it was measured."""
+    model = load_text(OVERFLOW, tmp_path)
+    name = model.table.names[0]
+    feeds = [{"x": np.array([300], np.float32)}]
+    (found,) = diagnose(model, [name], feeds, "fp16", {name: 0.25}, threads=1)
+    assert found.layer == name
+    assert "dropped: error 0.25" in found.evidence
+
+
+def test_large_weights_overflow(tmp_path: Path) -> None:
+    """A weight beyond the low type's range is named as the cause."""
+    body = "(float[1] x) => (float[1] y) <float[1] w = {100000}> { y = Mul(x, w) }"
+    model = load_text(body, tmp_path)
+    feeds = [{"x": np.array([1e-3], np.float32)}]
+    (found,) = diagnose(model, model.table.names, feeds, "fp16", {}, threads=1)
+    assert found.cause == "overflow"
+    assert "weight reaches 1e+05" in found.evidence
+
+
+def test_empty_and_zero_values(tmp_path: Path) -> None:
+    """Layers that see nothing, or only zeros, are diagnosed without fail."""
+    model = load_text("(float[n] x) => (float[n] y) { y = Sub(x, x) }", tmp_path)
+    for values in ([], [0.0]):
+        feeds = [{"x": np.array(values, np.float32)}]
+        (found,) = diagnose(model, model.table.names, feeds, "fp16", {}, threads=1)
+        assert found.cause == "rounding"

@@ -1,0 +1,352 @@
+"""The emulator against an oracle that shares nothing with it, and against known tiny models."""
+
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from models import (
+    CANCELLATION,
+    OVERFLOW,
+    UNDERFLOW,
+    keeping,
+    load_text,
+    normal,
+    parse,
+    save,
+    with_weights,
+)
+from precision_bisect.backends import emulated
+from precision_bisect.backends.emulated import EmulatedBackend
+from precision_bisect.backends.lowtypes import BF16, FP16, LOW_TYPES, LowType
+from precision_bisect.backends.switched import switch
+from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.model.load import load_model
+from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.ort import Session
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import BackendFailure
+from precision_bisect.reference import reference_outputs
+from random_graphs import SIZE, random_models, static_graph
+
+
+def run_oracle(proto: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    """Run a graph as it is written: no optimization, so that no Cast can be dropped."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    outputs: list[np.ndarray] = session.run(None, {"x": x})
+    return outputs
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    proto=random_models(),
+    low=st.sampled_from(LOW_NAMES),
+    choose=st.randoms(use_true_random=False),
+    scale=st.sampled_from((0.01, 1.0, 30.0)),
+)
+def test_every_plan_equals_casts_written_into_the_graph(
+    proto: onnx.ModelProto, low: LowName, choose: random.Random, scale: float
+) -> None:
+    """Whatever the graph and the plan, switching gives what a static graph of Casts gives."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = load_model(save(proto, Path(folder)))
+    count = len(model.table.candidates)
+    backend = EmulatedBackend(model, low, threads=1)
+    x = normal(SIZE, SIZE) * np.float32(scale)
+    plans = [range(count), (), *(choose.sample(range(count), k=count // 2) for _ in range(3))]
+    for kept in plans:
+        expected = run_oracle(static_graph(model, kept, LOW_TYPES[low].onnx_type), x)
+        found = backend.evaluate(Plan.of(kept), {"x": x})
+        for wanted, (name, array) in zip(expected, found.items(), strict=True):
+            magnitude = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0))
+            np.testing.assert_allclose(
+                array, wanted, rtol=1e-6, atol=1e-6 * magnitude, err_msg=f"{name} of {kept}"
+            )
+    (reference,) = reference_outputs(model, [{"x": x}], threads=1)
+    high = backend.evaluate(Plan.all_high(count), {"x": x})
+    for name, array in reference.items():
+        magnitude = float(np.abs(array[np.isfinite(array)]).max(initial=0))
+        np.testing.assert_allclose(high[name], array, rtol=1e-5, atol=1e-5 * magnitude)
+
+
+def test_constants_from_nodes_are_rounded_like_weights(tmp_path: Path) -> None:
+    """A constant that a node makes, or a chain of nodes, is rounded with its reader, once."""
+    model = load_text(
+        """(float[2,2] x) => (float[2,2] y) {
+            c = Constant<value = float[2,2] {1.0001, 2.0001, 3.0001, 4.0001}>()
+            t = Transpose<perm = [1, 0]>(c)
+            [add] y = Add(x, t) }""",
+        tmp_path,
+    )
+    x = np.zeros((2, 2), np.float32)
+    backend = EmulatedBackend(model, threads=1)
+    exact = np.array([[1.0001, 3.0001], [2.0001, 4.0001]], np.float32)
+    high = backend.evaluate(keeping(model, "add"), {"x": x})
+    np.testing.assert_array_equal(high["y"], exact)
+    low = backend.evaluate(Plan.of(()), {"x": x})
+    np.testing.assert_array_equal(low["y"], exact.astype(np.float16))
+    graph = switch(model, FP16)
+    assert len(graph.flag_layers) == 3  # what it reads, its weight, what it stores
+
+
+def test_exact_constants_cost_no_switch(tmp_path: Path) -> None:
+    """An exponent of 2 is the same in every type, so nothing is switched for it."""
+    model = load_text(
+        "(float[2] x) => (float[2] y) { c = Constant<value = float {2}>() y = Pow(x, c) }",
+        tmp_path,
+    )
+    assert len(switch(model, FP16).flag_layers) == 2  # what it reads and what it stores
+
+
+@pytest.mark.parametrize(
+    ("body", "x", "true", "kept", "bad"),
+    [
+        (OVERFLOW, [300], [300], (0, 1), np.isinf),
+        (UNDERFLOW, [1, 2, 3, 4], [1, 2, 3, 4], (0, 1, 2), lambda y: y[:1] != 1),
+        (CANCELLATION, [0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4], (0, 1),
+         lambda y: np.abs(y - [0.1, 0.2, 0.3, 0.4]) > 0.01),
+    ],
+    ids=["overflow", "underflow", "cancellation"],
+)  # fmt: skip
+def test_known_models(
+    tmp_path: Path,
+    body: str,
+    x: list[float],
+    true: list[float],
+    kept: tuple[int, ...],
+    bad: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    """Each textbook failure happens in FP16 and is gone with its layers kept."""
+    model = load_text(body, tmp_path)
+    feed = {"x": np.array(x, np.float32)}
+    backend = EmulatedBackend(model, threads=1)
+    high = backend.evaluate(Plan.of(kept), feed)["y"]
+    np.testing.assert_allclose(high, true, rtol=1e-4)
+    assert bad(backend.evaluate(Plan.of(()), feed)["y"]).any()
+
+
+def test_bf16_rounds_as_the_reference_type_does(tmp_path: Path) -> None:
+    """A low Identity-like layer gives what ml_dtypes gives, over all magnitudes and ties."""
+    bits = np.arange(0, 2**32, 2**32 // 50_021, dtype=np.uint64).astype(np.uint32)
+    ties = (np.arange(2**16, dtype=np.uint32) << 16) | 0x8000
+    values = np.concatenate([bits, ties, ties + 1, ties - 1]).view(np.float32)
+    values = values[np.isfinite(values)]
+    model = load_text("(float[n] x) => (float[n] y) { y = Neg(x) }", tmp_path)
+    for low, kind in ((BF16, ml_dtypes.bfloat16), (FP16, np.float16)):
+        backend = EmulatedBackend(model, low.name, threads=1)
+        found = backend.evaluate(Plan.of(()), {"x": values})["y"]
+        with np.errstate(over="ignore"):
+            expected = -values.astype(kind).astype(np.float32)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(low.round(values), -expected)
+
+
+def test_no_plan_builds_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty plans are fifty inferences of one session."""
+    made: list[object] = []
+    real = onnxruntime.InferenceSession
+
+    def counted(*arguments: object, **options: object) -> object:
+        made.append(arguments)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", counted)
+    model = load_text(OVERFLOW, tmp_path)
+    backend = EmulatedBackend(model, threads=1)
+    built = len(made)
+    for number in range(50):
+        backend.evaluate(Plan.from_key(format(number % 4, "x")), {"x": np.ones(1, np.float32)})
+    assert built == 2  # the self-test's and the model's
+    assert len(made) == built
+
+
+def test_fp16_graphs_are_refused_and_why(tmp_path: Path) -> None:
+    """ONNX Runtime's CPU provider computes FP16-typed graphs in FP32, so a verdict would lie."""
+    body = """(float[1] x) => (float[1] y) {
+        k = Constant<value = float[1] {0.00333333333}>()
+        a = Cast<to = 10>(x) kk = Cast<to = 10>(k) s = Mul(a, a) t = Mul(s, kk)
+        y = Cast<to = 1>(t) }"""
+    typed = parse(body)
+    (lie,) = run_optimized(typed, np.array([300], np.float32))
+    assert 299 < lie[0] < 301
+    with pytest.raises(RefusedError, match="16-bit float type") as caught:
+        Session(typed, {})
+    assert caught.value.hint
+    model = load_model(save(typed, tmp_path))
+    truth = EmulatedBackend(model, threads=1).evaluate(
+        Plan.all_high(len(model.table.candidates)), {"x": np.array([300], np.float32)}
+    )
+    assert np.isinf(truth["y"]).all()
+
+
+def run_optimized(proto: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    """Run a graph as ONNX Runtime does unless told otherwise."""
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    outputs: list[np.ndarray] = session.run(None, {"x": x})
+    return outputs
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float16[1] x) => (float16[1] y) { y = Neg(x) }",
+        "(float[1] x) => (float16[1] y) { y = Cast<to = 10>(x) }",
+        "(float[1] x) => (float[1] y) <float16[1] w = {1}> { v = Cast<to = 1>(w) y = Mul(x, v) }",
+        "(float[1] x) => (float[1] y) { c = Constant<value = float16[1] {1}>()"
+        " v = Cast<to = 1>(c) y = Mul(x, v) }",
+        "(float[1] x, bool c) => (float[1] y) { h = Cast<to = 10>(x) y = If (c) <"
+        "then_branch = t () => (float[1] a) { g = Neg(h) a = Cast<to = 1>(g) },"
+        "else_branch = e () => (float[1] b) { b = Neg(x) }> }",
+        "(float[1] x) => (float[1] y) { r = RandomNormal<dtype = 10, shape = [1]>()"
+        " s = Neg(r) y = Cast<to = 1>(s) }",
+    ],
+    ids=["input", "output", "initializer", "constant", "captured", "random"],
+)
+def test_every_place_that_a_16_bit_type_hides_in(body: str) -> None:
+    """16-bit types are found in inputs, outputs, weights, attributes and subgraphs."""
+    with pytest.raises(RefusedError):
+        Session(parse(body), {})
+
+
+@pytest.mark.parametrize("low", LOW_NAMES)
+def test_the_self_test_passes_here(low: LowName) -> None:
+    """The installed ONNX Runtime keeps round trips to both types."""
+    emulated.self_test(LOW_TYPES[low])
+
+
+@pytest.mark.parametrize("low", [FP16, BF16])
+def test_the_self_test_refuses_what_does_not_round(
+    low: LowType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If round trips were optimized away, nothing would be judged."""
+
+    class Careless(Session):
+        def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:  # type: ignore[override]
+            return {"y": feed["x"]}
+
+    monkeypatch.setattr(emulated, "Session", Careless)
+    with pytest.raises(RefusedError, match="does not keep a round trip"):
+        emulated.self_test(low)
+
+
+def test_bf16_below_opset_13_is_converted_or_refused(tmp_path: Path) -> None:
+    """Casts know bfloat16 from opset 13 on; what cannot be converted is refused with a hint."""
+    body = """(float[1] x, bool c) => (float[1] y) {
+        y = If (c) <then_branch = t () => (float[1] a) { a = Neg(x) },
+                    else_branch = e () => (float[1] b) { b = Neg(x) }> }"""
+    model = load_text(body, tmp_path, opset=11)
+    EmulatedBackend(model, "fp16")
+    with pytest.raises(ModelError, match="opset 11") as caught:
+        EmulatedBackend(model, "bf16")
+    assert "opset 13" in caught.value.hint
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "Hardmax"])
+def test_conversion_refuses_what_would_change(tmp_path: Path, operator: str) -> None:
+    """Without an axis these flatten before opset 13, which onnx converts to more, or wrongly."""
+    body = f"(float[2,3,4] x) => (float[2,3,4] y) {{ [s] y = {operator}(x) }}"
+    with pytest.raises(ModelError, match="opset 11") as caught:
+        EmulatedBackend(load_text(body, tmp_path, opset=11), "bf16", threads=1)
+    assert "opset 13" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape"), [("Softmax<axis = 2>", (2, 3, 4)), ("Softmax", (2, 3))]
+)
+def test_conversion_keeps_what_operators_mean(
+    tmp_path: Path, operator: str, shape: tuple[int, ...]
+) -> None:
+    """A converted model computes what the model computes."""
+    dims = ",".join(str(dim) for dim in shape)
+    body = f"(float[{dims}] x) => (float[{dims}] y) {{ [s] y = {operator}(x) }}"
+    model = load_text(body, tmp_path, opset=11)
+    feed = {"x": normal(*shape)}
+    (reference,) = reference_outputs(model, [feed], threads=1)
+    found = EmulatedBackend(model, "bf16", threads=1).evaluate(Plan.all_high(1), feed)
+    np.testing.assert_allclose(found["y"], reference["y"], rtol=1e-6)
+
+
+def test_a_failing_run_is_an_outcome(tmp_path: Path) -> None:
+    """An inference that fails ends the trial, not the program."""
+    model = load_text("(float[n] x, float[m] z) => (float[k] y) { y = Add(x, z) }", tmp_path)
+    backend = EmulatedBackend(model, threads=1)
+    with pytest.raises(BackendFailure) as caught:
+        backend.evaluate(Plan.of(()), {"x": normal(2), "z": normal(3)})
+    assert caught.value.outcome.message
+    assert "\n" not in caught.value.outcome.message
+
+
+def test_a_shared_weight_is_rounded_for_its_low_reader_only(tmp_path: Path) -> None:
+    """Two layers that read one weight each see it in their own precision."""
+    proto = with_weights(
+        parse("(float[1] x) => (float[1] a, float[1] b) { [p] a = Mul(x, w) [q] b = Mul(x, w) }"),
+        {"w": np.array([1.0001], np.float32)},
+    )
+    model = load_model(save(proto, tmp_path))
+    backend = EmulatedBackend(model, threads=1)
+    found = backend.evaluate(keeping(model, "p"), {"x": np.ones(1, np.float32)})
+    assert found["a"] == np.float32(1.0001)
+    assert found["b"] == 1
+
+
+def test_a_model_without_layers_runs(tmp_path: Path) -> None:
+    """A graph with nothing to switch is emulated as it is."""
+    model = load_text("(int64[2] x) => (int64[2] y) { y = Neg(x) }", tmp_path)
+    found = EmulatedBackend(model, threads=1).evaluate(Plan.of(()), {"x": np.array([1, 2])})
+    np.testing.assert_array_equal(found["y"], [-1, -2])
+
+
+def test_unaligned_weights_are_read(tmp_path: Path) -> None:
+    """External data may start at any byte."""
+    values = normal(64, 64)
+    (tmp_path / "w.bin").write_bytes(b"abc" + values.tobytes())
+    proto = parse("(float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }")
+    tensor = helper.make_tensor("w", onnx.TensorProto.FLOAT, [64, 64], values.tobytes(), raw=True)
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", "3")):
+        tensor.external_data.add(key=key, value=value)
+    proto.graph.initializer.append(tensor)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    (outputs,) = reference_outputs(load_model(path), [{"x": normal(1, 64)}], threads=1)
+    np.testing.assert_allclose(outputs["y"], normal(1, 64) @ values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("low", LOW_NAMES)
+def test_spatial_convolutions_round_like_casts_in_the_graph(tmp_path: Path, low: LowName) -> None:
+    """Blocked kernels sum in another order, so a value may land on the neighbouring low number."""
+    proto = parse(
+        "(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) {"
+        " a = Conv<pads = [1, 1, 1, 1]>(x, w, b)"
+        " c = Relu(a)"
+        " y = Conv<pads = [1, 1, 1, 1], group = 4>(c, v) }"
+    )
+    shapes = {"w": (4, 4, 3, 3), "b": (4,), "v": (4, 1, 3, 3)}
+    weights = {name: normal(*shape) for name, shape in shapes.items()}
+    model = load_model(save(with_weights(proto, weights), tmp_path))
+    backend = EmulatedBackend(model, low)
+    low_type = LOW_TYPES[low]
+    feed = {"x": normal(1, 4, 6, 6)}
+    for kept in ((), (0,), (1, 2), (0, 1, 2)):
+        (wanted,) = run_oracle(static_graph(model, kept, low_type.onnx_type), feed["x"])
+        found = backend.evaluate(Plan.of(kept), feed)["y"]
+        steps = np.abs(found - wanted) / np.abs(wanted).max()
+        assert steps.max() <= 2.0 ** (1 - low_type.digits)

@@ -1,0 +1,185 @@
+"""Bad input: each one line on stderr, exit code 2, no traceback, nothing written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+from precision_bisect.cli import main
+
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def model_bytes(op_type: str = "Mul", domain: str = "") -> bytes:
+    """Return a model that squares its input `x` of shape (1, 4) into `y`."""
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x", "x"], ["y"], name="square", domain=domain)],
+        "tiny",
+        [helper.make_tensor_value_info("x", FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", FLOAT, [1, 4])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    if domain:
+        opsets.append(helper.make_opsetid(domain, 1))
+    proto: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return proto
+
+
+def external_model(location: str) -> bytes:
+    """Return a model whose weight lies in the external file `location`."""
+    weight = onnx.TensorProto(name="w", data_type=FLOAT, dims=[4096])
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    entry = weight.external_data.add()
+    entry.key, entry.value = "location", location
+    proto = onnx.load_from_string(model_bytes())
+    proto.graph.node[0].input[1] = "w"
+    proto.graph.initializer.append(weight)
+    serialized: bytes = proto.SerializeToString()
+    return serialized
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a fresh working folder that holds `model.onnx`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.onnx").write_bytes(model_bytes())
+    return tmp_path
+
+
+def feed(**arrays: NDArray[Any]) -> Callable[[Path], None]:
+    """Return a preparation that writes `in.npz` with these arrays."""
+
+    def write(folder: Path) -> None:
+        np.savez(folder / "in.npz", allow_pickle=False, **arrays)
+
+    return write
+
+
+def file(name: str, content: bytes) -> Callable[[Path], None]:
+    """Return a preparation that writes one file."""
+
+    def write(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return write
+
+
+def nothing(folder: Path) -> None:
+    """Prepare nothing."""
+
+
+ONES = np.ones((1, 4), np.float32)
+INPUTS = ["model.onnx", "--inputs", "in.npz"]
+
+CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
+    "no such file": (nothing, ["absent.onnx"], "no such file: absent.onnx"),
+    "a folder": (lambda f: (f / "dir").mkdir(), ["dir"], "cannot read dir"),
+    "not onnx": (file("m.onnx", b"hello, world\n" * 9), ["m.onnx"], "not an ONNX model"),
+    "empty": (file("m.onnx", b""), ["m.onnx"], "not an ONNX model"),
+    "truncated": (file("m.onnx", model_bytes()[:-20]), ["m.onnx"], "truncated"),
+    "external missing": (file("m.onnx", external_model("w.bin")), ["m.onnx"], "is missing"),
+    "external outside": (
+        file("m.onnx", external_model("../w.bin")),
+        ["m.onnx"],
+        "outside the model's folder",
+    ),
+    "external absolute": (
+        file("m.onnx", external_model("/etc/passwd")),
+        ["m.onnx"],
+        "outside the model's folder",
+    ),
+    "unknown operator": (file("m.onnx", model_bytes("Frobnicate")), ["m.onnx"], "Frobnicate"),
+    "unknown domain": (
+        file("m.onnx", model_bytes("Mul", "acme")),
+        ["m.onnx"],
+        "no FP32 layers",
+    ),
+    "wrong name": (feed(z=ONES), INPUTS, "lacks x"),
+    "extra name": (feed(x=ONES, z=ONES), INPUTS, "unknown z"),
+    "wrong shape": (feed(x=ONES[:, :3]), INPUTS, "shape (1, 3)"),
+    "wrong type": (feed(x=ONES.astype(np.float64)), INPUTS, "is float64"),
+    "nan": (feed(x=ONES * np.nan), INPUTS, "NaN or Inf"),
+    "no inputs file": (nothing, INPUTS, "no such file or folder"),
+    "inputs of no kind": (file("in.txt", b""), ["model.onnx", "--inputs", "in.txt"], "in.txt"),
+    "broken npz": (file("in.npz", b"PK\3\4junk"), INPUTS, "cannot read in.npz"),
+    "unknown output": (nothing, ["model.onnx", "--tol", "z=1e-2,1e-2"], "'z'"),
+    "output forgotten": (nothing, ["model.onnx", "--tol", "z=1e-2"], "'z'"),
+    "negative tolerance": (nothing, ["model.onnx", "--tol=-1e-2"], "not above zero"),
+    "zero tolerance": (nothing, ["model.onnx", "--tol", "0"], "not above zero"),
+    "no number": (nothing, ["model.onnx", "--tol", "small"], "cannot read 'small'"),
+    "nan tolerance": (nothing, ["model.onnx", "--tol", "nan"], "not above zero"),
+    "no model": (nothing, [], "model"),
+    "unknown flag": (nothing, ["model.onnx", "--tolerance", "1"], "--tolerance"),
+    "unknown metric": (nothing, ["model.onnx", "--metric", "vibes"], "vibes"),
+    "unknown strategy": (nothing, ["model.onnx", "--strategy", "guide"], "did you mean guided"),
+    "metric without limit": (nothing, ["model.onnx", "--metric", "psnr"], "give --tol"),
+    "cosine as similarity": (
+        nothing,
+        ["model.onnx", "--metric", "cosine", "--tol", "0.997"],
+        "--tol 0.003",
+    ),
+    "bad shapes": (nothing, ["model.onnx", "--input-shapes", "x:1xx4"], "x:1xx4"),
+    "shape that does not fit": (nothing, ["model.onnx", "--input-shapes", "x:1x5"], "(1, 5)"),
+    "zero trials": (nothing, ["model.onnx", "--max-trials", "0"], "--max-trials 0"),
+    "bad time": (nothing, ["model.onnx", "--max-time", "soon"], "soon"),
+    "everything held out": (feed(x=ONES), [*INPUTS, "--holdout", "1"], "--holdout 1"),
+    "check without function": (nothing, ["model.onnx", "--check", "metric.py"], "script.py"),
+    "check without script": (nothing, ["model.onnx", "--check", "m.py:f"], "no such script"),
+    "resume and overwrite": (nothing, ["model.onnx", "--resume", "--overwrite"], "exclude"),
+    "layers of nothing": (nothing, ["layers", "absent.onnx"], "no such file"),
+    "out is a file": (file("taken", b""), ["model.onnx", "--out", "taken"], "taken"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_and_exit_code_two(
+    case: str, work: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The message names what is wrong, in one line beside the usual warning."""
+    prepare, arguments, expected = CASES[case]
+    prepare(work)
+    code = main(arguments)
+    captured = capfd.readouterr()
+    assert 2 == code
+    assert "" == captured.out
+    lines = [line for line in captured.err.splitlines() if not line.startswith("Warning: ")]
+    (line,) = lines
+    assert line.startswith("precision-bisect: ")
+    assert expected in line
+    assert "Traceback" not in captured.err
+    assert not (work / "model.onnx.precision-bisect" / "result.json").exists()
+
+
+def test_external_data_through_a_symlink_is_refused(
+    work: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A link inside the folder does not make a file outside it readable."""
+    inside = work / "folder"
+    inside.mkdir()
+    (work / "secret.bin").write_bytes(b"\0" * 16384)
+    (inside / "w.bin").symlink_to(work / "secret.bin")
+    (inside / "m.onnx").write_bytes(external_model("w.bin"))
+    assert 2 == main([str(inside / "m.onnx")])
+    assert "outside the model's folder" in capfd.readouterr().err
+
+
+def test_truncated_external_data_is_refused(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A data file shorter than the tensor is named with both lengths."""
+    (work / "w.bin").write_bytes(b"\0" * 100)
+    (work / "m.onnx").write_bytes(external_model("w.bin"))
+    assert 2 == main(["m.onnx"])
+    assert "needs 16384 bytes" in capfd.readouterr().err
+
+
+def test_names_with_control_characters_cannot_reach_the_terminal(
+    work: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Escape sequences in a model's names are shown as replacement characters."""
+    (work / "m.onnx").write_bytes(model_bytes("Frob\x1b[31m\nnicate"))
+    assert 2 == main(["m.onnx"])
+    assert "\x1b" not in capfd.readouterr().err

@@ -1,0 +1,173 @@
+"""The main job, end to end, as a user starts it: real models, real processes."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precision_bisect.exports.layer_precisions import parse
+from precision_bisect.result import KEYS
+
+REPO = Path(__file__).parents[2]
+EXAMPLE = REPO / "examples" / "nafnet"
+COMMAND = [sys.executable, "-m", "precision_bisect"]
+NAFNET = [*COMMAND, str(EXAMPLE / "nafnet.onnx"), "--inputs", str(EXAMPLE / "inputs")]
+
+
+def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end and return what it said."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=170, **options)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, float]:
+    """Run the example once; return its run folder, its final screen, and its seconds."""
+    folder = tmp_path_factory.mktemp("example") / "run"
+    started = time.perf_counter()
+    ran = run([*NAFNET, "--tol", "1e-2", "--out", str(folder)])
+    assert 0 == ran.returncode, ran.stderr
+    return folder, ran.stdout, time.perf_counter() - started
+
+
+def test_example_keeps_few_layers_with_few_trials(example: tuple[Path, str, float]) -> None:
+    """At most 20 of 300 layers are kept, after at most 60 trials, within 90 seconds."""
+    folder, _, seconds = example
+    result = json.loads((folder / "result.json").read_text())
+    assert list(KEYS) == list(result)
+    assert "found" == result["status"]
+    assert 300 == result["candidates"]
+    assert 0 < len(result["kept"]) <= 20
+    assert result["error"] <= result["tolerance"] == 1e-2
+    assert result["trials"] <= 60
+    assert seconds <= 90
+
+
+def test_example_is_certified(example: tuple[Path, str, float]) -> None:
+    """Every kept layer was dropped once, and each drop failed."""
+    result = json.loads((example[0] / "result.json").read_text())
+    assert {"minimal": True, "checked": result["kept"], "unchecked": []} == result["certificate"]
+
+
+def test_example_is_explained(example: tuple[Path, str, float]) -> None:
+    """Each kept layer is in the normalizations and diagnosed as an overflow."""
+    result = json.loads((example[0] / "result.json").read_text())
+    assert result["kept"] == [entry["layer"] for entry in result["diagnosis"]]
+    assert {"overflow"} == {entry["cause"] for entry in result["diagnosis"]}
+    assert all("/norm" in name for name in result["kept"])
+
+
+def test_example_exports_what_it_kept(example: tuple[Path, str, float]) -> None:
+    """layerPrecisions.txt, parsed as trtexec does, names exactly the kept layers."""
+    folder = example[0]
+    result = json.loads((folder / "result.json").read_text())
+    written = (folder / "layerPrecisions.txt").read_text()
+    assert result["layer_precisions"] == written
+    assert dict.fromkeys(result["kept"], "fp32") == parse(written)
+
+
+def test_final_screen_groups_by_module(example: tuple[Path, str, float]) -> None:
+    """The screen names each module once, the certificate, and the next step."""
+    screen = example[1]
+    assert 1 == screen.count("/encoders.0/encoders.0.0/norm1\n")
+    assert "minimal: dropping any one of the" in screen
+    assert "--precisionConstraints=obey" in screen
+    assert "\x1b" not in screen
+
+
+def test_finished_run_resumes_to_the_same_answer(example: tuple[Path, str, float]) -> None:
+    """Resuming a finished run repeats nothing and ends with the same layers."""
+    folder = example[0]
+    before = json.loads((folder / "result.json").read_text())
+    ran = run([*NAFNET, "--tol", "1e-2", "--out", str(folder), "--resume", "--json"])
+    after = json.loads(ran.stdout)
+    for key in ("kept", "trials", "emulated_trials", "certificate", "error"):
+        assert before[key] == after[key]
+
+
+def test_prefix_keeps_most_of_the_example(tmp_path: Path) -> None:
+    """The contiguous search that Polygraphy does keeps 90% of the layers here or more."""
+    ran = run([*NAFNET, "--strategy", "prefix", "--out", str(tmp_path / "run"), "--json"])
+    result = json.loads(ran.stdout)
+    assert "found" == result["status"]
+    assert result["kept_fraction"] >= 0.9
+    assert not result["certificate"]["minimal"]
+
+
+def test_budget_ends_with_the_best_so_far(tmp_path: Path) -> None:
+    """A spent budget is exit code 3, and what was not certified is listed."""
+    ran = run([*NAFNET, "--out", str(tmp_path / "run"), "--max-trials", "6", "--json"])
+    result = json.loads(ran.stdout)
+    assert 3 == ran.returncode
+    assert "budget_exhausted" == result["status"]
+    assert result["error"] <= 1e-2
+    assert sorted(result["kept"]) == sorted(
+        result["certificate"]["checked"] + result["certificate"]["unchecked"]
+    )
+    assert result["certificate"]["unchecked"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM during the search end it with result.json and exit code 130."""
+    child = subprocess.Popen(
+        [*NAFNET, "--strategy", "ddmin", "--tol", "1e-3", "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    for line in child.stderr:
+        if "narrowed" in line:
+            break
+    child.send_signal(number)
+    child.communicate(timeout=60)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert 130 == child.returncode
+    assert "interrupted" == result["status"]
+    assert result["kept"]
+
+
+def on_a_terminal(environment: dict[str, str], tmp_path: Path) -> tuple[int, str]:
+    """Run a short search whose stdout and stderr are a terminal; return exit code and output."""
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [*NAFNET, "--out", str(tmp_path / "run"), "--max-time", "2"],
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm-256color", **environment},
+    )
+    os.close(slave)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(master)
+    return child.wait(timeout=60), b"".join(chunks).decode()
+
+
+def test_terminal_shows_live_progress_in_color(tmp_path: Path) -> None:
+    """On a terminal one line is redrawn with what is tried and how much is left."""
+    code, shown = on_a_terminal({"NO_COLOR": ""}, tmp_path)
+    assert 3 == code
+    assert "\x1b[2K" in shown
+    assert "trials left" in shown
+    assert "\x1b[1;33mBudget spent" in shown
+
+
+def test_no_color_is_honoured(tmp_path: Path) -> None:
+    """With NO_COLOR no color code is sent."""
+    _, shown = on_a_terminal({"NO_COLOR": "1"}, tmp_path)
+    assert "Budget spent" in shown
+    assert not any(f"\x1b[{code}m" in shown for code in ("33", "1;33", "32", "31"))

@@ -1,0 +1,188 @@
+"""Whole runs of a small model: endings, budgets, Ctrl-C, and going on afterwards."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+from precision_bisect.errors import RunFolderError
+from precision_bisect.events import Event, TrialStarted
+from precision_bisect.flow import Status
+from precision_bisect.result import Result
+
+CANDIDATES = len(tiny.STEPS)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of the small model."""
+    return tiny.write_model(tmp_path_factory.mktemp("model") / "tiny.onnx")
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Return the result of one uninterrupted run."""
+    return tiny.search(model, tmp_path_factory.mktemp("whole"))
+
+
+def facts(result: Result) -> dict[str, Any]:
+    """Return what two runs of the same search must agree on."""
+    found = result.to_json()
+    del found["wall_s"]
+    return found
+
+
+def interrupting(trial: int = 0) -> tuple[list[Event], Callable[[Event], None]]:
+    """Return a list, and an observer that adds trials to it and presses Ctrl-C in one of them."""
+    started: list[Event] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TrialStarted):
+            started.append(event)
+            if len(started) == trial:
+                raise KeyboardInterrupt
+
+    return started, observe
+
+
+def test_the_answer_is_certified(whole: Result) -> None:
+    """Exactly the four layers that need it are kept, each with its own failed drop."""
+    assert (whole.status, whole.kept) == (Status.FOUND, tiny.KEPT)
+    assert whole.certificate.minimal
+    assert (whole.certificate.checked, whole.certificate.unchecked) == (tiny.KEPT, [])
+    assert whole.emulated_trials == whole.trials + CANDIDATES
+
+
+def test_resuming_a_finished_run_evaluates_nothing(model: Path, tmp_path: Path) -> None:
+    """A run that is complete gives the same result again without a trial."""
+    first = tiny.search(model, tmp_path)
+    started, observer = interrupting()
+    again = tiny.search(model, tmp_path, resume=True, observer=observer)
+    assert facts(again) == facts(first)
+    assert started == []
+
+
+def test_a_spent_budget_is_continued_with_a_larger_one(
+    model: Path, whole: Result, tmp_path: Path
+) -> None:
+    """One trial more at a time leads, through safe answers only, to the same result."""
+    sizes = []
+    for most in range(1, whole.trials):
+        result = tiny.search(model, tmp_path, resume=True, max_trials=most)
+        assert result.status is Status.BUDGET_EXHAUSTED
+        assert result.trials == most
+        assert set(tiny.KEPT) <= set(result.kept)
+        checked, unchecked = result.certificate.checked, result.certificate.unchecked
+        assert sorted([*checked, *unchecked]) == sorted(result.kept)
+        sizes.append(len(result.kept))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == CANDIDATES
+    assert facts(tiny.search(model, tmp_path, resume=True)) == facts(whole)
+
+
+def test_time_that_is_spent_during_the_ranking_keeps_everything(
+    model: Path, tmp_path: Path
+) -> None:
+    """When the time ends before the search begins, the one plan that passed is all-high."""
+    _, observer = interrupting(6)
+    result = tiny.search(model, tmp_path, observer=observer)
+    assert result.status is Status.INTERRUPTED
+    assert len(result.kept) == CANDIDATES
+    assert not result.certificate.minimal
+    result = tiny.search(model, tmp_path, resume=True, max_time_s=1e-9)
+    assert result.status is Status.BUDGET_EXHAUSTED
+    assert len(result.kept) == CANDIDATES
+
+
+def test_ctrl_c_anywhere_is_continued(model: Path, whole: Result, tmp_path: Path) -> None:
+    """Ctrl-C during every third trial writes the best so far and loses nothing but that trial."""
+    results: list[Result] = []
+    total = 0
+    while not results or results[-1].status is Status.INTERRUPTED:
+        started, observer = interrupting(3)
+        results.append(tiny.search(model, tmp_path, resume=True, observer=observer))
+        total += min(len(started), 2)
+    assert facts(results[-1]) == facts(whole)
+    assert total == whole.emulated_trials
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"inputs": [{"x": np.full((1, 8), 1.5, np.float32)}]}, "inputs was"),
+        ({"inputs": tiny.samples(2)}, "samples was 1, now is 2"),
+        ({"inputs": tiny.samples(2), "holdout": 1}, "holdout was 0, now is 1"),
+        ({"tol": 2e-2}, "comparator was"),
+        ({"metric": "mean"}, "comparator was"),
+        ({"low": "bf16"}, "low was fp16, now is bf16"),
+        ({"strategy": "ddmin"}, "strategy was guided, now is ddmin"),
+        ({"seed": 7}, "seed was 0, now is 7"),
+    ],
+    ids=["inputs", "samples", "holdout", "tol", "metric", "low", "strategy", "seed"],
+)
+def test_another_search_cannot_be_resumed(
+    model: Path, whole: Result, change: dict[str, Any], named: str
+) -> None:
+    """A run is only continued with what it was begun with, and the difference is named."""
+    assert whole.out is not None
+    with pytest.raises(RunFolderError, match="cannot resume") as refused:
+        tiny.search(model, whole.out, resume=True, **change)
+    assert named in refused.value.message
+
+
+def test_another_model_cannot_be_resumed(whole: Result, tmp_path: Path) -> None:
+    """A changed weight makes another model."""
+    assert whole.out is not None
+    other = tiny.write_model(tmp_path / "tiny.onnx", scale=1.5)
+    with pytest.raises(RunFolderError, match="model was"):
+        tiny.search(other, whole.out, resume=True)
+
+
+def test_overwrite_begins_anew(model: Path, tmp_path: Path) -> None:
+    """With overwrite the old run is gone, whatever it was; without, it is not touched."""
+    tiny.search(model, tmp_path, low="bf16", tol=0.5)
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        tiny.search(model, tmp_path)
+    result = tiny.search(model, tmp_path, overwrite=True)
+    assert result.kept == tiny.KEPT
+
+
+def test_nothing_to_keep(model: Path, tmp_path: Path) -> None:
+    """A low type with range enough needs no layer at a loose tolerance."""
+    result = tiny.search(model, tmp_path, low="bf16", tol=0.5)
+    assert (result.status, result.kept, result.trials) == (Status.NOTHING_TO_KEEP, [], 3)
+    assert result.layer_precisions is None
+
+
+def test_an_infinite_reference_is_not_a_precision_problem(tmp_path: Path) -> None:
+    """A model whose FP32 outputs are infinite is said to be, before any trial."""
+    model = tiny.write_model(tmp_path / "inf.onnx", scale=float("inf"))
+    result = tiny.search(model, tmp_path / "run")
+    assert (result.status, result.trials) == (Status.NOT_PRECISION, 0)
+    assert "reference itself is not finite" in result.message
+
+
+def test_a_check_that_all_high_fails_is_not_a_precision_problem(
+    model: Path, tmp_path: Path
+) -> None:
+    """A task metric that even FP32 misses ends the run with its figure."""
+    check = tmp_path / "metric.py"
+    check.write_text("def drop(outputs, reference):\n    return 0.7\n")
+    result = tiny.search(model, tmp_path / "run", check=f"{check}:drop", tol=0.5)
+    assert (result.status, result.kept, result.error) == (Status.NOT_PRECISION, [], 0.7)
+    assert "error 0.7" in result.message
+
+
+def test_held_out_samples_change_the_answer(model: Path, tmp_path: Path) -> None:
+    """Tiny inputs need two layers; the larger ones held out show the other two."""
+    small: Any = np.full((1, 8), 0.05, np.float32)
+    inputs = [{"x": small}, {"x": small + 0.25}]
+    kept = tiny.search(model, tmp_path / "small", inputs=inputs[:1]).kept
+    assert kept == tiny.KEPT[2:]
+    result = tiny.search(model, tmp_path / "run", inputs=inputs, holdout=1)
+    assert (result.status, result.kept) == (Status.FOUND, tiny.KEPT)
+    assert result.certificate.minimal
+    assert "held out" in result.message

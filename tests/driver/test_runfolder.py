@@ -1,0 +1,69 @@
+"""The run folder writes files whole or not at all, and says in one line where it cannot."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from precision_bisect.errors import RunFolderError
+from precision_bisect.runfolder import LEDGER, OWN_FILES, RESULT, RunFolder
+
+
+def test_files_are_written_whole(tmp_path: Path) -> None:
+    """A file is complete under its name, readable by others, and nothing else is left."""
+    folder = RunFolder(tmp_path / "a" / "run")
+    folder.write(RESULT, "first\n")
+    folder.write(RESULT, "层\r\n")
+    assert (folder.path / RESULT).read_bytes() == "层\r\n".encode()
+    assert (folder.path / RESULT).stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in folder.path.iterdir()] == [RESULT]
+    folder.remove(RESULT)
+    folder.remove(RESULT)
+    assert list(folder.path.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    """When the disk is full the former file stays as it was, without debris beside it."""
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from precision_bisect.errors import RunFolderError\n"
+        "from precision_bisect.runfolder import RunFolder\n"
+        "folder = RunFolder(Path(sys.argv[1]))\n"
+        "folder.write('result.json', 'old')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n"
+        "    folder.write('result.json', 'new' * 1000)\n"
+        "except RunFolderError as error:\n"
+        "    print(error.one_line())\n"
+    )
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said.startswith(f"cannot write {tmp_path / RESULT}")
+    assert "--out" in said
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(RESULT, "old")]
+
+
+def test_overwrite_removes_what_a_run_left_and_nothing_else(tmp_path: Path) -> None:
+    """Only files of our own names go; the ledger's log goes before the ledger itself."""
+    for name in (*OWN_FILES, "mine.txt"):
+        (tmp_path / name).touch()
+    RunFolder(tmp_path)
+    assert len(list(tmp_path.iterdir())) == len(OWN_FILES) + 1
+    RunFolder(tmp_path, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert OWN_FILES.index(f"{LEDGER}-wal") < OWN_FILES.index(LEDGER)
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    """A file where the folder should be, or a folder where a file should be, is one line."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RunFolderError, match="cannot write"):
+            RunFolder(path)
+    (tmp_path / "run" / LEDGER).mkdir(parents=True)
+    with pytest.raises(RunFolderError, match="cannot write"):
+        RunFolder(tmp_path / "run", overwrite=True)

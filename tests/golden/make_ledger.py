@@ -1,0 +1,92 @@
+"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v1.sqlite`.
+
+One is committed per released schema, so that later versions can show that they still read it. It
+holds one trial of every kind, and a start without an end.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+from precision_bisect.ledger.store import open_ledger
+from precision_bisect.plan import Plan
+from precision_bisect.trial import (
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Trial,
+    TrialStatus,
+    Verdict,
+)
+
+FINGERPRINT = {
+    "model": "0" * 64,
+    "low": "fp16",
+    "seed": 0,
+    "comparator": {"metric": "elementwise", "atol": {"y": 0.01}, "rtol": {"y": 0.01}},
+    "versions": {"precision-bisect": "0.1.0"},
+}
+BIG = Plan.of((0, 70, 130))
+
+
+def _trial(proposal: Proposal, status: TrialStatus, **outcome: object) -> Trial:
+    return Trial(proposal=proposal, outcome=Outcome(status=status, **outcome))  # type: ignore[arg-type]
+
+
+DONE = TrialStatus.FINISHED
+TRIALS = [
+    _trial(
+        Proposal(plan=Plan.all_high(131), phase=Phase.PREFLIGHT, reason="every layer high"),
+        DONE,
+        verdict=Verdict.PASS,
+        error=0.0,
+        wall_s=0.25,
+    ),
+    _trial(
+        Proposal(plan=Plan.all_high(131), phase=Phase.PREFLIGHT, repeat=1),
+        DONE,
+        verdict=Verdict.PASS,
+        error=1e-7,
+    ),
+    _trial(
+        Proposal(plan=Plan.of(()), phase=Phase.PREFLIGHT, reason="every layer low"),
+        DONE,
+        verdict=Verdict.FAIL,
+        error=math.inf,
+        message="output 'y' has 1 NaN or Inf of 4 in sample 0",
+    ),
+    _trial(
+        Proposal(plan=BIG, phase=Phase.RANKING, samples=SampleSet.RANKING),
+        DONE,
+        verdict=Verdict.FAIL,
+        error=0.02,
+    ),
+    _trial(Proposal(plan=BIG), TrialStatus.BUILD_FAILED, message="no implementation 实现"),
+    _trial(Proposal(plan=Plan.of((3,))), TrialStatus.RUN_FAILED),
+    _trial(Proposal(plan=Plan.of((4,))), TrialStatus.TIMED_OUT),
+    _trial(Proposal(plan=Plan.of((5,))), TrialStatus.CRASHED),
+    _trial(Proposal(plan=Plan.of((6,))), TrialStatus.NOT_HONOURED),
+    _trial(Proposal(plan=Plan.of((7,)), phase=Phase.CERTIFICATE), DONE, verdict=Verdict.PASS),
+    _trial(
+        Proposal(plan=BIG, phase=Phase.RECHECK, samples=SampleSet.HELD_OUT),
+        DONE,
+        verdict=Verdict.FAIL,
+        error=0.5,
+    ),
+    _trial(Proposal(plan=BIG, samples=SampleSet.ALL), DONE, verdict=Verdict.PASS, error=0.01),
+]
+ORPHAN = Proposal(plan=Plan.of((8,)), reason="in flight")
+
+
+def make(path: Path) -> None:
+    """Write the ledger."""
+    with open_ledger(path, FINGERPRINT, resume=False) as ledger:
+        for trial in TRIALS:
+            ledger.start(trial.proposal)
+            ledger.finish(trial.proposal, trial.outcome)
+        ledger.start(ORPHAN)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

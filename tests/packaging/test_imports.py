@@ -1,0 +1,40 @@
+"""Starting is instant: nothing heavy is imported before a command needs it."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAVY = {"numpy", "onnx", "onnxruntime", "polygraphy", "rich", "ml_dtypes", "torch", "tensorrt"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import precision_bisect",
+        "from precision_bisect.cli import main; main(['--version'])",
+        "from precision_bisect.cli import main; main(['--help'])",
+        "from precision_bisect.cli import main; main(['layers', '--help'])",
+    ],
+)
+def test_no_heavy_module_is_loaded(code: str) -> None:
+    """Import, --version and --help load none of the heavy packages."""
+    script = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in ran.stdout.split()}
+    assert set() == HEAVY & loaded
+
+
+def test_help_is_instant() -> None:
+    """The quickest of five starts of --help takes less than 0.3 seconds, process and all."""
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "precision_bisect", "--help"], check=True, capture_output=True
+        )
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.3

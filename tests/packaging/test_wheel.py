@@ -1,0 +1,63 @@
+"""The wheel holds the three packages and nothing else."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+ROOTS = ("bisect", "strategies", "reports")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel once, as pip does for a user."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "-q",
+        "-w",
+        str(folder),
+        str(REPO),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_exactly_the_sources_are_packed(wheel: Path) -> None:
+    """Every file of the packages is in the wheel under its own name, and no other file."""
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    sources = {
+        path.relative_to(REPO / root).as_posix()
+        for root in ROOTS
+        for path in (REPO / root).rglob("*")
+        if path.is_file() and path.suffix != ".pyc" and path.name != "README.md"
+    }
+    assert sources == packed
+
+
+def test_the_wheel_runs_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked somewhere else, the wheel's own copy finds its strategies by entry point."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    script = (
+        "import precision_bisect, sys; from precision_bisect.plugins import load_strategy;"
+        "print(precision_bisect.__file__, load_strategy('guided').name)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    place, name = ran.stdout.split()
+    assert Path(place).is_relative_to(tmp_path)
+    assert "guided" == name

@@ -1,0 +1,110 @@
+"""The final screen, for every ending."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from precision_bisect.flow import Status
+from precision_bisect.result import Certificate, Diagnosis, Result
+from precision_bisect_reports.summary import MOST_SHOWN, final_screen
+
+KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")
+RESULT = Result(
+    status=Status.FOUND,
+    backend="emulated",
+    emulated=True,
+    low="fp16",
+    high="fp32",
+    tolerance=1e-2,
+    error=5e-3,
+    noise_floor=0.0,
+    layers_total=20,
+    candidates=10,
+    kept=KEPT,
+    layer_precisions="/a/norm/Pow:fp32",
+    layer_precisions_reason=None,
+    certificate=Certificate(minimal=True, checked=KEPT, unchecked=()),
+    trials=9,
+    engine_builds=0,
+    emulated_trials=19,
+    wall_s=2.5,
+    latency_ms=None,
+    honoured=None,
+    diagnosis=(Diagnosis(layer="/a/norm/Pow", cause="overflow", evidence="reaches 1e5"),),
+    fingerprint={},
+    message="4 of 10 layers",
+    out=Path("my run"),
+)
+
+
+def screen(result: Result, model: str = "my model.onnx") -> str:
+    """Return the screen as plain text."""
+    stream = io.StringIO()
+    console = Console(file=stream, soft_wrap=True, highlight=False)
+    for part in final_screen(result, Path(model)):
+        console.print(part)
+    return stream.getvalue()
+
+
+def test_layers_are_grouped_by_module() -> None:
+    """A module is named once, above its layers; layers without a scope have their own group."""
+    shown = screen(RESULT)
+    assert 1 == shown.count("/a/norm\n")
+    assert shown.index("/a/norm\n") < shown.index("    Pow") < shown.index("    Mean")
+    assert "(top level)" in shown
+
+
+def test_evidence_stands_beside_the_layer() -> None:
+    """The cause and its evidence are on the layer's line."""
+    (line,) = [line for line in screen(RESULT).splitlines() if "Pow " in line]
+    assert "overflow: reaches 1e5" in line
+
+
+@pytest.mark.parametrize("status", Status)
+def test_every_ending_has_a_headline_and_a_next_step(status: Status) -> None:
+    """No ending leaves the user without what to do."""
+    shown = screen(replace(RESULT, status=status))
+    assert "Next" in shown
+    assert 5 <= len(shown.splitlines())
+
+
+def test_commands_are_quoted_for_the_shell() -> None:
+    """Paths with blanks or worse cannot break the command to copy."""
+    shown = screen(RESULT, model="a b; rm -rf x.onnx")
+    assert "'a b; rm -rf x.onnx'" in shown
+    assert "'my run/layerPrecisions.txt'" in shown
+
+
+def test_names_are_literal() -> None:
+    """Markup and control characters in a name are shown, not obeyed."""
+    shown = screen(replace(RESULT, kept=("x/[bold]n", "x/\x1b[31mred")))
+    assert "[bold]n" in shown
+    assert "\x1b" not in shown
+
+
+def test_long_lists_are_cut() -> None:
+    """The screen shows the first layers and says how many more there are."""
+    kept = tuple(f"m/layer{i}" for i in range(MOST_SHOWN + 5))
+    shown = screen(replace(RESULT, kept=kept))
+    assert "… and 5 more, all in result.json" in shown
+    assert f"layer{MOST_SHOWN}" not in shown
+
+
+def test_unproven_minimality_is_said() -> None:
+    """What was not certified is counted."""
+    certificate = Certificate(minimal=False, checked=KEPT[:1], unchecked=KEPT[1:])
+    assert "not proven minimal: 1 of 4" in screen(replace(RESULT, certificate=certificate))
+
+
+def test_missing_string_is_explained() -> None:
+    """Without a trtexec string the reason takes its place."""
+    result = replace(RESULT, layer_precisions=None, layer_precisions_reason="because")
+    assert "No trtexec string: because" in screen(result)
+
+
+def test_wildcards_name_the_version_they_need() -> None:
+    """A pattern is flagged, since TensorRT 8.6 cannot read it."""
+    assert "TensorRT 10.0" in screen(replace(RESULT, layer_precisions="a*b:fp32"))

@@ -1,0 +1,110 @@
+"""Progress, folded from events and printed as plain lines."""
+
+import io
+import re
+
+from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
+from precision_bisect_reports.progress import Progress
+from precision_bisect_reports.terminal import PLAIN_INTERVAL_S, TerminalReport
+
+STARTED = RunStarted(
+    model="m.onnx",
+    backend="emulated",
+    strategy="guided",
+    assumption="something",
+    candidates=100,
+    layers_total=150,
+    samples=3,
+    held_out=1,
+    tolerance=1e-2,
+    resumed_trials=7,
+)
+
+
+def finished(
+    kept: int, verdict: Verdict, *, phase: Phase = Phase.SEARCH, recalled: bool = False
+) -> TrialFinished:
+    """Return a finished trial of the first `kept` layers."""
+    return TrialFinished(
+        proposal=Proposal(
+            plan=Plan.of(range(kept)), phase=phase, reason=f"keep {kept}", about_left=5
+        ),
+        outcome=Outcome(status=TrialStatus.FINISHED, verdict=verdict, error=0.5),
+        recalled=recalled,
+    )
+
+
+def lines(*events: Event, seconds_each: float = 0.0) -> list[str]:
+    """Feed events, so many seconds apart, to a report on a file; return what it wrote."""
+    stream = io.StringIO()
+    now = 0.0
+    report = TerminalReport(io.StringIO(), stream, clock=lambda: now)
+    with report:
+        for event in events:
+            now += seconds_each
+            report(event)
+    return stream.getvalue().splitlines()
+
+
+def test_narrowing_is_said_in_one_sentence() -> None:
+    """What is tried, from how many to how many, and about how many trials are left."""
+    progress = Progress()
+    for event in (STARTED, PhaseStarted(phase=Phase.SEARCH), finished(12, Verdict.PASS)):
+        progress.take(event)
+    expected = "Search: keep 12, narrowed from 100 to 12 layers, about 5 trials left"
+    assert expected == progress.sentence()
+
+
+def test_failures_do_not_narrow() -> None:
+    """Only a pass makes the known set smaller."""
+    progress = Progress()
+    for event in (
+        STARTED,
+        PhaseStarted(phase=Phase.SEARCH),
+        finished(20, Verdict.PASS),
+        finished(3, Verdict.FAIL),
+    ):
+        progress.take(event)
+    assert 20 == progress.narrowed_to
+
+
+def test_plain_log_has_a_line_per_narrowing() -> None:
+    """Trials that change nothing are not logged."""
+    shown = lines(
+        STARTED,
+        PhaseStarted(phase=Phase.SEARCH),
+        finished(50, Verdict.PASS),
+        finished(3, Verdict.FAIL),
+        finished(4, Verdict.FAIL),
+        finished(9, Verdict.PASS),
+    )
+    assert ["to 50 layers", "to 9 layers"] == re.findall(r"to \d+ layers", "\n".join(shown))
+
+
+def test_plain_log_is_not_silent_for_long() -> None:
+    """Without news there still is a line after some seconds."""
+    events = (STARTED, PhaseStarted(phase=Phase.SEARCH), finished(3, Verdict.FAIL))
+    assert not any("keep 3" in line for line in lines(*events))
+    shown = lines(*events, seconds_each=PLAIN_INTERVAL_S)
+    assert any("keep 3" in line for line in shown)
+
+
+def test_preflight_verdicts_are_always_shown() -> None:
+    """Both ends are part of the record."""
+    shown = lines(STARTED, finished(0, Verdict.FAIL, phase=Phase.PREFLIGHT))
+    assert "  keep 0: fail, error 0.5" in shown
+
+
+def test_recalled_trials_are_not_repeated_on_the_log() -> None:
+    """A resumed run says how many trials it has, and does not list them."""
+    shown = lines(STARTED, finished(0, Verdict.FAIL, phase=Phase.PREFLIGHT, recalled=True))
+    (line,) = shown
+    assert "resuming after 7 trials" in line
+    assert "1 held out" in line
+
+
+def test_warnings_are_shown() -> None:
+    """A warning is one line that begins with the word."""
+    assert ["Warning: ranges"] == lines(Warned(message="ranges"))
