@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # type: ignore[import-untyped]
+import onnxruntime as ort
 import skimage.data
 import torch
 from torch import Tensor, nn
