@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from precision_bisect.api import find, layers
     from precision_bisect.errors import ExitCode, PrecisionBisectError
-    from precision_bisect.layers import Layer
+    from precision_bisect.layer_table import Layer
     from precision_bisect.result import Certificate, Diagnosis, Result
 
 __all__ = [
@@ -32,7 +32,7 @@ _HOMES = {
     "Certificate": "result",
     "Diagnosis": "result",
     "ExitCode": "errors",
-    "Layer": "layers",
+    "Layer": "layer_table",
     "PrecisionBisectError": "errors",
     "Result": "result",
     "find": "api",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from precision_bisect.events import Observer, ignore
-from precision_bisect.layers import Layer
+from precision_bisect.layer_table import Layer
 from precision_bisect.options import BackendName, HighName, Limits, LowName, Metric, Options
 from precision_bisect.result import Result
 

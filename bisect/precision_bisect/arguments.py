@@ -103,6 +103,12 @@ def to_options(parsed: argparse.Namespace) -> Options:
     )
 
 
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path names no folder")
+    return Path(text)
+
+
 def _limits(texts: Sequence[str] | None, flag: str) -> dict[str, float] | float | None:
     if texts is None:
         return None
@@ -199,7 +205,7 @@ def _assumptions() -> str:
 
 def _output_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run folder (MODEL.precision-bisect)"
+        "--out", type=_folder, metavar="DIR", help="the run folder (MODEL.precision-bisect)"
     )
     group.add_argument(
         "--resume", action="store_true", help="go on with the run in the folder, or begin it"

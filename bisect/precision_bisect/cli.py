@@ -11,26 +11,31 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from precision_bisect.arguments import layers_parser, run_parser, to_options
 from precision_bisect.errors import ExitCode, PrecisionBisectError, printable
+from precision_bisect.events import Event, RunStarted
+
+_TOO_EARLY = "interrupted before the search began; nothing was written"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every known error is one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        return _output_failed(error)
     except PrecisionBisectError as error:
         _complain(error.one_line())
         return error.exit_code
     except KeyboardInterrupt:
-        _complain("interrupted before the search began")
+        _complain(_TOO_EARLY)
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
+    return code
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
@@ -45,10 +50,10 @@ def _run(arguments: Sequence[str]) -> int:
     from precision_bisect.plugins import REPORTS, load
 
     report = load(REPORTS, "terminal")(sys.stdout, sys.stderr)
-    with _terminated_as_interrupt(), report:
+    with _Interrupts(report) as watched, report:
         from precision_bisect.run import run
 
-        result = run(options, report)
+        result = run(options, watched)
     if parsed.json:
         sys.stdout.write(result.to_text())
     else:
@@ -66,18 +71,59 @@ def _layers(arguments: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-class _terminated_as_interrupt:
-    """Makes SIGTERM end a run as Ctrl-C does, with the best plan so far written."""
+class _Interrupts:
+    """Ends a run on Ctrl-C and on SIGTERM; passes events on to the report.
 
-    def __enter__(self) -> None:
-        self._former = signal.signal(signal.SIGTERM, self._interrupt)
+    Until the search begins nothing is written, so the process ends at once: libraries that load
+    meanwhile may swallow an exception. From then on the signal is a KeyboardInterrupt, which the
+    run answers with the best plan so far.
+    """
+
+    def __init__(self, report: Any) -> None:
+        self._report = report
+        self._searching = False
+        self._former: dict[int, Any] = {}
+
+    def __call__(self, event: Event) -> None:
+        self._searching = self._searching or isinstance(event, RunStarted)
+        self._report(event)
+
+    def __enter__(self) -> "_Interrupts":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._former[number] = signal.signal(number, self._interrupt)
+        return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._former)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        if self._searching:
+            raise KeyboardInterrupt
+        self._report.__exit__()
+        _complain(_TOO_EARLY)
+        sys.stderr.flush()
+        os._exit(ExitCode.INTERRUPTED)
+
+
+def _open_missing_streams() -> None:
+    """Give standard streams that the caller closed a place to write to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
+def _output_failed(error: OSError) -> int:
+    """End quietly where a reader such as `head` has gone, else say that output was lost."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return ExitCode.OK
+    _complain(f"cannot write the output: {error.strerror}; what was found is in the run folder")
+    return ExitCode.USAGE
 
 
 def _complain(line: str) -> None:
-    sys.stderr.write(f"precision-bisect: {printable(line)}\n")
+    with suppress(OSError):
+        sys.stderr.write(f"precision-bisect: {printable(line)}\n")

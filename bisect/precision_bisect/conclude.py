@@ -138,11 +138,15 @@ def _layer_precisions(model: Model, kept: Sequence[str]) -> tuple[str | None, st
 def _diagnosis(
     prepared: Prepared, kept: Sequence[str], certificate: Certificate
 ) -> Sequence[Diagnosis]:
-    return diagnose(
-        prepared.model,
-        kept,
-        prepared.samples,
-        prepared.options.low,
-        certificate.errors,
-        prepared.options.threads,
-    )
+    """Explain the kept layers; without an explanation the answer stands all the same."""
+    try:
+        return diagnose(
+            prepared.model,
+            kept,
+            prepared.samples,
+            prepared.options.low,
+            certificate.errors,
+            prepared.options.threads,
+        )
+    except (KeyboardInterrupt, RuntimeError, MemoryError):
+        return ()

@@ -71,12 +71,24 @@ class Options:
                 raise UsageError(
                     f"{name} cannot be {getattr(self, name)!r}", f"choose {', '.join(allowed)}"
                 )
-        for name, least in (("max_trials", 1), ("synthetic", 1), ("holdout", 0), ("threads", 0)):
+        for name, least in (
+            ("max_trials", 1),
+            ("synthetic", 1),
+            ("holdout", 0),
+            ("threads", 0),
+            ("seed", 0),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"--{name.replace('_', '-')} {value} is below {least}")
         if self.max_time_s is not None and not self.max_time_s > 0:
             raise UsageError(f"--max-time {self.max_time_s} is not above zero")
+        if self.check is not None and self.metric != "elementwise":
+            raise UsageError("--check and --metric exclude each other", "choose one")
+        if self.inputs is not None and self.input_shapes:
+            raise UsageError(
+                "--input-shapes is for made-up inputs, but --inputs is given", "leave one out"
+            )
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
 

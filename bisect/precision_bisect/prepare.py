@@ -11,7 +11,7 @@ from typing import Any
 from precision_bisect.backends.emulated import EmulatedBackend
 from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.driver import Samples
-from precision_bisect.errors import InputError, ModelError
+from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.inputs.check import check_samples
 from precision_bisect.inputs.files import read_samples
@@ -87,6 +87,12 @@ def prepare(options: Options, observer: Observer) -> Prepared:
             f"{options.model} has no FP32 layers to decide on",
             "list them with `precision-bisect layers`; give the FP32 model, not a converted one",
         )
+    if strategy.largest is not None and len(model.table.candidates) > strategy.largest:
+        raise UsageError(
+            f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
+            f"{options.model} has {len(model.table.candidates)}",
+            "choose --strategy guided",
+        )
     comparator = choose_comparator(options, [output.name for output in model.outputs])
     samples = _samples(options, model, observer)
     if options.holdout >= len(samples):
@@ -109,6 +115,13 @@ def prepare(options: Options, observer: Observer) -> Prepared:
 
 
 def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]:
+    names = [spec.name for spec in model.inputs]
+    for name in options.input_shapes:
+        if name not in names:
+            raise UsageError(
+                f"--input-shapes names {name!r}, which is no input of the model",
+                f"its inputs are {', '.join(names) or 'none'}",
+            )
     if options.inputs is None:
         observer(
             Warned(
@@ -119,7 +132,11 @@ def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]
         count = options.synthetic + options.holdout
         found = synthetic_samples(model, options.input_shapes, count, options.seed)
     elif isinstance(options.inputs, Path):
-        found = read_samples(options.inputs, [spec.name for spec in model.inputs])
+        found = read_samples(options.inputs, names)
+    elif isinstance(options.inputs, Mapping) or not options.inputs:
+        raise InputError(
+            "inputs is no list of samples", "each sample is a dict from input name to array"
+        )
     else:
         found = list(options.inputs)
     return check_samples(model, found)

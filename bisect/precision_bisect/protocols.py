@@ -48,12 +48,14 @@ class Strategy(Protocol):
     `search` must be deterministic given the problem and the outcomes, must not evaluate, print,
     time or persist, and must return a plan for which it received a pass. `assumption` says in one
     sentence what must hold for its answer to be small; `minimal` whether it claims that no single
-    kept layer can be dropped, in which case the driver certifies that claim.
+    kept layer can be dropped, in which case the driver certifies that claim; `largest` the most
+    layers that it takes, None for any number.
     """
 
     name: ClassVar[str]
     assumption: ClassVar[str]
     minimal: ClassVar[bool]
+    largest: ClassVar[int | None]
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Propose plans until one is known to be the answer."""

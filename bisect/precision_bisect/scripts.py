@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
     try:
-        with importing_beside(path):
+        with running_script(path):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's script may raise anything
         del sys.modules[spec.name]
@@ -45,12 +45,13 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def importing_beside(path: Path) -> Iterator[None]:
-    """Let imports inside the block find the modules that lie beside the script at `path`."""
+def running_script(path: Path) -> Iterator[None]:
+    """Inside the block, imports find what lies beside the script, and prints go to stderr."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         if folder in sys.path:
             sys.path.remove(folder)

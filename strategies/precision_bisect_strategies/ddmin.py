@@ -19,6 +19,7 @@ class Ddmin:
     name: ClassVar[str] = "ddmin"
     assumption: ClassVar[str] = "none; small sets only where few layers matter"
     minimal: ClassVar[bool] = True
+    largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Reduce from all layers to a 1-minimal set."""

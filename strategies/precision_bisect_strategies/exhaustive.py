@@ -3,7 +3,6 @@
 from itertools import combinations
 from typing import ClassVar
 
-from precision_bisect.errors import UsageError
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect_strategies.asking import ask
@@ -17,14 +16,10 @@ class Exhaustive:
     name: ClassVar[str] = "exhaustive"
     assumption: ClassVar[str] = f"none; at most {LARGEST} layers, up to 2^n trials"
     minimal: ClassVar[bool] = True
+    largest: ClassVar[int | None] = LARGEST
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Enumerate by size. Raises UsageError above the size limit."""
-        if problem.size > LARGEST:
-            raise UsageError(
-                f"--strategy exhaustive takes at most {LARGEST} layers, here are {problem.size}",
-                "choose --strategy guided",
-            )
+        """Enumerate by size."""
         for size in range(1, problem.size):
             for kept in combinations(range(problem.size), size):
                 outcome = yield from ask(Plan.of(kept), f"a set of {size}")

@@ -24,6 +24,7 @@ class Guided:
     name: ClassVar[str] = "guided"
     assumption: ClassVar[str] = "sensitivity of single layers predicts which must be kept"
     minimal: ClassVar[bool] = True
+    largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Rank, bisect, shrink."""

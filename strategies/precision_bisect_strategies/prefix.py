@@ -13,6 +13,7 @@ class Prefix:
     name: ClassVar[str] = "prefix"
     assumption: ClassVar[str] = "the layers to keep lie together at one end of the network"
     minimal: ClassVar[bool] = False
+    largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Bisect from both ends of the network."""

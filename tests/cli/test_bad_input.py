@@ -1,5 +1,8 @@
 """Bad input: each one line on stderr, exit code 2, no traceback, nothing written."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +134,13 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "check without function": (nothing, ["model.onnx", "--check", "metric.py"], "script.py"),
     "check without script": (nothing, ["model.onnx", "--check", "m.py:f"], "no such script"),
     "resume and overwrite": (nothing, ["model.onnx", "--resume", "--overwrite"], "exclude"),
+    "tolerance given twice": (nothing, ["model.onnx", "--tol", "1e-2,1e-3"], "given twice"),
+    "both limits zero": (nothing, ["model.onnx", "--atol", "0"], "no tolerance above zero"),
+    "shape of no input": (nothing, ["model.onnx", "--input-shapes", "z:3x4"], "'z'"),
+    "shape beside inputs": (feed(x=ONES), [*INPUTS, "--input-shapes", "x:1x4"], "--inputs"),
+    "negative seed": (nothing, ["model.onnx", "--seed", "-1"], "--seed -1"),
+    "empty folder name": (nothing, ["model.onnx", "--out", ""], "--out"),
+    "two judges": (nothing, ["model.onnx", "--metric", "l2", "--check", "m.py:f"], "exclude"),
     "layers of nothing": (nothing, ["layers", "absent.onnx"], "no such file"),
     "out is a file": (file("taken", b""), ["model.onnx", "--out", "taken"], "taken"),
 }
@@ -183,3 +193,53 @@ def test_names_with_control_characters_cannot_reach_the_terminal(
     (work / "m.onnx").write_bytes(model_bytes("Frob\x1b[31m\nnicate"))
     assert 2 == main(["m.onnx"])
     assert "\x1b" not in capfd.readouterr().err
+
+
+def test_a_strategy_too_small_for_the_model_leaves_nothing_behind(
+    work: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The refusal comes before the run folder, so that the next command is not refused."""
+    nodes = [helper.make_node("Neg", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(20)]
+    ends = [helper.make_tensor_value_info(name, FLOAT, [1, 4]) for name in ("v0", "v20")]
+    graph = helper.make_graph(nodes, "long", ends[:1], ends[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(proto, work / "long.onnx")
+    assert 2 == main(["long.onnx", "--strategy", "exhaustive"])
+    assert "at most 16 layers" in capfd.readouterr().err
+    assert not (work / "long.onnx.precision-bisect").exists()
+    assert 0 == main(["long.onnx"])
+
+
+@pytest.mark.parametrize("command", [["layers", "model.onnx"], ["model.onnx"]])
+def test_lost_output_is_one_line(work: Path, command: list[str]) -> None:
+    """A full disk behind stdout is exit code 2, a closed stderr is no traceback either."""
+    program = [sys.executable, "-m", "precision_bisect", *command]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert 2 == ran.returncode
+    assert "cannot write the output" in ran.stderr.splitlines()[-1]
+    assert "Traceback" not in ran.stderr
+    shell = " ".join(program) + " --overwrite 2>&-" if len(command) == 1 else " ".join(program)
+    assert 0 == subprocess.run(shell, shell=True, stdout=subprocess.DEVNULL).returncode
+
+
+def test_what_a_users_script_prints_does_not_break_json(
+    work: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A print in a check or a data loader goes to stderr."""
+    (work / "mine.py").write_text(
+        "import numpy\n"
+        "print('imported')\n"
+        "def load_data():\n"
+        "    print('loading')\n"
+        "    return [{'x': numpy.full((1, 4), 3, 'float32')}]\n"
+        "def judge(outputs, reference):\n"
+        "    print('judging')\n"
+        "    return True\n"
+    )
+    command = ["model.onnx", "--inputs", "mine.py", "--check", "mine.py:judge", "--json"]
+    assert 0 == main(command)
+    captured = capfd.readouterr()
+    assert "nothing_to_keep" == json.loads(captured.out)["status"]
+    for said in ("imported", "loading", "judging"):
+        assert said in captured.err

@@ -134,6 +134,22 @@ def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals
     assert result["kept"]
 
 
+@pytest.mark.parametrize("delay_s", [0.4, 0.8])
+def test_interrupt_while_starting_ends_at_once(tmp_path: Path, delay_s: float) -> None:
+    """Before the search Ctrl-C is one line and writes nothing, whatever library is loading."""
+    child = subprocess.Popen(
+        [*NAFNET, "--out", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(delay_s)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=20)
+    assert 130 == child.returncode
+    if not (tmp_path / "run").exists():
+        assert ["precision-bisect: interrupted before the search began; nothing was written"] == (
+            said.splitlines()
+        )
+
+
 def on_a_terminal(environment: dict[str, str], tmp_path: Path) -> tuple[int, str]:
     """Run a short search whose stdout and stderr are a terminal; return exit code and output."""
     master, slave = pty.openpty()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -123,6 +123,7 @@ def test_two_limits_make_the_error_a_multiple(
     metric: Metric, pair: tuple[Array, Array], atol: float, rtol: float
 ) -> None:
     """With different limits the verdict stays Polygraphy's and 1 or the one limit is the bound."""
+    assume(atol or rtol)
     got, want = pair
     comparator = judging(metric, atol, rtol)
     judgement = comparator.judge([{"y": got}], [{"y": want}])

@@ -122,7 +122,7 @@ def test_all_high_that_fails_is_no_precision_problem(tmp_path: Path) -> None:
     ending, driver, _ = course(tmp_path, lambda plan, feed: 3.5)
     assert ending.status is Status.NOT_PRECISION
     assert "error 3.5" in ending.message
-    assert len(driver.trials) == 1
+    assert len(driver.trials) == 2
 
 
 def test_all_high_that_does_not_run_says_so(tmp_path: Path) -> None:
@@ -247,6 +247,7 @@ class Liar:
     name: ClassVar[str] = "liar"
     assumption: ClassVar[str] = "nobody looks"
     minimal: ClassVar[bool] = True
+    largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Ask nothing and answer wrongly."""

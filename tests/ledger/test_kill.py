@@ -56,11 +56,11 @@ def test_a_search_killed_many_times_loses_and_repeats_nothing(tmp_path: Path) ->
     assert evaluated.total() == died["evaluated"]
 
 
-def test_a_trial_that_kills_twice_counts_as_crashed(tmp_path: Path) -> None:
-    """A plan that ends the process twice is not tried a third time, and the search ends."""
+def test_a_trial_that_kills_each_time_counts_as_crashed(tmp_path: Path) -> None:
+    """A plan that ends the process three times is not tried again, and the search ends."""
     model = tiny.write_model(tmp_path / "tiny.onnx")
-    assert [run(tmp_path, model, kill_at) for kill_at in (41, 1, 0)] == [-9, -9, 0]
+    assert [run(tmp_path, model, kill_at) for kill_at in (70, 1, 1, 0)] == [-9, -9, -9, 0]
     noted = lines(tmp_path)
     (fatal,) = {key for what, key, killed in noted if killed and what == "started"}
-    assert Counter(key for what, key, _ in noted if what == "started")[fatal] == 2
+    assert Counter(key for what, key, _ in noted if what == "started")[fatal] == 3
     assert (answer(tmp_path)["status"], answer(tmp_path)["kept"]) == ("found", tiny.KEPT)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import pytest
 
 from golden import make_ledger
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.store import SqliteLedger, open_ledger
+from precision_bisect.ledger.store import ATTEMPTS, SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.runfolder import RunFolder
-from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
+from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 
 FINGERPRINT = {"model": "a" * 64, "low": "fp16", "seed": 0, "comparator": {"atol": {"y": 0.01}}}
 PLAN = Proposal(plan=Plan.of((1, 2)))
@@ -104,7 +105,7 @@ def test_every_difference_is_named(tmp_path: Path) -> None:
     fill(tmp_path / "ledger.sqlite")
     other = {"model": "b" * 64, "low": "bf16", "seed": 0, "new": 1}
     said = refusal(tmp_path / "ledger.sqlite", other)
-    for part in ("low was fp16, now is bf16", "model was aaa", "new was absent", "comparator was"):
+    for part in ("low was fp16, now is bf16", "model was aaa", "new was absent"):
         assert part in said
     assert "seed" not in said
 
@@ -190,16 +191,29 @@ def test_a_read_only_ledger_is_refused() -> None:
             fill(path, ended=False)
 
 
-def test_an_orphan_is_tried_once_more(tmp_path: Path) -> None:
-    """A start without an end is open again once; after two it counts as crashed."""
+@pytest.mark.parametrize("phase", Phase)
+def test_an_orphan_is_tried_again(tmp_path: Path, phase: Phase) -> None:
+    """A start without an end is open again; only one of the search ever counts as crashed."""
     path = tmp_path / "ledger.sqlite"
-    fill(path, ended=False)
+    proposal = replace(PLAN, phase=phase)
+    for _ in range(ATTEMPTS):
+        with open_ledger(path, FINGERPRINT, resume=True) as ledger:
+            assert ledger.trials() == []
+            ledger.start(proposal)
     with open_ledger(path, FINGERPRINT, resume=True) as ledger:
-        assert ledger.trials() == []
-        ledger.start(PLAN)
-    with open_ledger(path, FINGERPRINT, resume=True) as ledger:
-        (trial,) = ledger.trials()
-        assert trial.outcome.status is TrialStatus.CRASHED
+        statuses = [trial.outcome.status for trial in ledger.trials()]
+    crashed = phase in (Phase.SEARCH, Phase.CERTIFICATE)
+    assert statuses == ([TrialStatus.CRASHED] if crashed else [])
+
+
+def test_nested_differences_are_named_by_path(tmp_path: Path) -> None:
+    """Of a nested setting only what differs is quoted, so that long ones cannot hide it."""
+    begun = {"comparator": {"metric": "max", "rtol": {"y": 0.01, "z": 1.0}}}
+    path = tmp_path / "ledger.sqlite"
+    open_ledger(path, begun, resume=False).close()
+    said = refusal(path, {"comparator": {"rtol": {"z": 1.0, "y": 0.02}, "metric": "max"}})
+    assert "comparator.rtol.y was 0.01, now is 0.02" in said
+    assert "metric" not in said
 
 
 def test_a_withdrawn_start_does_not_count(tmp_path: Path) -> None:

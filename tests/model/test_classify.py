@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models import load_text
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 
 IF = (
     "(bool c, float[1] x) => (float[1] y) { [n] y = If (c) <"

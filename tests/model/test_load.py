@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models import load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulated import EmulatedBackend
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import LOW_NAMES, LowName
 from precision_bisect.plan import Plan

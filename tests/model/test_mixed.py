@@ -8,7 +8,7 @@ import pytest
 
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulated import EmulatedBackend
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample

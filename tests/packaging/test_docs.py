@@ -1,5 +1,6 @@
 """What the documents say is what the code does."""
 
+import json
 import re
 from pathlib import Path
 
@@ -45,3 +46,20 @@ def test_ci_runs_the_command_that_readme_gives() -> None:
     """CI takes the test command from README, so both stay one."""
     commands = re.findall(r"^python3 -m venv .*pytest$", README, re.MULTILINE)
     assert 1 == len(commands)
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(p.name for p in (REPO / "docs").iterdir())])
+def test_links_lead_somewhere(page: str) -> None:
+    """Every relative link names a file of the repository."""
+    path = REPO / page if page == "README.md" else REPO / "docs" / page
+    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).exists(), link
+
+
+def test_readme_has_the_measured_rows() -> None:
+    """The table of measurements has a row per committed result, with its figures."""
+    for row in json.loads((REPO / "benchmarks/results/search.json").read_text()):
+        figures = f"| {row['kept']} of {row['candidates']} | {row['trials']} |"
+        assert any(
+            f"`{row['strategy']}`" in line and figures in line for line in README.splitlines()
+        )

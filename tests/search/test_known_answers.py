@@ -207,3 +207,36 @@ def test_held_out_samples_refute_and_join(tmp_path: Path) -> None:
     assert {"square", "scale"} <= set(result.kept)
     assert "held out" in result.message
     assert result.certificate.minimal
+
+
+def test_a_model_that_draws_numbers_is_too_noisy(tmp_path: Path) -> None:
+    """Two runs of the same plan that differ by more than the tolerance are the run's ending."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>'
+        "m (float[1, 4] x) => (float[1, 4] y) {"
+        "r = RandomNormalLike(x)  y = Mul(x, r) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    result = precision_bisect.find(
+        tmp_path / "m.onnx", inputs=row(1, 2, 3, 4), out=tmp_path / "run"
+    )
+    assert "infeasible" == result.status
+    assert "two runs of the same plan differ" in result.message
+    assert result.noise_floor is not None and result.noise_floor > 1e-2
+
+
+def test_ctrl_c_while_explaining_keeps_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search is over by then: the result is written, without a diagnosis."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("precision_bisect.conclude.diagnose", interrupted)
+    result = precision_bisect.find(
+        chain(tmp_path / "m.onnx", OVERFLOW), inputs=row(300, 300, 290, 280), out=tmp_path / "run"
+    )
+    assert "found" == result.status
+    assert ["square", "scale"] == json.loads((tmp_path / "run/result.json").read_text())["kept"]
+    assert 0 == len(result.diagnosis)

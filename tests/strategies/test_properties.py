@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation
-from precision_bisect.errors import UsageError
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Strategy
 from precision_bisect_strategies.ddmin import Ddmin
-from precision_bisect_strategies.exhaustive import LARGEST, Exhaustive
+from precision_bisect_strategies.exhaustive import Exhaustive
 from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.prefix import Prefix
 
@@ -122,12 +121,6 @@ def test_exhaustive_finds_a_minimum(drawn: tuple[int, Oracle]) -> None:
     plan, _ = oracles.simulate(Exhaustive(), oracles.problem(size), oracle)
     every = [frozenset(i for i in range(size) if mask >> i & 1) for mask in range(2**size)]
     assert len(plan) == min(len(kept) for kept in every if oracle(kept).passed)
-
-
-def test_exhaustive_refuses_what_would_never_end() -> None:
-    """Above its limit the exhaustive search says so instead of starting."""
-    with pytest.raises(UsageError, match=f"at most {LARGEST} layers"):
-        oracles.simulate(Exhaustive(), oracles.problem(LARGEST + 1), oracles.monotone([0]))
 
 
 @given(culprits(60))

@@ -12,6 +12,7 @@ NEVER_LOW_INPUTS: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Upsample": (1,),
     "Dropout": (1,),
+    "OneHot": (1,),
     "Range": (0, 1, 2),
 }
 """Inputs that stay FP32 whatever the layer's precision: they are settings, not data."""

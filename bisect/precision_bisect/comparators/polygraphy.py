@@ -58,6 +58,11 @@ class PolygraphyComparator:
         self.atol.check_outputs(self.outputs)
         if self.metric in _DIFFERENCES:
             self.rtol.check_outputs(self.outputs)
+            for name in self.outputs:
+                if not self.atol.of(name) and not self.rtol.of(name):
+                    raise UsageError(
+                        f"output {name!r} has no tolerance above zero", "give --tol, or --atol"
+                    )
         elif min(self.atol.of(name) for name in self.outputs) <= 0:
             raise UsageError(f"--metric {self.metric} needs a limit above zero", "give --tol")
         if self.metric == "cosine" and max(self.atol.of(name) for name in self.outputs) >= 0.5:

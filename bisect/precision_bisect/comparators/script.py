@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import UsageError
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.reference import non_finite
-from precision_bisect.scripts import first_line, load_function
+from precision_bisect.scripts import first_line, load_function, running_script
 from precision_bisect.trial import Verdict
 
 
@@ -25,6 +25,7 @@ class ScriptComparator:
     """
 
     def __init__(self, path: Path, name: str, tolerance: float | None) -> None:
+        self._path = path
         self._function: Callable[..., Any] = load_function(path, name)
         self._settings = {
             "check": f"{path.name}:{name}",
@@ -44,7 +45,8 @@ class ScriptComparator:
         if trouble := non_finite(outputs):
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
         try:
-            value = self._function(_copies(outputs), _copies(reference))
+            with running_script(self._path):
+                value = self._function(_copies(outputs), _copies(reference))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
             raise UsageError(f"{self._settings['check']} failed: {first_line(error)}") from error
         if isinstance(value, bool | np.bool_):

@@ -74,10 +74,13 @@ def parse_limits(texts: Iterable[str], flag: str) -> dict[str, float]:
     for item in (part for text in texts for part in text.split(",")):
         name, _, number = item.rpartition("=")
         try:
-            limits[name] = float(number)
+            limit = float(number)
         except ValueError as error:
             raise UsageError(
                 f"{flag} cannot read {item!r}",
                 f"write {flag} 1e-2 or {flag} OUTPUT=1e-2,OTHER=1e-1",
             ) from error
+        if name in limits:
+            raise UsageError(f"{flag} is given twice for {name or 'all outputs'}", "keep one")
+        limits[name] = limit
     return limits

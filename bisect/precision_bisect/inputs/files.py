@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import InputError
 from precision_bisect.polygraphy_quiet import quiet
 from precision_bisect.protocols import Sample
-from precision_bisect.scripts import first_line, importing_beside, load_function
+from precision_bisect.scripts import first_line, load_function, running_script
 
 _READABLE = (
     "give a .npz, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with load_data()"
@@ -112,7 +112,7 @@ def _read_polygraphy_json(path: Path) -> list[Sample]:
 def _read_script(path: Path) -> list[Sample]:
     load_data = load_function(path, "load_data")
     try:
-        with importing_beside(path):
+        with running_script(path):
             feeds = load_data()
             if isinstance(feeds, Iterable) and not isinstance(feeds, Mapping | str):
                 feeds = list(feeds)

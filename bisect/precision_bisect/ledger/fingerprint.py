@@ -1,7 +1,7 @@
 """What a run's verdicts depend on, and how two runs differ in it."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from precision_bisect.protocols import Sample
@@ -22,12 +22,21 @@ def digest_samples(samples: Sequence[Sample]) -> str:
 
 
 def differences(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """Return one phrase per field in which the two fingerprints differ."""
+    """Return one phrase per field in which the two fingerprints differ, nested ones by path."""
+    before, now = dict(_fields(recorded)), dict(_fields(present))
     return [
-        f"{key} was {_show(recorded.get(key))}, now is {_show(present.get(key))}"
-        for key in sorted({*recorded, *present})
-        if recorded.get(key) != present.get(key)
+        f"{key} was {_show(before.get(key))}, now is {_show(now.get(key))}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
     ]
+
+
+def _fields(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _fields(inner, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", inner
 
 
 def _show(value: Any) -> str:

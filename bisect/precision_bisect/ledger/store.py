@@ -2,8 +2,10 @@
 
 The intent is committed before a trial starts and the outcome before the driver goes on, each in a
 transaction of its own (WAL), so that a killed run has lost at most the trial in flight. Such an
-orphan has no outcome; it is tried once more, and if that ends the process again it is recorded as
-crashed, so that a plan that kills the process cannot do so for ever.
+orphan has no outcome and is tried again. One of the search that has ended the process three times
+is recorded as crashed, so that a plan that kills it cannot do so for ever: the search goes round
+it. Where a crash would decide the run's ending (preflight, ranking, re-check) the kills are taken
+for somebody else's, however many.
 """
 
 import json
@@ -27,7 +29,7 @@ from precision_bisect.trial import (
 )
 
 SCHEMA = 1
-ATTEMPTS = 2
+ATTEMPTS = 3
 """How often a trial may be started before it counts as crashed."""
 
 _TABLES = """
@@ -136,11 +138,18 @@ class SqliteLedger:
             connection.execute("DELETE FROM trials WHERE attempts < 1 AND status IS NULL")
 
     def bury_orphans(self) -> None:
-        """Record trials that ended the process as often as allowed as crashed."""
+        """Record trials of the search that ended the process as often as allowed as crashed."""
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE trials SET status = ?, message = ? WHERE status IS NULL AND attempts >= ?",
-                (TrialStatus.CRASHED, f"ended the process {ATTEMPTS} times", ATTEMPTS),
+                "UPDATE trials SET status = ?, message = ? "
+                "WHERE status IS NULL AND attempts >= ? AND phase IN (?, ?)",
+                (
+                    TrialStatus.CRASHED,
+                    f"ended the process {ATTEMPTS} times",
+                    ATTEMPTS,
+                    Phase.SEARCH,
+                    Phase.CERTIFICATE,
+                ),
             )
 
     def close(self) -> None:

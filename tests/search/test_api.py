@@ -1,0 +1,45 @@
+"""The Python API, as its docstring promises it."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import precision_bisect
+from models import OVERFLOW, parse, save
+from precision_bisect.api import FindOptions
+from precision_bisect.options import Options
+
+SAMPLE = {"x": np.array([300.0], np.float32)}
+
+
+def test_layers_can_be_listed_again_and_after_a_search(tmp_path: Path) -> None:
+    """No submodule takes the place of a function of the package."""
+    model = save(parse(OVERFLOW), tmp_path)
+    before = precision_bisect.layers(model)
+    assert before == precision_bisect.layers(model)
+    result = precision_bisect.find(model, inputs=[SAMPLE], out=tmp_path / "run")
+    assert before == precision_bisect.layers(model)
+    assert [layer.name for layer in before if layer.exclusion is None] == list(result.kept)
+
+
+def test_every_public_name_is_there() -> None:
+    """What __all__ promises can be had, and the version as well."""
+    for name in (*precision_bisect.__all__, "__version__"):
+        assert getattr(precision_bisect, name)
+
+
+def test_every_option_is_a_keyword() -> None:
+    """`find` knows every field of Options, by its own parameters or by FindOptions."""
+    own = {"model", "tol", "inputs", "out"}
+    assert {field.name for field in fields(Options)} == own | set(FindOptions.__annotations__)
+
+
+@pytest.mark.parametrize("inputs", [[], {"x": SAMPLE["x"]}])
+def test_inputs_of_the_wrong_shape_are_named(tmp_path: Path, inputs: Any) -> None:
+    """Neither an empty list nor a bare sample ends in a foreign error."""
+    model = save(parse(OVERFLOW), tmp_path)
+    with pytest.raises(precision_bisect.PrecisionBisectError, match="no list of samples"):
+        precision_bisect.find(model, inputs=inputs, out=tmp_path / "run")
