@@ -29,10 +29,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the flow ended: the plan it stands by, if any, and one sentence for people."""
+    """How the flow ended: the plan it stands by, if any, and what else there is to say."""
 
     status: Status
-    message: str
+    message: str = ""
     plan: Plan | None = None
     samples: SampleSet = SampleSet.JUDGED
 
@@ -52,12 +52,12 @@ def flow(problem: Problem, strategy: Strategy, *, held_out: bool) -> Search[Endi
     if recheck.passed:
         return ending
     again = yield from _on(SampleSet.ALL, _settle(problem, strategy))
-    return replace(
-        again,
-        samples=SampleSet.ALL,
-        message=f"{again.message}; a first answer of {len(ending.plan)} layers failed on the "
-        "samples held out, so these judge too",
+    refuted = (
+        f"a first answer of {len(ending.plan)} layers failed on the samples held out, "
+        "so these judge too"
     )
+    message = f"{again.message}; {refuted}" if again.message else refuted
+    return replace(again, samples=SampleSet.ALL, message=message)
 
 
 def _settle(problem: Problem, strategy: Strategy) -> Search[Ending]:
@@ -74,7 +74,7 @@ def _settle(problem: Problem, strategy: Strategy) -> Search[Ending]:
         )
     if strategy.minimal:
         plan = yield from certify(plan)
-    return Ending(status=Status.FOUND, plan=plan, message=f"{len(plan)} of {problem.size} layers")
+    return Ending(status=Status.FOUND, plan=plan)
 
 
 def _on(samples: SampleSet, search: Search[T]) -> Search[T]:

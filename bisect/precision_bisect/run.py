@@ -57,7 +57,7 @@ def _search(prepared: Prepared, driver: Driver) -> Ending:
     except BudgetSpent as spent:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
     except KeyboardInterrupt:
-        return Ending(status=Status.INTERRUPTED, message="interrupted")
+        return Ending(status=Status.INTERRUPTED)
 
 
 def _started(prepared: Prepared, recorded: int) -> RunStarted:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from precision_bisect.errors import printable
@@ -38,7 +37,7 @@ _STYLES = {
 }
 
 
-def final_screen(result: Result, model: Path) -> Iterator[Text | Table]:
+def final_screen(result: Result, model: Path) -> Iterator[Text]:
     """Yield the parts of the final screen in order."""
     yield Text("")
     yield _headline(result)
@@ -60,18 +59,16 @@ def _headline(result: Result) -> Text:
     return headline.append(text, style="default not bold")
 
 
-def _layers(result: Result) -> Iterator[Text | Table]:
+def _layers(result: Result) -> Iterator[Text]:
     causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
     shown = result.kept[:MOST_SHOWN]
-    for module, names in groupby(shown, key=_module):
+    for module, group in groupby(shown, key=_module):
         yield Text(f"  {printable(module)}" if module else "  (top level)", style="bold")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column()
-        for name in names:
-            leaf = name[len(module) + 1 :] if module else name
-            table.add_row(Text(f"    {printable(leaf)}"), _why(causes.get(name)))
-        yield table
+        names = list(group)
+        leaves = [printable(name[len(module) + 1 :] if module else name) for name in names]
+        width = max(map(len, leaves))
+        for name, leaf in zip(names, leaves, strict=True):
+            yield Text(f"    {leaf:<{width}}").append_text(_why(causes.get(name)))
     if len(result.kept) > MOST_SHOWN:
         yield Text(f"  … and {len(result.kept) - MOST_SHOWN} more, all in {RESULT}")
     yield Text("")
@@ -84,7 +81,7 @@ def _module(name: str) -> str:
 def _why(diagnosis: Diagnosis | None) -> Text:
     if diagnosis is None:
         return Text("")
-    return Text.assemble((diagnosis.cause, "yellow"), ": ", printable(diagnosis.evidence))
+    return Text.assemble("  ", (diagnosis.cause, "yellow"), ": ", printable(diagnosis.evidence))
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -99,6 +96,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "trials", f"{result.trials}{extra}, {result.wall_s:.0f} s"
     if result.emulated:
         yield "backend", "emulated: predicted on this machine; confirm on the target"
+    if result.message and result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE):
+        yield "note", printable(result.message)
     if result.out is not None:
         yield "written", str(result.out)
 

@@ -108,3 +108,9 @@ def test_missing_string_is_explained() -> None:
 def test_wildcards_name_the_version_they_need() -> None:
     """A pattern is flagged, since TensorRT 8.6 cannot read it."""
     assert "TensorRT 10.0" in screen(replace(RESULT, layer_precisions="a*b:fp32"))
+
+
+def test_what_else_there_is_to_say_is_shown() -> None:
+    """A held-out sample that changed the answer, or a spent budget, is on the screen."""
+    shown = screen(replace(RESULT, message="the samples held out judge too"))
+    assert "note        the samples held out judge too" in shown

@@ -45,7 +45,9 @@ def concrete_shape(spec: TensorSpec, shapes: Shapes) -> tuple[int, ...]:
     shape = spec.shape or ()
     unknown = [d for d in shape[1:] if not isinstance(d, int)]
     if spec.shape is None or unknown:
-        example = "x".join(str(d) if isinstance(d, int) else "8" for d in shape) or "1x8"
+        made_up = ["1", *("8" for _ in shape[1:])]
+        dims = [str(d) if isinstance(d, int) else made_up[i] for i, d in enumerate(shape)]
+        example = "x".join(dims) or "1x8"
         raise InputError(
             f"input {spec.name!r} has a dynamic shape {show(spec.shape)}",
             f"give --inputs, or a shape such as --input-shapes {spec.name}:{example}",
