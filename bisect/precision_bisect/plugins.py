@@ -10,6 +10,7 @@ from precision_bisect.protocols import Strategy
 
 STRATEGIES = "precision_bisect.strategies"
 REPORTS = "precision_bisect.reports"
+_KINDS = {STRATEGIES: "strategy", REPORTS: "report"}
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
@@ -18,16 +19,15 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 
 def load(group: str, name: str) -> Callable[..., Any]:
-    """Load one plugin. Raises PluginError where it is not installed or does not import."""
+    """Load one plugin. Raises PluginError where it is not installed or does not load."""
     found = installed(group)
     if name not in found:
-        kind = group.rpartition(".")[2].removesuffix("s").replace("strategie", "strategy")
         close = get_close_matches(name, found, n=1)
         hint = f"did you mean {close[0]}?" if close else f"installed are {', '.join(found)}"
-        raise PluginError(f"there is no {kind} {name!r}", hint)
+        raise PluginError(f"there is no {_KINDS[group]} {name!r}", hint)
     try:
         return cast("Callable[..., Any]", found[name].load())
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         raise PluginError(f"{name} does not load: {error}", "install what it needs") from error
 
 
