@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.backends.lowtypes import LOW_TYPES, LowType
+from precision_bisect.lowtypes import LOW_TYPES, LowType
 from precision_bisect.model.load import Model
 from precision_bisect.options import LowName
 from precision_bisect.ort import Session

@@ -27,9 +27,9 @@ from models import (
 )
 from precision_bisect.backends import emulated
 from precision_bisect.backends.emulated import EmulatedBackend
-from precision_bisect.backends.lowtypes import BF16, FP16, LOW_TYPES, LowType
 from precision_bisect.backends.switched import switch
 from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.lowtypes import BF16, FP16, LOW_TYPES, LowType
 from precision_bisect.model.load import load_model
 from precision_bisect.options import LOW_NAMES, LowName
 from precision_bisect.ort import Session

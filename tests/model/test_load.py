@@ -69,8 +69,8 @@ def test_external_data_is_mapped_and_the_graph_stays_small(tmp_path: Path) -> No
 
 def test_the_switched_graph_stays_small(tmp_path: Path) -> None:
     """Neither the weights nor their rounded copies are in a proto, so 2 GiB is no limit."""
-    from precision_bisect.backends.lowtypes import FP16
     from precision_bisect.backends.switched import switch
+    from precision_bisect.lowtypes import FP16
 
     proto = with_weights(
         parse("(float[1,256] x) => (float[1,256] y) { h = MatMul(x, w) y = MatMul(h, w) }"),

@@ -13,9 +13,9 @@ import onnx
 from onnx import helper
 
 from precision_bisect.backends.convert import at_least_opset, hint_to_export
-from precision_bisect.backends.lowtypes import LOW_TYPES, LowType
 from precision_bisect.backends.switched import FLAGS, switch
 from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.lowtypes import LOW_TYPES, LowType
 from precision_bisect.model.load import Model
 from precision_bisect.options import LowName
 from precision_bisect.ort import Session, runtime

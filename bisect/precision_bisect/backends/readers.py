@@ -7,20 +7,7 @@ import onnx
 from precision_bisect.model.classify import is_follower
 from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
-
-NEVER_LOW_INPUTS: dict[str, tuple[int, ...]] = {
-    "Resize": (1, 2, 3),
-    "Upsample": (1,),
-    "Dropout": (1,),
-    "OneHot": (1,),
-    "Range": (0, 1, 2),
-}
-"""Inputs that stay FP32 whatever the layer's precision: they are settings, not data."""
-
-
-def settings_of(node: onnx.NodeProto) -> list[int]:
-    """Return the positions of the node's inputs that stay FP32."""
-    return [i for i in NEVER_LOW_INPUTS.get(node.op_type, ()) if i < len(node.input)]
+from precision_bisect.model.settings import settings_of
 
 
 def stored_names(model: Model) -> set[str]:

@@ -24,16 +24,17 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from precision_bisect.backends.constants import constant_outputs, folded_constants
-from precision_bisect.backends.lowtypes import LowType
-from precision_bisect.backends.readers import settings_of, settled_for, stored_names
+from precision_bisect.backends.readers import settled_for, stored_names
 from precision_bisect.backends.snippets import (
     round_trip,
     rounded_where_declared,
     split_flags,
     switch_node,
 )
+from precision_bisect.lowtypes import LowType
 from precision_bisect.model.graph import opset
 from precision_bisect.model.load import Model
+from precision_bisect.model.settings import settings_of
 from precision_bisect.model.weights import INLINE_BYTES, Weights, drop_unused, stub
 
 FLAGS = "precision_bisect/flags"

@@ -1,4 +1,4 @@
-"""The low types that the emulator can round to, in numpy and in ONNX."""
+"""The low types: what they can hold, in numpy and in ONNX."""
 
 from dataclasses import dataclass
 
