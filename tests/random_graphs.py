@@ -117,11 +117,16 @@ class GraphMaker:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+KINDS = (*UNARY, *BINARY, *FOLLOWERS, *WEIGHTED, *OTHERS)
+
+
 @st.composite
-def random_models(draw: st.DrawFn) -> onnx.ModelProto:
+def random_models(
+    draw: st.DrawFn, make: type[GraphMaker] = GraphMaker, among: Sequence[str] = KINDS
+) -> onnx.ModelProto:
     """Return a model of up to a dozen operators with residuals and shared weights."""
-    maker = GraphMaker(draw(st.integers(0, 2**16)))
-    kinds = st.sampled_from((*UNARY, *BINARY, *FOLLOWERS, *WEIGHTED, *OTHERS))
+    maker = make(draw(st.integers(0, 2**16)))
+    kinds = st.sampled_from(among)
     reads = st.integers(0, 30)
     for op, first, second in draw(
         st.lists(st.tuples(kinds, reads, reads), min_size=1, max_size=12)

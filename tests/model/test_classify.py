@@ -6,6 +6,7 @@ import pytest
 
 from models import load_text
 from precision_bisect.layer_table import Exclusion
+from precision_bisect.pinning import pin_formless
 
 IF = (
     "(bool c, float[1] x) => (float[1] y) { [n] y = If (c) <"
@@ -27,6 +28,7 @@ CASES = {
     Exclusion.RANDOM: "(float[2] x) => (float[2] y) { [n] y = RandomNormalLike(x) }",
     Exclusion.CUSTOM: "(float[2] x) => (float[2] y) { [n] y = com.microsoft.Gelu(x) }",
     Exclusion.NOT_TENSOR: "(float[2] x) => (seq(float[2]) y) { [n] y = SequenceConstruct(x) }",
+    Exclusion.PINNED: "(float[2] x) => (float[2] y) { [n] y = Celu(x) }",
     Exclusion.UNTYPED: "(float[2] x) => (float[2] y)"
     " { a = acme.Frob(x) [n] b = Exp(a) y = Relu(b) }",
 }
@@ -36,6 +38,7 @@ CASES = {
 def test_every_reason_has_a_model_that_shows_it(tmp_path: Path, reason: Exclusion) -> None:
     """Node `n` of the model is excluded for just this reason."""
     model = load_text(CASES[reason], tmp_path, domains='"com.microsoft": 1, "acme": 1')
+    model = pin_formless(model, "fp16")
     found = {str(layer.name): layer.exclusion for layer in model.table.layers}
     assert found["n"] is reason
 

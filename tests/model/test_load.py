@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models import load_text, normal, parse, save, save_external, with_weights
-from precision_bisect.backends.emulated import EmulatedBackend
+from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import LOW_NAMES, LowName
@@ -69,7 +69,7 @@ def test_external_data_is_mapped_and_the_graph_stays_small(tmp_path: Path) -> No
 
 def test_the_switched_graph_stays_small(tmp_path: Path) -> None:
     """Neither the weights nor their rounded copies are in a proto, so 2 GiB is no limit."""
-    from precision_bisect.backends.switched import switch
+    from precision_bisect.backends.emulation.switched import switch
     from precision_bisect.lowtypes import FP16
 
     proto = with_weights(

@@ -7,7 +7,11 @@ import onnx
 import pytest
 
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
-from precision_bisect.backends.emulated import EmulatedBackend
+from precision_bisect import find
+from precision_bisect.backends import choose
+from precision_bisect.backends.choose import Availability
+from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.events import Event, RunStarted
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.plan import Plan
@@ -126,3 +130,24 @@ def test_reasons_in_a_mixed_model(tmp_path: Path, kind: str) -> None:
     reasons = {str(layer.name): layer.exclusion for layer in model.table.layers}
     assert reasons["n"] is Exclusion.ALREADY_LOW
     ends(model, {"x": normal(2)})
+
+
+def test_auto_takes_the_emulator_for_a_model_that_engines_cannot_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that computes in FP16 already is predicted where an engine could run, and why."""
+    text = """(float[1] x) => (float[1] y) {
+        a = Cast<to = 10>(x) [square] b = Mul(a, a) c = Cast<to = 1>(b) [more] y = Add(c, c)
+    }"""
+    load_text(text, tmp_path)
+    (path,) = tmp_path.glob("*.onnx")
+    usable = [
+        Availability(name="tensorrt", usable=True, why="works"),
+        Availability(name="emulated", usable=True, why="predicts"),
+    ]
+    monkeypatch.setattr(choose, "availabilities", lambda: usable)
+    said: list[Event] = []
+    result = find(path, out=tmp_path / "run", observer=said.append)
+    assert "emulated" == result.backend
+    (started,) = [event for event in said if isinstance(event, RunStarted)]
+    assert "16-bit float type already" in started.why

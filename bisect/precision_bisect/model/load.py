@@ -68,10 +68,11 @@ def _load(path: Path) -> Model:
     digest = _digest(path, [path.parent / file for file in files])
     proto = _without_holes(proto)
     _check_text(proto)
+    in_file = Counter(node.name for node in proto.graph.node)
     proto = _inline_functions(proto)
     _initializers_are_constants(proto)
     drop_unused(proto.graph, weights)
-    named_in_model = _name_nodes(proto.graph)
+    named_in_model = _name_nodes(proto.graph, in_file)
     inputs = tuple(_spec(value) for value in proto.graph.input)
     outputs = tuple(_spec(value) for value in proto.graph.output)
     elem_types = infer_elem_types(proto, weights)
@@ -183,16 +184,18 @@ def _initializers_are_constants(proto: onnx.ModelProto) -> None:
     proto.ir_version = min(max(proto.ir_version, 4), _HIGHEST_IR)
 
 
-def _name_nodes(graph: onnx.GraphProto) -> dict[str, bool]:
+def _name_nodes(graph: onnx.GraphProto, in_file: Mapping[str, int]) -> dict[str, bool]:
     """Give every node a unique name; return for each name whether the file carries it uniquely.
 
+    `in_file` counts the names of the file's own nodes; those that came out of local functions
+    have names that only this reading of the file gave them.
     Nodes without a name are called after their first output and repeated names get a running
     number, as TensorRT's parser does (`node_of_<output>`, `<name>_0`).
     """
     counts = Counter(node.name for node in graph.node)
-    named = {name: True for name, count in counts.items() if name and count == 1}
+    named = {name: in_file.get(name) == 1 for name, count in counts.items() if name and count == 1}
     for node in graph.node:
-        if named.get(node.name):
+        if node.name and counts[node.name] == 1:
             continue
         first_output = next((name for name in node.output if name), "nothing")
         base = node.name or f"node_of_{first_output}"

@@ -8,6 +8,7 @@ import onnx.version_converter
 from precision_bisect.errors import ModelError
 from precision_bisect.model.graph import opset, subgraphs
 from precision_bisect.model.load import Model
+from precision_bisect.model.names import Names
 from precision_bisect.model.types import infer_elem_types
 
 _NOT_CONVERTED = ("Hardmax",)
@@ -43,4 +44,13 @@ def at_least_opset(model: Model, lowest: int) -> Model:
     for layer in model.table.candidates:
         if outputs.get(layer.name) != layer.outputs:
             raise ModelError(f"{what}; converting it would lose layer {layer.name!r}", hint)
+    _name_new_nodes(proto.graph)
     return replace(model, proto=proto, elem_types=infer_elem_types(proto, model.weights))
+
+
+def _name_new_nodes(graph: onnx.GraphProto) -> None:
+    """Name the nodes that the converter added, which it leaves nameless, after their output."""
+    names = Names(graph)
+    for node in graph.node:
+        if not node.name:
+            node.name = names(f"node_of_{node.output[0]}")

@@ -1,0 +1,1 @@
+"""Typed graphs: a plan written into the model as types, for engines that do what the types say."""

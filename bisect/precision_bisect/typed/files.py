@@ -1,0 +1,104 @@
+"""Typed graphs as files: one weights file for all plans of a model, or one plan by itself."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import onnx
+
+from precision_bisect.atomic import whole
+from precision_bisect.errors import RunFolderError
+from precision_bisect.typed.graph import TypedGraph, TypedWeight
+from precision_bisect.typed.wire import SelfContained, write_weight
+
+_WEIGHTS = "weights.bin"
+_ALIGNMENT = 4096
+"""In bytes; a page, so that readers can map each weight by itself."""
+_LARGEST_FILE = 2**31 - 1
+"""In bytes; protobuf's limit."""
+
+Places = Mapping[str, tuple[int, int]]
+"""Offset and length, in bytes, of each weight in its file."""
+
+
+class TypedFolder:
+    """A folder in which the typed graphs of all plans of one writer share one weights file.
+
+    A weight is appended once, when the first graph needs it, so that a further trial writes its
+    small graph only. The weights file is begun anew: graphs that an earlier object saved there
+    lose their weights. Raises RunFolderError where the folder cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._places: dict[str, tuple[int, int]] = {}
+        with _explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+            (path / _WEIGHTS).write_bytes(b"")
+
+    def save(self, typed: TypedGraph, name: str) -> Path:
+        """Write the graph under `name` in this folder and return its path.
+
+        Raises RunFolderError where it cannot be written.
+        """
+        file = self.path / name
+        with _explained(self.path):
+            with (self.path / _WEIGHTS).open("ab") as stream:
+                for weight_name, weight in typed.weights.items():
+                    if weight_name not in self._places:
+                        self._places[weight_name] = _append(stream, weight)
+            file.write_bytes(_pointing_to(typed.proto, _WEIGHTS, self._places).SerializeToString())
+        return file
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turn OSError into RunFolderError, with the folder and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write typed graphs to {folder}: {error.strerror}",
+            "point TMPDIR to a writable folder with free space, then go on with --resume",
+        ) from error
+
+
+def save_typed(typed: TypedGraph, path: Path) -> None:
+    """Write a typed graph by itself: one file below protobuf's 2 GiB, else with a data file.
+
+    The data file is called after `path` with `.data` appended and lies beside it. Each file is
+    complete under its name, or the old one stays. Weights pass through memory in pieces. Raises
+    OSError where the files cannot be written.
+    """
+    contained = SelfContained(typed)
+    if contained.nbytes <= _LARGEST_FILE:
+        with whole(path) as stream:
+            contained.write(stream)
+        return
+    data = path.with_name(f"{path.name}.data")
+    with whole(data) as stream:
+        places = {name: _append(stream, weight) for name, weight in typed.weights.items()}
+    with whole(path) as stream:
+        stream.write(_pointing_to(typed.proto, data.name, places).SerializeToString())
+
+
+def _append(stream: IO[bytes], weight: TypedWeight) -> tuple[int, int]:
+    """Append a weight in its type, aligned; return its offset and length in bytes."""
+    stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+    offset = stream.tell()
+    write_weight(stream, weight)
+    return offset, weight.nbytes
+
+
+def _pointing_to(proto: onnx.ModelProto, location: str, places: Places) -> onnx.ModelProto:
+    """Return a copy whose stubs say where in the file `location` their values are."""
+    pointing = onnx.ModelProto()
+    pointing.CopyFrom(proto)
+    for tensor in pointing.graph.initializer:
+        if tensor.name in places and tensor.data_location == onnx.TensorProto.EXTERNAL:
+            offset, length = places[tensor.name]
+            del tensor.external_data[:]
+            for key, value in (("location", location), ("offset", offset), ("length", length)):
+                tensor.external_data.add(key=key, value=str(value))
+    return pointing

@@ -1,0 +1,95 @@
+"""Which inputs and outputs of a node can be of the low type, by the node's ONNX schema.
+
+All floats that a low node reads must be low, weights among them: strongly typed engines want
+operands of one type, also where ONNX would allow a mixture. Only settings stay FP32.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import onnx
+
+from precision_bisect.lowtypes import BF16, LowType
+from precision_bisect.model.settings import settings_of
+
+_FLOAT = onnx.TensorProto.FLOAT
+_TYPE_NAMES: dict[int, str] = {
+    onnx.TensorProto.FLOAT16: "tensor(float16)",
+    onnx.TensorProto.BFLOAT16: "tensor(bfloat16)",
+}
+_FP32_INSIDE = frozenset(("MeanVarianceNormalization",))
+"""Operators whose ONNX definition adds an FP32 constant to what they read."""
+_NO_BF16 = frozenset(
+    ["ConvTranspose", "GRU", "GlobalLpPool", "HardSwish", "LpNormalization", "LpPool", "Mish"]
+)
+"""Operators that ONNX has in bfloat16 and TensorRT-RTX 1.7.1 refuses to parse or to build."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowForm:
+    """The positions of the inputs and of the outputs that are low when the node runs low."""
+
+    inputs: frozenset[int]
+    outputs: frozenset[int]
+
+
+class NoLowForm(Exception):
+    """The node cannot run low; the message says why, in one sentence."""
+
+
+def low_form(
+    node: onnx.NodeProto, opset: int, low: LowType, elem_types: Mapping[str, int]
+) -> LowForm:
+    """Return the low form of a standard ONNX node in a model of this opset.
+
+    `elem_types` are the ONNX element types of the model's tensors with every float in FP32. Raises
+    NoLowForm where ONNX knows none.
+    """
+    try:
+        schema = _schema(node.op_type, opset)
+    except onnx.defs.SchemaError as error:
+        raise NoLowForm(f"onnx {onnx.__version__} does not know {node.op_type}") from error
+    if node.op_type in _FP32_INSIDE:
+        raise NoLowForm(f"ONNX defines {node.op_type} with an FP32 constant inside")
+    if low is BF16 and node.op_type in _NO_BF16:
+        raise NoLowForm(f"TensorRT has no {node.op_type} in bf16")
+    wanted = _TYPE_NAMES[low.onnx_type]
+    settings = settings_of(node)
+    inputs, variables = set(), set()
+    for i, name in enumerate(node.input):
+        if elem_types.get(name) != _FLOAT or i in settings:
+            continue
+        variable = _variable(schema.inputs, i)
+        if wanted not in _allowed(schema, variable):
+            what = schema.inputs[min(i, len(schema.inputs) - 1)].name
+            raise NoLowForm(
+                f"{node.op_type} takes no {low.name} as its input {what!r} at opset {opset}"
+            )
+        inputs.add(i)
+        variables.add(variable)
+    outputs = {
+        i
+        for i, name in enumerate(node.output)
+        if elem_types.get(name) == _FLOAT and _variable(schema.outputs, i) in variables
+    }
+    if not outputs:
+        raise NoLowForm(f"no low input decides the type of what {node.op_type} returns")
+    return LowForm(inputs=frozenset(inputs), outputs=frozenset(outputs))
+
+
+@lru_cache(maxsize=1024)
+def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema:
+    return onnx.defs.get_schema(op_type, opset)
+
+
+def _variable(formals: Sequence[onnx.defs.OpSchema.FormalParameter], position: int) -> str:
+    """Return the type variable, or the type, of a parameter; the last one may stand for many."""
+    return formals[min(position, len(formals) - 1)].type_str
+
+
+def _allowed(schema: onnx.defs.OpSchema, variable: str) -> list[str]:
+    for constraint in schema.type_constraints:
+        if constraint.type_param_str == variable:
+            return list(constraint.allowed_type_strs)
+    return [variable]

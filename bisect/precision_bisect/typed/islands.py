@@ -1,0 +1,71 @@
+"""FP32 layers that need a guard, an addition of zero on an FP32 input that comes from low layers.
+
+TensorRT-RTX 1.7.1 turns Cast to FP32, matrix product or convolution, Cast to the low type into one
+low kernel, rounds the weights and says nothing; and it cannot build a recurrent layer right behind
+a Cast. An addition of zero prevents both; Identity and a product with one do not.
+"""
+
+from collections.abc import Set
+
+import onnx
+
+from precision_bisect.layer_table import Exclusion, LayerName
+from precision_bisect.model.load import Model
+from precision_bisect.typed.layout import Placement
+
+_DEMOTED = frozenset(("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose"))
+_NOT_BUILT = frozenset(("LSTM", "GRU", "RNN"))
+_MAY_BE_IDENTITY = frozenset(
+    [
+        "Mul",
+        "Div",
+        "Pow",
+        "Sum",
+        "Mean",
+        "Max",
+        "Min",
+        "AveragePool",
+        "LpPool",
+        "MaxPool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "Resize",
+        "Upsample",
+        "CumSum",
+    ]
+)
+"""Operators that builders remove for certain constants or shapes, as a product with one."""
+
+
+def islands(model: Model, placement: Placement, constants: Set[str]) -> dict[LayerName, int]:
+    """Return the FP32 layers that need a guard, each with the position of the input to guard.
+
+    That is an input whose value comes from low layers, directly or through what only moves values
+    or may turn out to do nothing. Whether another FP32 layer reads what such a layer returns is
+    left open: some of those are folded into this one and do not protect it.
+    """
+    followers = {
+        layer.name for layer in model.table.layers if layer.exclusion is Exclusion.FOLLOWER
+    }
+    rounded = set(placement.tensors)
+    found = {}
+    for node in model.proto.graph.node:
+        if node.name in placement.nodes:
+            continue
+        data = [
+            i
+            for i, name in enumerate(node.input)
+            if name not in constants and model.elem_types.get(name) == onnx.TensorProto.FLOAT
+        ]
+        from_low = [i for i in data if node.input[i] in rounded]
+        if not from_low:
+            continue
+        if node.name in followers or (data == from_low[:1] and _may_be_identity(node)):
+            rounded.update(node.output)
+        elif node.op_type in _DEMOTED | _NOT_BUILT:
+            found[LayerName(node.name)] = from_low[0]
+    return found
+
+
+def _may_be_identity(node: onnx.NodeProto) -> bool:
+    return node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce")

@@ -1,0 +1,135 @@
+"""The typed rewriter on small models, one rule at a time."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from models import keeping, load_text, normal, parse, save, with_weights
+from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.errors import RefusedError
+from precision_bisect.lowtypes import BF16, FP16, LOW_TYPES
+from precision_bisect.model.load import load_model
+from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.plan import Plan
+from precision_bisect.typed.rewrite import TypedWriter
+from typed_graphs import casts, checked, run_as_written, simulated, types_of
+
+LOWEST = Plan.of(())
+
+
+def test_settings_stay_fp32(tmp_path: Path) -> None:
+    """The scales of a Resize are FP32 in a low Resize, whoever computes them."""
+    model = load_text(
+        """(float[1, 1, 2, 2] x, float[4] s) => (float[1, 1, n, m] y) {
+            [s] t = Abs(s) [r] y = Resize(x, , t) }""",
+        tmp_path,
+    )
+    typed = checked(model, LOWEST)
+    types = types_of(typed.proto)
+    (resize,) = (n for n in typed.proto.graph.node if n.name == "r")
+    assert [TensorProto.FLOAT16, TensorProto.FLOAT] == [types[n] for n in resize.input if n]
+    assert TensorProto.FLOAT16 == types[resize.output[0]]
+
+
+@pytest.mark.parametrize("low", LOW_NAMES)
+def test_pow_and_normalizations_take_their_weights_along(tmp_path: Path, low: LowName) -> None:
+    """Exponents, scales, biases, means and variances are low with the layer, as TensorRT wants."""
+    proto = parse(
+        """(float[1, 2, 4] x) => (float[1, 2, 4] y) <float e = {1.5}> {
+            a = BatchNormalization(x, v, v, v, v) b = LayerNormalization(a, w, w)
+            c = InstanceNormalization(b, v, v) y = Pow(c, e) }"""
+    )
+    weights = {"v": np.array([1, 2], np.float32), "w": np.arange(4, dtype=np.float32)}
+    model = load_model(save(with_weights(proto, weights), tmp_path))
+    writer = TypedWriter(model, LOW_TYPES[low])
+    assert {} == writer.not_low
+    typed = checked(model, LOWEST, LOW_TYPES[low])
+    types = types_of(typed.proto)
+    read = {types[n] for node in typed.proto.graph.node[1:-1] for n in node.input}
+    assert {LOW_TYPES[low].onnx_type} == read
+
+
+def test_layers_without_a_low_form_say_why(tmp_path: Path) -> None:
+    """They stay FP32 in every plan, each with its reason."""
+    model = load_text(
+        """(float[1, 1, 2, 2] x) => (float[1, 1, 2, 2] y) {
+            [c] a = Celu(x) [v] b = MeanVarianceNormalization(a)
+            s = Shape(a) [f] f = ConstantOfShape<value = float[1] {0.1}>(s)
+            [m] y = Mul(b, f) }""",
+        tmp_path,
+    )
+    writer = TypedWriter(model, FP16)
+    assert {
+        "c": "Celu takes no fp16 as its input 'X' at opset 17",
+        "v": "ONNX defines MeanVarianceNormalization with an FP32 constant inside",
+        "f": "no low input decides the type of what ConstantOfShape returns",
+    } == writer.not_low
+    assert ["b/fp16", "f/fp16", "y/fp32"] == casts(writer.write(LOWEST))
+
+
+def test_bf16_takes_models_to_an_opset_that_has_it(tmp_path: Path) -> None:
+    """Convolutions take bfloat16 from opset 22 on; the model goes there, with its layers."""
+    proto = parse(
+        """(float[1, 1, 4] x) => (float[1, 4] y) {
+            [a] a = Conv(x, w) [r] r = ReduceMean<axes = [1], keepdims = 0>(a)
+            u = Unsqueeze<axes = [0]>(r) [b] b = Neg(u) y = Squeeze<axes = [0]>(b) }""",
+        opset=12,
+    )
+    model = load_model(save(with_weights(proto, {"w": normal(1, 1, 1)}), tmp_path))
+    writer = TypedWriter(model, BF16)
+    assert {} == writer.not_low
+    typed = checked(model, keeping(model, "r"), BF16)
+    assert [22] == [o.version for o in typed.proto.opset_import]
+    assert 12 == TypedWriter(model, FP16).write(LOWEST).proto.opset_import[0].version
+    path = model.path.with_name("typed.onnx")
+    feed = {"x": normal(1, 1, 4)}
+    found = run_as_written(simulated(onnx.load(path), BF16), feed)
+    expected = EmulatedBackend(model, "bf16").evaluate(keeping(model, "r"), feed)
+    np.testing.assert_array_equal(found["y"], expected["y"])
+
+
+def test_names_cannot_collide(tmp_path: Path) -> None:
+    """A model that uses the names we would give gets others, its own ones stay."""
+    taken = "precision_bisect/cast/x/fp16"
+    proto = parse("(float[2] x) => (float[2] y) { [a] t = Exp(x) [b] y = Neg(t) }")
+    proto.graph.node[0].output[0] = proto.graph.node[1].input[0] = taken
+    proto.graph.node[1].name = "precision_bisect/cast/y/fp32"
+    model = load_model(save(proto, tmp_path))
+    typed = checked(model, LOWEST)
+    assert [f"{taken}_", "a", "precision_bisect/cast/y/fp32", "precision_bisect/cast/y/fp32_"] == [
+        node.name for node in typed.proto.graph.node
+    ]
+    assert [f"{taken}_"] == list(typed.proto.graph.node[0].output)
+
+
+def test_told_types_are_corrected(tmp_path: Path) -> None:
+    """Types that the file tells of inner tensors follow the plan."""
+    proto = parse("(float[2] x) => (float[2] y) { a = Exp(x) y = Neg(a) }")
+    proto.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [2]))
+    model = load_model(save(proto, tmp_path))
+    (told,) = checked(model, LOWEST).proto.graph.value_info
+    assert (TensorProto.FLOAT16, 2) == (
+        told.type.tensor_type.elem_type,
+        told.type.tensor_type.shape.dim[0].dim_value,
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Cast<to = 10>(x) b = Neg(a) c = Cast<to = 1>(b) y = Exp(c)",
+        "a = Cast<to = 10>(w) c = Cast<to = 1>(a) y = Mul(x, c)",
+    ],
+    ids=["values", "a weight"],
+)
+def test_models_that_compute_in_16_bits_are_refused(tmp_path: Path, body: str) -> None:
+    """What the file itself rounds would be lost; the message says so, the hint what to give."""
+    model = load_text(
+        f"(float[2] x) => (float[2] y) <float[2] w = {{1.1, 2.2}}> {{ {body} }}", tmp_path
+    )
+    with pytest.raises(RefusedError, match="'a' has a 16-bit float type already") as caught:
+        TypedWriter(model, FP16)
+    assert "give the FP32 model, before it was converted" == caught.value.hint

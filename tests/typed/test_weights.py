@@ -1,0 +1,106 @@
+"""Weights of typed graphs: their copies, and what the low type does to them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import keeping, load_text, normal, parse, save, with_weights
+from precision_bisect.lowtypes import BF16, FP16, LowType
+from precision_bisect.model.load import load_model
+from precision_bisect.plan import Plan
+from precision_bisect.typed.rewrite import TypedWriter
+from typed_graphs import casts, checked
+
+LOWEST = Plan.of(())
+
+
+def test_weights_cross_in_the_file(tmp_path: Path) -> None:
+    """A weight is there in each type that is read, once; one that nobody reads is gone."""
+    proto = parse(
+        """(float[2, 64] x) => (float[2, 64] y) {
+            [a] a = MatMul(x, w) [b] b = MatMul(a, w) [c] y = MatMul(b, w) }"""
+    )
+    model = load_model(save(with_weights(proto, {"w": normal(64, 64)}), tmp_path))
+    low_copy = "precision_bisect/weight/w/fp16"
+    stored = {
+        kept: {
+            name: str(w.dtype) for name, w in checked(model, keeping(model, *kept)).weights.items()
+        }
+        for kept in ((), ("b",), ("a", "b", "c"))
+    }
+    assert {low_copy: "float16"} == stored[()]
+    assert {low_copy: "float16", "w": "float32"} == stored[("b",)]
+    assert {"w": "float32"} == stored[("a", "b", "c")]
+    assert TypedWriter(model, FP16).write(LOWEST).weights[low_copy].source is model.weights["w"]
+
+
+def test_constants_of_nodes_become_low_weights(tmp_path: Path) -> None:
+    """A Constant node, or an Identity of a weight, is a low weight; a computed one is cast."""
+    model = load_text(
+        """(float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+            k = Constant<value = float[2] {3, 4}>() h = Identity(w) i = Identity(h) e = Exp(w)
+            a = Add(x, k) b = Mul(a, i) y = Add(b, e) }""",
+        tmp_path,
+    )
+    typed = checked(model, LOWEST)
+    assert ["x/fp16", "e/fp16", "y/fp32"] == casts(typed)
+    kinds = [node.op_type for node in typed.proto.graph.node]
+    assert "Constant" not in kinds and "Identity" not in kinds
+    high = checked(model, Plan.all_high(3))
+    assert [n.name for n in model.proto.graph.node] == [n.name for n in high.proto.graph.node]
+
+
+def test_weights_out_of_range_are_listed(tmp_path: Path) -> None:
+    """Overflow, flush to zero and loss of digits are counted for what layers or followers read."""
+    values = np.zeros((20, 20), np.float32)
+    values[0, :6] = [1e5, -2e5, np.inf, 1e-9, -1e-6, 1e-6]
+    proto = parse(
+        """(float[4, 20] x, int64[1] i) => (float[4, 20] y, float[1, 20] z) {
+            h = MatMul(x, w) a = MatMul(h, w) b = Mul(a, one) y = Resize(b, , scales)
+            z = Gather(far, i) }"""
+    )
+    weights = {
+        "w": values,
+        "one": np.ones((), np.float32),
+        "scales": np.array([1, 1e-9], np.float32),
+        "far": np.full((2, 20), 7e4, np.float32),
+    }
+    model = load_model(save(with_weights(proto, weights), tmp_path))
+    first, second = TypedWriter(model, FP16).out_of_range
+    assert ("w", 2e5, 2, 1, 2) == (
+        first.name,
+        first.largest,
+        first.overflowing,
+        first.zeroed,
+        first.subnormal,
+    )
+    assert ("far", 40) == (second.name, second.overflowing)
+    assert () == TypedWriter(model, BF16).out_of_range
+
+
+def test_weights_stored_in_16_bits_are_weights(tmp_path: Path) -> None:
+    """A model that only stores its weights in FP16 is written like any other."""
+    proto = parse("(float[2, 40] x) => (float[2, 40] y) { v = Cast<to = 1>(w) y = MatMul(x, v) }")
+    weights = {"w": normal(40, 40).astype(np.float16)}
+    model = load_model(save(with_weights(proto, weights), tmp_path))
+    assert ["x/fp16", "y/fp32"] == casts(checked(model, LOWEST))
+    assert [] == casts(checked(model, Plan.all_high(1)))
+
+
+@pytest.mark.parametrize("low", [FP16, BF16], ids=lambda low: low.name)
+def test_ranges_are_counted_as_the_type_rounds(tmp_path: Path, low: LowType) -> None:
+    """The counts are what converting the values shows, over all magnitudes and ties."""
+    bits = (np.arange(2**17, dtype=np.uint32) << 15).view(np.float32)
+    values = bits[np.isfinite(bits)]
+    values = np.concatenate([values, np.nextafter(values, 0), np.nextafter(values, np.inf)])
+    values = values[np.isfinite(values)]
+    proto = with_weights(parse("(float[1] x) => (float[n] y) { y = Mul(x, w) }"), {"w": values})
+    (found,) = TypedWriter(load_model(save(proto, tmp_path)), low).out_of_range
+    rounded = np.abs(low.round(values))
+    assert (
+        int(np.isinf(rounded).sum()),
+        int(((rounded == 0) & (values != 0)).sum()),
+        int(((rounded > 0) & (rounded < low.smallest_normal)).sum()),
+    ) == (found.overflowing, found.zeroed, found.subnormal)
+    assert np.abs(values).max() == found.largest
