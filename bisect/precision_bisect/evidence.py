@@ -1,0 +1,61 @@
+"""What a built engine shows beside its outputs: speed, obedience, remarks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """How long one inference takes on the engine, in milliseconds.
+
+    `median_ms` over `runs` timed runs after a warm-up, inputs already on the device; `spread_ms`
+    is the interquartile range.
+    """
+
+    median_ms: float
+    spread_ms: float
+    runs: int
+
+
+class Honour(StrEnum):
+    """Whether a built engine computes a kept layer at the precision that was asked for."""
+
+    HONOURED = "honoured"
+    DEMOTED = "demoted"
+    NOT_OBSERVABLE = "not_observable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerHonour:
+    """What the engine did with one kept layer, and what shows it, in one sentence."""
+
+    layer: str
+    honour: Honour
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one build showed beside the outputs.
+
+    `honours` has one entry per kept layer where the backend can look into its engine, else none.
+    `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off.
+    """
+
+    latency: Latency | None = None
+    honours: Sequence[LayerHonour] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def demoted(self) -> Sequence[LayerHonour]:
+        """The kept layers that the engine computes low all the same."""
+        return [entry for entry in self.honours if entry.honour is Honour.DEMOTED]
+
+    @property
+    def honoured(self) -> bool | None:
+        """False when a kept layer was demoted, True when all were seen honoured, else None."""
+        if self.demoted:
+            return False
+        seen = [entry.honour is Honour.HONOURED for entry in self.honours]
+        return True if seen and all(seen) else None

@@ -1,0 +1,68 @@
+"""Whether a built engine computes the kept layers in FP32: a verdict and its evidence for each.
+
+TensorRT-RTX turns an FP32 product that stands alone between low layers into a low kernel and says
+nothing. What it built shows in the text that it gives of its engine: see `rules` for what counts
+as evidence.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from precision_bisect.evidence import Honour, LayerHonour
+from precision_bisect.inspection.engine_layers import EngineLayer
+from precision_bisect.inspection.graph_nodes import GraphNodes
+from precision_bisect.inspection.kernels import Kernel, find_kernels
+from precision_bisect.inspection.rules import Finding, examine
+from precision_bisect.lowtypes import LowType
+from precision_bisect.model.load import Model
+from precision_bisect.plan import Plan
+from precision_bisect.typed.graph import TypedGraph
+
+
+def judge_layers(
+    model: Model,
+    plan: Plan,
+    typed: TypedGraph | None,
+    engine_layers: Sequence[EngineLayer],
+    low: LowType,
+) -> list[LayerHonour]:
+    """Return a verdict for each layer that `plan` keeps, in network order.
+
+    `typed` is the strongly typed graph that the engine was built from, None where the layers of
+    `model` were marked instead (weak typing). Honoured and demoted are said only on evidence that
+    the engine computes in FP32, or in a lower type; everything else is not observable.
+    """
+    graph = GraphNodes(model.proto if typed is None else typed.proto, low)
+    holders: dict[int, list[Kernel]] = defaultdict(list)
+    for kernel in find_kernels(graph, engine_layers):
+        for number in kernel.span:
+            holders[number].append(kernel)
+    detailed = any(layer.nodes for layer in engine_layers)
+    verdicts = []
+    for index in plan.indices:
+        name = model.table.names[index]
+        number = graph.index.get(name, -1)
+        kernels = [kernel for kernel in holders[number] if not kernel.moves_only]
+        findings = [examine(graph, kernel, number, typed is not None) for kernel in kernels]
+        verdict = _weigh(findings, detailed, bool(holders[number]))
+        verdicts.append(
+            LayerHonour(layer=name, honour=verdict.honour, evidence=f"{verdict.reason}.")
+        )
+    return verdicts
+
+
+def _weigh(findings: Sequence[Finding], detailed: bool, listed: bool) -> Finding:
+    """Return the verdict on one node from what each engine layer that holds it shows."""
+    proofs = [finding for finding in findings if finding.proof]
+    honours = {finding.honour for finding in proofs or findings}
+    if len(honours) == 1:
+        return (proofs or list(findings))[0]
+    if honours:
+        reason = "the engine layers that hold it do not agree"
+    elif listed:
+        reason = "the engine layers that list it only move values"
+    elif detailed:
+        reason = "no engine layer lists it: it was folded, or fused into another one"
+    else:
+        reason = "the engine gives no details of its layers"
+    return Finding(honour=Honour.NOT_OBSERVABLE, reason=reason)

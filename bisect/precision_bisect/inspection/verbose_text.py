@@ -1,0 +1,68 @@
+"""The layers of an engine from what TensorRT-RTX 1.7 logs while it builds.
+
+With detailed profiling and a verbose logger one message begins with `Layers:` and has a line per
+engine layer, also on a machine without a GPU, where nothing can be deserialized and asked. Names
+of tensors and nodes stand in it unescaped, and models are untrusted: fields are found by their
+fixed keys, one after the other, and what cannot be read is left out.
+"""
+
+import re
+from collections.abc import Iterator
+
+from precision_bisect.inspection.engine_layers import (
+    EngineLayer,
+    EngineTensor,
+    normal_type,
+    onnx_nodes,
+)
+
+_HEADER = "Layers:\n"
+_END = "\n\nI/O Tensors:"
+_LINE = re.compile(r"\n(?=Name: )")
+_KIND = re.compile(r"\w*")
+_DIMENSIONS = re.compile(r"Dimensions: \[([-\d,]*)\]")
+_DATATYPE = re.compile(r"Datatype: (\w+)")
+
+
+def parse_layers(text: str) -> list[EngineLayer]:
+    """Return the engine layers that the message lists, in its order; [] for any other text."""
+    _, header, body = text.partition(_HEADER)
+    if not header:
+        return []
+    listing, end, _ = body.rpartition(_END)
+    lines = _LINE.split(listing if end else body)
+    return [layer for line in lines if (layer := _layer(line.strip("\n"))) is not None]
+
+
+def _layer(line: str) -> EngineLayer | None:
+    head, stream, tail = line.partition(", StreamId: ")
+    name, typed, rest = head.removeprefix("Name: ").partition(", LayerType: ")
+    if not stream or not typed or not line.startswith("Name: "):
+        return None
+    kind = _KIND.match(rest)
+    tensors, _, tactic = rest.partition(", TacticName: ")
+    before, _, outputs = tensors.partition("], Outputs: [")
+    inputs, _, constants = before.partition("], Constants: [")
+    return EngineLayer(
+        name=name,
+        kind=kind.group() if kind else "",
+        inputs=tuple(_tensors(inputs)),
+        outputs=tuple(_tensors(outputs)),
+        constants=tuple(_tensors(constants)),
+        tactic=tactic.partition(", TacticValue: ")[0],
+        nodes=onnx_nodes(tail.partition(", Metadata: ")[2]),
+    )
+
+
+def _tensors(section: str) -> Iterator[EngineTensor]:
+    for entry in section.split("{ Name: ")[1:]:
+        dims, dtype = _DIMENSIONS.search(entry), _DATATYPE.search(entry)
+        if dims is None or dtype is None:
+            continue
+        name = entry.partition(", Location: ")[0].partition(", Dimensions: [")[0]
+        yield EngineTensor(
+            name=name,
+            dtype=normal_type(dtype.group(1)),
+            dims=tuple(int(d) for d in dims.group(1).split(",") if d.strip("-")),
+            format=entry.partition(", Format: ")[2].partition(" }")[0],
+        )

@@ -1,0 +1,69 @@
+"""Engines of TensorRT-RTX, built for tests without a GPU, and the verdicts on them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from models import keeping, normal, parse, save, with_weights
+from precision_bisect.backends.tensorrt.build import Recipe, build
+from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.evidence import Honour, LayerHonour
+from precision_bisect.inspection.engine_layers import EngineLayer
+from precision_bisect.inspection.honoured import judge_layers
+from precision_bisect.inspection.verbose_text import parse_layers
+from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.options import LowName
+from precision_bisect.typed.files import save_typed
+from precision_bisect.typed.rewrite import TypedWriter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What to build for: the low type, the GPU, and whether lone products are guarded."""
+
+    low: LowName = "fp16"
+    capability: str = "8.6"
+    guard: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspected:
+    """A built engine: what the builder said of its layers, its bytes, and the verdicts."""
+
+    layers: Sequence[EngineLayer]
+    engine: bytes
+    judged: Sequence[LayerHonour]
+
+    @property
+    def honours(self) -> dict[str, str]:
+        """The verdicts as words, by layer."""
+        return {entry.layer: entry.honour.value for entry in self.judged}
+
+    def evidence(self, layer: str) -> str:
+        """Return the evidence for one layer."""
+        return next(entry.evidence for entry in self.judged if entry.layer == layer)
+
+
+def inspect(
+    rtx: Flavour, model: Model, kept: Sequence[str], folder: Path, target: Target
+) -> Inspected:
+    """Build the plan that keeps these layers, and judge it."""
+    low, plan = LOW_TYPES[target.low], keeping(model, *kept)
+    typed = TypedWriter(model, low).write(plan, target.guard)
+    save_typed(typed, folder / "typed.onnx")
+    settings = EngineSettings(compute_capability=target.capability)
+    built = build(rtx, folder / "typed.onnx", Recipe(settings=settings, ranges={}))
+    layers = parse_layers(built.layers)
+    judged = judge_layers(model, plan, typed, layers, low)
+    return Inspected(layers=layers, engine=built.engine, judged=judged)
+
+
+def load(body: str, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model of this text with seeded weights of these shapes."""
+    weights = {name: normal(*shape) for name, shape in shapes.items()}
+    return load_model(save(with_weights(parse(body), weights), folder))
+
+
+HONOURED, DEMOTED, UNSEEN = (honour.value for honour in Honour)

@@ -1,0 +1,242 @@
+"""Verdicts from what inspectors of other libraries and versions say, without a build."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from inspection.engines import DEMOTED, HONOURED, UNSEEN
+from models import keeping, load_text
+from precision_bisect.evidence import LayerHonour
+from precision_bisect.inspection.engine_json import parse_json
+from precision_bisect.inspection.engine_layers import EngineLayer, EngineTensor
+from precision_bisect.inspection.honoured import judge_layers
+from precision_bisect.lowtypes import FP16
+from precision_bisect.typed.rewrite import TypedWriter
+
+BODY = (
+    "(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)"
+    " <float[2, 2, 1, 1] w = {1, 2, 3, 4}, float[2] v = {1, 2}> {"
+    " [conv] a = Conv(x, w, v) [relu] b = Relu(a) [exp] c = Exp(b) [soft] y = Softmax(c) }"
+)
+ADDITIONS = (
+    "(float[3] x) => (float[3] y) <float[3] p = {1, 2, 3}, float[3] q = {4, 5, 6}> {"
+    " [first] a = Add(x, p) [second] b = Add(a, q) [norm] y = LpNormalization(b) }"
+)
+PRODUCT = (
+    "(float[2, 2] x) => (float[2, 2] y)"
+    " { [e] a = Exp(x) [s] b = Sin(x) [k] c = MatMul(a, b) [t] y = Tanh(c) }"
+)
+
+
+def judge(
+    folder: Path,
+    layers: Sequence[EngineLayer],
+    *kept: str,
+    typed: bool = False,
+    body: str = BODY,
+) -> list[LayerHonour]:
+    """Judge an engine of these layers that should keep some layers of a graph."""
+    model = load_text(body, folder)
+    plan = keeping(model, *kept)
+    graph = TypedWriter(model, FP16).write(plan) if typed else None
+    return judge_layers(model, plan, graph, layers, FP16)
+
+
+def engine_layer(kind: str, nodes: Sequence[str], types: str, *weights: str) -> EngineLayer:
+    """Return a layer that reads and writes these two types, and holds weights of 4 elements."""
+    read, written = (
+        (EngineTensor(name="t", dtype=dtype, dims=(1, 2, 4, 4)),) for dtype in types.split()
+    )
+    held = tuple(EngineTensor(name="Weights", dtype=dtype, dims=(4,)) for dtype in weights)
+    return EngineLayer(
+        name="engine layer", kind=kind, inputs=read, outputs=written, constants=held,
+        nodes=tuple(nodes),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (engine_layer("CaskConvolution", ["conv", "relu"], "fp32 fp32", "fp32"), HONOURED),
+        (engine_layer("CaskConvolution", ["conv", "relu"], "fp32 fp16", "fp32"), HONOURED),
+        (engine_layer("CaskConvolution", ["conv", "relu"], "fp16 fp16", "fp16"), DEMOTED),
+        (engine_layer("CaskConvolution", ["conv", "relu"], "fp32 fp32", "fp16"), DEMOTED),
+        (engine_layer("CaskConvolution", ["conv"], " ".join(["bf16"] * 2)), DEMOTED),
+        (engine_layer("CaskConvolution", ["conv"], "fp16 fp32"), UNSEEN),
+        (engine_layer("Myelin", ["conv", "exp"], "fp32 fp32", "fp16"), DEMOTED),
+        (engine_layer("Myelin", ["conv", "exp"], "fp32 fp32"), UNSEEN),
+        (engine_layer("Reformat", ["conv"], "fp16 fp16"), UNSEEN),
+    ],
+)
+def test_a_weakly_typed_convolution(tmp_path: Path, layer: EngineLayer, expected: str) -> None:
+    """Weights decide, then what the layer reads; what is fused or moves data shows nothing."""
+    (found,) = judge(tmp_path, [layer], "conv")
+    assert ("conv", expected) == (found.layer, found.honour.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (engine_layer("PointWiseV2", ["exp"], "fp32 fp32"), HONOURED),
+        (engine_layer("PointWiseV2", ["exp"], "fp16 fp16"), DEMOTED),
+        (engine_layer("PointWiseV2", ["exp"], "fp16 fp32"), UNSEEN),
+        (engine_layer("PointWiseV2", ["relu", "exp"], "fp16 fp16"), UNSEEN),
+        (engine_layer("CaskConvolution", ["conv", "exp"], "fp16 fp16", "fp16"), UNSEEN),
+        (engine_layer("kgen", ["exp"], "fp32 fp32"), UNSEEN),
+    ],
+)
+def test_a_weakly_typed_elementwise_layer(
+    tmp_path: Path, layer: EngineLayer, expected: str
+) -> None:
+    """A layer of its own shows its type; fused into a low one it may not be there at all."""
+    assert [expected] == [entry.honour.value for entry in judge(tmp_path, [layer], "exp")]
+
+
+def test_engine_layers_that_disagree(tmp_path: Path) -> None:
+    """A node that is FP32 in one engine layer and low in another is not observable."""
+    layers = [engine_layer("PointWiseV2", ["exp"], types) for types in ("fp32 fp32", "fp16 fp16")]
+    (found,) = judge(tmp_path, layers, "exp")
+    assert (UNSEEN, "the engine layers that hold it do not agree.") == (
+        found.honour.value,
+        found.evidence,
+    )
+
+
+def test_weights_outrank_a_tail(tmp_path: Path) -> None:
+    """The type of the weights decides, whatever a further layer that lists the node shows."""
+    layers = [
+        engine_layer("CaskConvolution", ["conv"], "fp16 fp16", "fp16"),
+        engine_layer("PointWiseV2", ["conv"], "fp32 fp32"),
+    ]
+    assert [DEMOTED] == [entry.honour.value for entry in judge(tmp_path, layers, "conv")]
+
+
+def test_names_without_details_show_nothing(tmp_path: Path) -> None:
+    """Where the engine lists names only, every layer is not observable, in network order."""
+    found = judge(tmp_path, parse_json('{"Layers": ["conv + relu", "soft"]}'), "soft", "conv")
+    assert [("conv", UNSEEN), ("soft", UNSEEN)] == [(f.layer, f.honour.value) for f in found]
+    assert {"the engine gives no details of its layers."} == {f.evidence for f in found}
+
+
+def test_evidence_is_one_printable_line(tmp_path: Path) -> None:
+    """Names out of a model cannot bring line breaks or escape codes to a terminal."""
+    layer = EngineLayer(name="\x1b[31m\nname", kind="kgen", nodes=("exp",))
+    (found,) = judge(tmp_path, [layer], "exp")
+    assert found.evidence.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "index_type", "expected"),
+    [
+        ("__myl_CastExpCast_myl0_1", "bool", HONOURED),
+        ("__myl_CastExpCast_myl0_1", "int64", UNSEEN),
+        ("__myl_CastCastExpCast_myl0_1", "bool", UNSEEN),
+        ("__myl_CastExpEtc_myl0_1", "bool", UNSEEN),
+        ("__myl_CastExpCastEtc_myl0_1", "bool", UNSEEN),
+        ("__myl_CastExp_myl0_1", "bool", UNSEEN),
+        ("__myl_Exp_myl0_1", "bool", DEMOTED),
+        ("__myl_ExpEtc_myl0_1", "bool", UNSEEN),
+        ("__myl_One_Exp_myl0_1", "bool", DEMOTED),
+        ("__myl_One_CastExpCast_myl0_1", "bool", HONOURED),
+        ("__myl_Relu_myl0_1", "bool", UNSEEN),
+        ("_gemm_mha_v2_myl0_1", "bool", UNSEEN),
+    ],
+)
+def test_conversions_in_a_generated_kernel(
+    tmp_path: Path, name: str, index_type: str, expected: str
+) -> None:
+    """Both Casts of a kept layer must be in the kernel; none, and low data, is a demotion."""
+    casts = ["precision_bisect/cast/b/fp32", "precision_bisect/cast/c/fp16"]
+    tensor = EngineTensor(name="t", dtype="fp16", dims=(32,))
+    index = EngineTensor(name="i", dtype=index_type, dims=(32,))
+    layer = EngineLayer(
+        name=name, kind="kgen", inputs=(tensor, index), outputs=(tensor,), nodes=("exp", *casts)
+    )
+    assert [expected] == [f.honour.value for f in judge(tmp_path, [layer], "exp", typed=True)]
+
+
+def test_a_cast_that_no_layer_lists_counts(tmp_path: Path) -> None:
+    """A kernel that lists one Cast of a kept layer must do the one that nobody lists as well."""
+    tensor = EngineTensor(name="t", dtype="fp16", dims=(32,))
+    honours = []
+    for operations in ("CastExpCast", "CastExp"):
+        layer = EngineLayer(
+            name=f"__myl_{operations}_myl0_1",
+            kind="kgen",
+            inputs=(tensor,),
+            outputs=(tensor,),
+            nodes=("exp", "precision_bisect/cast/b/fp32"),
+        )
+        honours += [f.honour.value for f in judge(tmp_path, [layer], "exp", typed=True)]
+    assert [HONOURED, UNSEEN] == honours
+
+
+def generated(operations: str, nodes: Sequence[str], *constants: EngineTensor) -> EngineLayer:
+    """Return a generated kernel that reads and writes FP16."""
+    tensors = (EngineTensor(name="t", dtype="fp16", dims=(32,)),)
+    return EngineLayer(
+        name=f"__myl_{operations}_myl0_1",
+        kind="runtime_fusion",
+        inputs=tensors,
+        outputs=tensors,
+        constants=constants,
+        nodes=tuple(nodes),
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ({"__mye1": "fp32", "__mye2": "fp32"}, HONOURED),
+        ({"__mye1": "fp16", "__mye2": "fp16"}, DEMOTED),
+        ({"__mye1": "fp32", "__mye2": "fp16"}, UNSEEN),
+        ({"__mye1": "fp32"}, UNSEEN),
+        ({"q_constantFloat_myl0": "fp32", "__mye2": "fp16"}, HONOURED),
+        ({"q_constantHalf_myl0": "fp16", "__mye2": "fp32"}, DEMOTED),
+    ],
+)
+def test_constants_of_the_same_size(tmp_path: Path, held: dict[str, str], expected: str) -> None:
+    """A constant is told from another one of its size by its name, or when all are alike."""
+    constants = [EngineTensor(name=name, dtype=dtype, dims=(3,)) for name, dtype in held.items()]
+    layer = generated("CastAddAdd", ["first", "second"], *constants)
+    (found,) = judge(tmp_path, [layer], "second", typed=True, body=ADDITIONS)
+    assert expected == found.honour.value
+
+
+def test_an_operator_never_looked_at(tmp_path: Path) -> None:
+    """Conversions are not counted beside an operator that may bring its own."""
+    casts = [f"precision_bisect/cast/{name}" for name in ("a/fp32", "b/fp16")]
+    layer = generated("CastAddCastMul", ["second", "norm", *casts])
+    (found,) = judge(tmp_path, [layer], "second", typed=True, body=ADDITIONS)
+    assert UNSEEN == found.honour.value
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [("FcTanh", DEMOTED), ("FcCastTanh", DEMOTED), ("CastCastFcCastTanh", UNSEEN)],
+)
+def test_a_product_of_two_results_in_a_fusion(
+    tmp_path: Path, operations: str, expected: str
+) -> None:
+    """It is low when nothing was converted before it; counting conversions proves nothing here."""
+    casts = [f"precision_bisect/cast/{name}" for name in ("a/fp32", "b/fp32", "c/fp16")]
+    layer = generated(operations, ["k", "t", *casts])
+    (found,) = judge(tmp_path, [layer], "k", typed=True, body=PRODUCT)
+    assert expected == found.honour.value
+
+
+def test_a_foreign_node_shows_nothing(tmp_path: Path) -> None:
+    """What is fused out of sight is not observable, even in an engine without a low layer."""
+    every = ("conv", "relu", "exp", "soft")
+    found = judge(tmp_path, [engine_layer("Myelin", every, "fp32 fp32")], *every, typed=True)
+    assert {UNSEEN} == {entry.honour.value for entry in found}
+
+
+def test_a_node_belongs_to_the_layer_that_lists_it(tmp_path: Path) -> None:
+    """A node between two of one engine layer is not there if another layer lists it."""
+    layers = [
+        engine_layer("PointWiseV2", ["conv", "exp"], "fp32 fp32"),
+        engine_layer("PointWiseV2", ["relu"], "fp16 fp16"),
+    ]
+    assert [DEMOTED] == [entry.honour.value for entry in judge(tmp_path, layers, "relu")]
