@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.events import Observer, ignore
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import BackendName, HighName, Limits, LowName, Metric, Options
@@ -29,6 +30,7 @@ class FindOptions(TypedDict, total=False):
     low: LowName
     high: HighName
     backend: BackendName
+    engine: EngineSettings
     strategy: str
     max_trials: int | None
     max_time_s: float | None

@@ -8,10 +8,11 @@ from precision_bisect.trial import Outcome, Phase, Proposal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A run begins, or goes on: what is searched and how."""
+    """A run begins, or goes on: what is searched and how; `why` says why on this backend."""
 
     model: str
     backend: str
+    why: str
     strategy: str
     assumption: str
     candidates: int

@@ -13,7 +13,7 @@ from enum import StrEnum
 from precision_bisect.errors import PluginError
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
-from precision_bisect.trial import Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 
 class Status(StrEnum):
@@ -41,23 +41,49 @@ def flow(problem: Problem, strategy: Strategy, *, held_out: bool) -> Search[Endi
     """Search for a plan with `strategy`; see the module for the steps.
 
     `held_out` tells whether there are samples that judge nothing but the final re-check. Where
-    they refute the answer they join the judging samples, and the search is repeated on all.
+    they refute the answer they join the judging samples, and the search is repeated on all. An
+    engine is built afresh for the re-check: builders may choose other kernels each time.
     """
     ending = yield from _settle(problem, strategy)
-    if not held_out or ending.plan is None:
+    if ending.plan is None or not (held_out or problem.predicts):
         return ending
-    recheck = yield from _one(
-        ending.plan, Phase.RECHECK, "the samples held out", samples=SampleSet.HELD_OUT
-    )
+    recheck = yield from _recheck(problem, ending.plan, held_out=held_out)
     if recheck.passed:
         return ending
+    if not held_out:
+        return Ending(status=Status.INFEASIBLE, message=_not_reproduced(recheck))
     again = yield from _on(SampleSet.ALL, _settle(problem, strategy))
+    if again.plan is not None and problem.predicts:
+        fresh = yield from _recheck(problem, again.plan, held_out=True)
+        if not fresh.passed:
+            return Ending(status=Status.INFEASIBLE, message=_not_reproduced(fresh))
     refuted = (
-        f"a first answer of {len(ending.plan)} layers failed on the samples held out, "
-        "so these judge too"
+        f"a first answer of {len(ending.plan)} layers {_refuted(recheck)}, so these judge too"
     )
     message = f"{again.message}; {refuted}" if again.message else refuted
     return replace(again, samples=SampleSet.ALL, message=message)
+
+
+def _recheck(
+    problem: Problem, plan: Plan, *, held_out: bool
+) -> Generator[tuple[Proposal, ...], tuple[Outcome, ...], Outcome]:
+    """Judge an answer once more: an engine built afresh, and what was held out."""
+    if not problem.predicts:
+        return (
+            yield from _one(
+                plan, Phase.RECHECK, "the samples held out", samples=SampleSet.HELD_OUT
+            )
+        )
+    return (
+        yield from _one(
+            plan,
+            Phase.RECHECK,
+            "the answer, built afresh",
+            samples=SampleSet.ALL if held_out else SampleSet.JUDGED,
+            kind=Kind.REBUILD,
+            timed=True,
+        )
+    )
 
 
 def _settle(problem: Problem, strategy: Strategy) -> Search[Ending]:
@@ -94,18 +120,22 @@ def _on(samples: SampleSet, search: Search[T]) -> Search[T]:
 def preflight(problem: Problem) -> Search[Ending | None]:
     """Check both ends and the noise before any search; return an ending where that settles it."""
     everything = Plan.all_high(problem.size)
-    high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
+    timed = problem.predicts
+    high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
     if high.verdict is None:
         return Ending(status=Status.NOT_PRECISION, message=_not_precision(high))
     noise = yield from _one(
-        everything, Phase.PREFLIGHT, "the same plan again, for the noise floor", repeat=1
+        everything,
+        Phase.PREFLIGHT,
+        "the same plan again, for the noise floor",
+        kind=Kind.REPEAT,
     )
     # A check that measures quality, not a difference, says the same of every repeat.
     if not noise.passed and (high.passed or noise.error != high.error):
         return Ending(status=Status.INFEASIBLE, message=_noisy(noise))
     if not high.passed:
         return Ending(status=Status.NOT_PRECISION, message=_not_precision(high))
-    low = yield from _one(Plan.of(()), Phase.PREFLIGHT, "every layer low")
+    low = yield from _one(Plan.of(()), Phase.PREFLIGHT, "every layer low", timed=timed)
     if low.passed:
         return Ending(
             status=Status.NOTHING_TO_KEEP,
@@ -148,7 +178,8 @@ def _one(
     reason: str,
     *,
     samples: SampleSet = SampleSet.JUDGED,
-    repeat: int = 0,
+    kind: Kind = Kind.JUDGE,
+    timed: bool = False,
     narrowed_to: int | None = None,
     about_left: int | None = None,
 ) -> Generator[tuple[Proposal, ...], tuple[Outcome, ...], Outcome]:
@@ -157,7 +188,8 @@ def _one(
             plan=plan,
             phase=phase,
             samples=samples,
-            repeat=repeat,
+            kind=kind,
+            timed=timed,
             reason=reason,
             narrowed_to=narrowed_to,
             about_left=about_left,
@@ -176,9 +208,27 @@ def _noisy(noise: Outcome) -> str:
     )
 
 
+def _refuted(recheck: Outcome) -> str:
+    """Say what the re-check with the samples held out came to."""
+    if recheck.verdict is None:
+        return f"had no verdict with the samples held out ({recheck.message})"
+    return "failed on the samples held out"
+
+
+def _not_reproduced(recheck: Outcome) -> str:
+    if recheck.verdict is None:
+        return f"the answer passed, and had no verdict when it was built afresh: {recheck.message}"
+    figure = "" if recheck.error is None else f", error {recheck.error:.4g}"
+    what = recheck.message or "the outputs differ too much"
+    return (
+        f"the answer passed, and did not when it was built afresh: {what}{figure}; "
+        "builds differ by more than what the tolerance leaves"
+    )
+
+
 def _not_precision(high: Outcome) -> str:
     if high.verdict is None:
-        return f"the model does not even run with every layer high: {high.message}"
+        return f"there is no verdict even with every layer high ({high.status}): {high.message}"
     figure = None if high.error is None else f"error {high.error:.4g}"
     evidence = ", ".join(part for part in (high.message, figure) if part) or "the check says so"
     return (

@@ -6,8 +6,8 @@ leaves them alone. Strategies and plans speak of a candidate by its *index*: its
 candidates in network order, 0-based.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NewType
@@ -31,6 +31,7 @@ class Exclusion(StrEnum):
     CUSTOM = "not a standard ONNX operator; stays high"
     NOT_TENSOR = "its output is no tensor"
     UNTYPED = "its output type could not be inferred; stays high"
+    PINNED = "cannot run in the low type; stays high"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,8 @@ class Layer:
     """One node of the main graph.
 
     `name` is unique in the model; `named_in_model` tells whether the file itself carries this name
-    exactly once, which exports that address layers by name depend on.
+    exactly once, which exports that address layers by name depend on. `detail` says more about
+    the exclusion.
     """
 
     name: LayerName
@@ -47,6 +49,7 @@ class Layer:
     outputs: tuple[str, ...]
     named_in_model: bool
     exclusion: Exclusion | None
+    detail: str = ""
 
     @property
     def module(self) -> str:
@@ -69,3 +72,14 @@ class LayerTable:
     def names(self) -> tuple[LayerName, ...]:
         """Names of the candidates, in network order."""
         return tuple(layer.name for layer in self.candidates)
+
+    def pinned(self, reasons: Mapping[LayerName, str]) -> "LayerTable":
+        """Return the table with these layers no candidates any more, each for its reason."""
+        return LayerTable(
+            tuple(
+                replace(layer, exclusion=Exclusion.PINNED, detail=reasons[layer.name])
+                if layer.exclusion is None and layer.name in reasons
+                else layer
+                for layer in self.layers
+            )
+        )

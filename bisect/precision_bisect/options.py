@@ -5,14 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import UsageError
+from precision_bisect.runfolder import default_run_folder
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
 
 LowName: TypeAlias = Literal["fp16", "bf16"]
 HighName: TypeAlias = Literal["fp32"]
-BackendName: TypeAlias = Literal["auto", "emulated"]
+BackendName: TypeAlias = Literal["auto", "emulated", "onnxruntime", "tensorrt", "tensorrt-rtx"]
 Metric: TypeAlias = Literal[
     "elementwise", "max", "mean", "quantile", "l2", "cosine", "psnr", "snr"
 ]
@@ -53,6 +55,7 @@ class Options:
     low: LowName = "fp16"
     high: HighName = "fp32"
     backend: BackendName = "auto"
+    engine: EngineSettings = field(default_factory=EngineSettings)
     strategy: str = DEFAULT_STRATEGY
     max_trials: int | None = None
     max_time_s: float | None = None
@@ -95,4 +98,4 @@ class Options:
     @property
     def folder(self) -> Path:
         """The run folder."""
-        return self.out or Path(f"{self.model.name}.precision-bisect")
+        return self.out or default_run_folder(self.model)

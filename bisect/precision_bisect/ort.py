@@ -1,4 +1,4 @@
-"""The one place that makes ONNX Runtime sessions.
+"""The one place that makes ONNX Runtime sessions on the CPU provider.
 
 It hands the weights over beside the graph, so that nothing is copied and no size limit of protobuf
 applies, and it refuses graphs whose verdict would be false: the CPU provider computes FP16-typed

@@ -3,14 +3,16 @@
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.backends.emulated import EmulatedBackend
+from precision_bisect.backends.choose import choose_backend, sample_shapes
+from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.driver import Samples
+from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.inputs.check import check_samples
@@ -19,6 +21,7 @@ from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.ledger.fingerprint import digest_samples
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
+from precision_bisect.pinning import pinned_layers, settle, weights_beyond, why_untyped
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Backend, Comparator, Problem, Sample, Strategy
 from precision_bisect.reference import reference_outputs
@@ -33,6 +36,8 @@ class Prepared:
     """Everything of a run that exists before its first trial.
 
     `reference` has the FP32 outputs of `samples`; the last `options.holdout` of both are held out.
+    `emulator` predicts; it is the backend itself where there is no engine. `why` says why the
+    backend was chosen, `remarks` what else the report should say.
     """
 
     options: Options
@@ -42,6 +47,9 @@ class Prepared:
     comparator: Comparator
     strategy: Strategy
     backend: Backend
+    emulator: Backend
+    why: str
+    remarks: Sequence[str]
     fingerprint: Mapping[str, Any]
 
     @property
@@ -56,6 +64,7 @@ class Prepared:
             names=self.model.table.names,
             tolerance=self.comparator.tolerance,
             seed=self.options.seed,
+            predicts=not self.backend.emulated,
         )
 
     @property
@@ -75,8 +84,8 @@ class Prepared:
         }
 
 
-def prepare(options: Options, observer: Observer) -> Prepared:
-    """Read and check everything that the options name.
+def prepare(options: Options, observer: Observer, work: Path) -> Prepared:
+    """Read and check everything that the options name; `work` is an empty folder.
 
     Raises a PrecisionBisectError for anything that cannot work, before anything is written.
     """
@@ -101,7 +110,14 @@ def prepare(options: Options, observer: Observer) -> Prepared:
             "give more samples, or hold out fewer",
         )
     reference = reference_outputs(model, samples, options.threads)
-    backend = EmulatedBackend(model, options.low, options.threads)
+    untyped = why_untyped(model, options.low) if options.backend == "auto" else ""
+    chosen = choose_backend(options, samples, work, untyped=untyped)
+    model, backend = settle(chosen.make, model, options.low)
+    for name, reason in pinned_layers(model).items():
+        observer(Warned(message=f"{name} stays {options.high.upper()}: {reason}"))
+    beyond = weights_beyond(model, options.low)
+    if beyond:
+        observer(Warned(message=beyond))
     return Prepared(
         options=options,
         model=model,
@@ -110,6 +126,11 @@ def prepare(options: Options, observer: Observer) -> Prepared:
         comparator=comparator,
         strategy=strategy,
         backend=backend,
+        emulator=backend
+        if backend.emulated
+        else EmulatedBackend(model, options.low, options.threads),
+        why=chosen.why,
+        remarks=[beyond] if beyond else [],
         fingerprint=_fingerprint(options, model, samples, comparator, backend),
     )
 
@@ -156,10 +177,15 @@ def _fingerprint(
         "layers": hashlib.sha256(names.encode()).hexdigest(),
         "inputs": digest_samples(samples),
         "samples": len(samples),
+        "shapes": {
+            name: [list(shape) for shape in shapes]
+            for name, shapes in sample_shapes(samples).items()
+        },
         "holdout": options.holdout,
         "low": options.low,
         "high": options.high,
         "backend": backend.name,
+        "engine": {} if backend.emulated else _plain(options.engine),
         "strategy": options.strategy,
         "seed": options.seed,
         "comparator": dict(comparator.settings()),
@@ -170,4 +196,16 @@ def _fingerprint(
             "numpy": version("numpy"),
             **backend.versions(),
         },
+    }
+
+
+def _plain(settings: EngineSettings) -> dict[str, Any]:
+    """Return the settings that decide what is built, as JSON-able values."""
+    plain = asdict(settings)
+    del plain["build_timeout_s"]
+    return {
+        key: {name: list(shape) for name, shape in value.items()}
+        if isinstance(value, Mapping)
+        else value
+        for key, value in plain.items()
     }

@@ -7,13 +7,17 @@ knows all four.
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 
+from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome, Proposal, Trial, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from precision_bisect.layer_table import LayerName
 
 T = TypeVar("T")
 
@@ -30,11 +34,14 @@ class Problem:
 
     `names` are in network order. `tolerance` is the limit on `Outcome.error`, or None where the
     check has no figure. The preflight has shown that all-high passes and all-low fails.
+    `predicts` tells that trials are builds of an engine, which cost far more than asking the
+    emulator (`Kind.PREDICT`); False where the emulator judges the trials themselves.
     """
 
     names: Sequence[str]
     tolerance: float | None
     seed: int = 0
+    predicts: bool = False
 
     @property
     def size(self) -> int:
@@ -101,21 +108,52 @@ class BackendFailure(Exception):
         self.outcome = outcome
 
 
+class Engine(Protocol):
+    """A plan that was built. Leaving its context frees what it holds on the device."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def run(self, feed: Sample) -> Sample:
+        """Return the outputs, by name, for one feed. Raises BackendFailure."""
+        ...
+
+    def time(self, feed: Sample) -> Latency | None:
+        """Measure the latency; None where figures would mean nothing. Raises BackendFailure."""
+        ...
+
+    def evidence(self) -> Evidence:
+        """Return what the build showed: kept layers honoured or not, remarks. No latency."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what is worth keeping of this engine into a folder, if anything."""
+        ...
+
+
 class Backend(Protocol):
-    """Builds and runs plans.
+    """Builds plans.
 
     `emulated` is True when results are predictions rather than an engine's own.
     """
 
-    name: ClassVar[str]
-    emulated: ClassVar[bool]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def emulated(self) -> bool: ...
 
     def versions(self) -> Mapping[str, str]:
         """Return versions and device names that results depend on, for the fingerprint."""
         ...
 
-    def evaluate(self, plan: Plan, feed: Sample) -> Sample:
-        """Return the outputs of the plan for one feed. Raises `BackendFailure`."""
+    def unbuildable(self) -> "Mapping[LayerName, str]":
+        """Return the candidates that cannot run low on this backend, each with the reason."""
+        ...
+
+    def build(self, plan: Plan) -> Engine:
+        """Build the plan. Raises `BackendFailure`."""
         ...
 
 

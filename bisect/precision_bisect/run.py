@@ -2,7 +2,7 @@
 
 from precision_bisect.budget import Budget, BudgetSpent
 from precision_bisect.conclude import conclude
-from precision_bisect.driver import Driver
+from precision_bisect.driver import Driver, Evaluators
 from precision_bisect.events import Observer, RunStarted, ignore
 from precision_bisect.flow import Ending, Status, flow
 from precision_bisect.ledger.store import open_ledger
@@ -11,7 +11,8 @@ from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.reference import non_finite
 from precision_bisect.result import Result
 from precision_bisect.runfolder import RunFolder
-from precision_bisect.trial import Phase
+from precision_bisect.trial import Kind
+from precision_bisect.workdir import workdir
 
 
 def run(options: Options, observer: Observer = ignore) -> Result:
@@ -20,7 +21,12 @@ def run(options: Options, observer: Observer = ignore) -> Result:
     Raises a PrecisionBisectError for bad input, with nothing lost. A spent budget and Ctrl-C
     during the search end it with the best plan so far.
     """
-    prepared = prepare(options, observer)
+    with workdir() as work:
+        return _run(prepare(options, observer, work), observer)
+
+
+def _run(prepared: Prepared, observer: Observer) -> Result:
+    options = prepared.options
     folder = RunFolder(options.folder, overwrite=options.overwrite)
     with open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger:
         recorded = ledger.trials()
@@ -28,16 +34,16 @@ def run(options: Options, observer: Observer = ignore) -> Result:
             max_trials=options.max_trials,
             max_time_s=options.max_time_s,
             spent_s=sum(trial.outcome.wall_s for trial in recorded),
-            trials=sum(trial.proposal.phase is not Phase.RANKING for trial in recorded),
+            trials=sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded),
         )
-        driver = Driver(
-            prepared.backend,
-            prepared.comparator,
-            ledger,
-            prepared.sample_sets,
-            budget,
-            observer,
+        evaluators = Evaluators(
+            backend=prepared.backend,
+            emulator=prepared.emulator,
+            comparator=prepared.comparator,
+            samples=prepared.sample_sets,
+            keep=folder.path,
         )
+        driver = Driver(evaluators, ledger, budget, observer)
         observer(_started(prepared, len(recorded)))
         ending = _search(prepared, driver)
         return conclude(prepared, driver, ending, budget, folder)
@@ -64,6 +70,7 @@ def _started(prepared: Prepared, recorded: int) -> RunStarted:
     return RunStarted(
         model=str(prepared.options.model),
         backend=prepared.backend.name,
+        why=prepared.why,
         strategy=prepared.strategy.name,
         assumption=prepared.strategy.assumption,
         candidates=len(prepared.model.table.candidates),

@@ -1,8 +1,9 @@
 """Trials: what a strategy proposes, and what comes back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from precision_bisect.evidence import Evidence
 from precision_bisect.plan import Plan
 
 
@@ -29,6 +30,7 @@ class Phase(StrEnum):
 
     PREFLIGHT = "preflight"
     RANKING = "ranking"
+    PREDICTION = "prediction"
     SEARCH = "search"
     CERTIFICATE = "certificate"
     RECHECK = "recheck"
@@ -43,28 +45,42 @@ class SampleSet(StrEnum):
     ALL = "all"
 
 
+class Kind(StrEnum):
+    """What evaluates a trial, and against what.
+
+    JUDGE builds the plan and judges it against the reference. REPEAT builds it again and judges
+    it against the first run: its error is the noise floor. REBUILD builds it afresh and judges it
+    against the reference again. PREDICT asks the emulator, whatever the run's backend is.
+    """
+
+    JUDGE = "judge"
+    REPEAT = "repeat"
+    REBUILD = "rebuild"
+    PREDICT = "predict"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A plan to evaluate, and why.
 
-    `repeat` above 0 asks for a further run of the same plan, judged against the first run instead
-    of the reference: its error is the noise floor. `narrowed_to` is the size of the smallest set
-    known to pass, `about_left` the proposer's guess of the trials still to come; both are for
-    people to read and change nothing.
+    `timed` asks for the latency, too. `narrowed_to` is the size of the smallest set known to pass,
+    `about_left` the proposer's guess of the trials still to come; both are for people to read and
+    change nothing.
     """
 
     plan: Plan
     phase: Phase = Phase.SEARCH
     samples: SampleSet = SampleSet.JUDGED
-    repeat: int = 0
+    kind: Kind = Kind.JUDGE
+    timed: bool = False
     reason: str = ""
     narrowed_to: int | None = None
     about_left: int | None = None
 
     @property
-    def identity(self) -> tuple[str, str, int]:
+    def identity(self) -> tuple[str, str, str]:
         """What makes two proposals the same trial."""
-        return (self.plan.key, self.samples.value, self.repeat)
+        return (self.plan.key, self.samples.value, self.kind.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +89,7 @@ class Outcome:
 
     `error` is on the tolerance's own scale (smaller is better, infinity for NaN or Inf outputs);
     None where there is no figure: an unfinished trial, or a pass/fail check.
-    `message` is one line of evidence for people.
+    `message` is one line for people; `evidence` what the build showed beside the outputs.
     """
 
     status: TrialStatus
@@ -81,6 +97,7 @@ class Outcome:
     error: float | None = None
     message: str = ""
     wall_s: float = 0.0
+    evidence: Evidence = field(default_factory=Evidence)
 
     def __post_init__(self) -> None:
         if (self.verdict is not None) != (self.status is TrialStatus.FINISHED):

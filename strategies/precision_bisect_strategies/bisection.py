@@ -7,8 +7,12 @@ from precision_bisect.protocols import Search
 from precision_bisect_strategies.asking import ask
 
 
-def shortest_prefix(order: Sequence[int], what: str, guess: int | None = None) -> Search[int]:
+def shortest_prefix(
+    order: Sequence[int], what: str, guess: int | None = None, beside: Sequence[int] = ()
+) -> Search[int]:
     """Return the smallest k whose first k layers of `order` pass when kept, by bisection.
+
+    The layers `beside` are kept in every trial, too.
 
     The empty prefix is known to fail and the whole order to pass. Starts at `guess` and gallops
     from there (exponential search: Bentley, Yao 1976), so a good guess costs two trials. Assumes
@@ -19,9 +23,9 @@ def shortest_prefix(order: Sequence[int], what: str, guess: int | None = None) -
     while passes - fails > 1:
         probe = min(max(probe, fails + 1), passes - 1)
         outcome = yield from ask(
-            Plan.of(order[:probe]),
+            Plan.of((*beside, *order[:probe])),
             f"{what} {probe}",
-            narrowed_to=passes,
+            narrowed_to=len(beside) + passes,
             about_left=(passes - fails).bit_length(),
         )
         if outcome.passed:

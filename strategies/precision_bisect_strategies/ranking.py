@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.trial import Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 BLOCKS_FROM = 512
 """From this many layers on, whole blocks are measured first."""
@@ -67,6 +67,7 @@ def _measure(
                 plan=Plan(everything.difference(group)),
                 phase=Phase.RANKING,
                 samples=SampleSet.RANKING,
+                kind=Kind.PREDICT,
                 reason=f"{number + 1} of {len(groups)}",
                 about_left=len(groups) - number,
             ),

@@ -25,9 +25,9 @@ from models import (
     save,
     with_weights,
 )
-from precision_bisect.backends import emulated
-from precision_bisect.backends.emulated import EmulatedBackend
-from precision_bisect.backends.switched import switch
+from precision_bisect.backends.emulation import backend as emulated
+from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.lowtypes import BF16, FP16, LOW_TYPES, LowType
 from precision_bisect.model.load import load_model

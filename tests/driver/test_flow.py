@@ -1,25 +1,31 @@
 """The course of a run over simulated backends: endings, noise, failures, held-out samples."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from tempfile import TemporaryDirectory
+from typing import ClassVar, Self
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle
 from precision_bisect.budget import Budget, BudgetSpent
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.driver import Driver
+from precision_bisect.driver import Driver, Evaluators
 from precision_bisect.errors import PluginError
 from precision_bisect.events import Event, PhaseStarted, TrialFinished, TrialStarted, ignore
+from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour
 from precision_bisect.flow import Ending, Status, flow
+from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Problem, Sample, Search, Strategy
-from precision_bisect.trial import Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from precision_bisect_strategies.guided import Guided
 
 SIZE = 12
@@ -35,16 +41,59 @@ class Simulated:
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
-        self.evaluated: list[Plan] = []
+        self.built: list[Plan] = []
+        self.shown: dict[Plan, Evidence] = {}
+        self.clockless = False
 
     def versions(self) -> Mapping[str, str]:
         """Return nothing: there is nothing that results depend on."""
         return {}
 
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return nothing: every layer can run low."""
+        return {}
+
+    def build(self, plan: Plan) -> "SimulatedEngine":
+        """Note that the plan was built."""
+        self.built.append(plan)
+        return SimulatedEngine(self, plan)
+
     def evaluate(self, plan: Plan, feed: Sample) -> Sample:
         """Return the error that the rule gives."""
-        self.evaluated.append(plan)
         return {"y": np.array([self._evaluate(plan, feed)])}
+
+
+class SimulatedEngine:
+    """One plan of a simulated backend; it leaves a file when it is saved."""
+
+    def __init__(self, backend: Simulated, plan: Plan) -> None:
+        self._backend = backend
+        self._plan = plan
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, feed: Sample) -> Sample:
+        """Return the error of the plan."""
+        return self._backend.evaluate(self._plan, feed)
+
+    def time(self, feed: Sample) -> Latency | None:
+        """Return a latency that grows with the layers kept, where this backend's clock works."""
+        del feed
+        if self._backend.clockless:
+            raise BackendFailure(Outcome(status=TrialStatus.RUN_FAILED, message="no clock"))
+        return Latency(median_ms=1.0 + len(self._plan), spread_ms=0.0, runs=1)
+
+    def evidence(self) -> Evidence:
+        """Return what the backend says of this plan."""
+        return self._backend.shown.get(self._plan, Evidence())
+
+    def save(self, folder: Path) -> None:
+        """Write down which plan it was."""
+        (folder / "engine").write_text(self._plan.key)
 
 
 def by(oracle: Oracle) -> Evaluate:
@@ -77,6 +126,7 @@ def driver_of(
     path: Path,
     backend: Simulated,
     *,
+    emulator: Simulated | None = None,
     budget: Budget | None = None,
     observer: Callable[[Event], None] = ignore,
     held_out: int = 0,
@@ -90,7 +140,14 @@ def driver_of(
         outputs=("y",),
     )
     sets = samples(held_out=held_out)
-    driver = Driver(backend, comparator, ledger, sets, budget or Budget(), observer)
+    evaluators = Evaluators(
+        backend=backend,
+        emulator=emulator or backend,
+        comparator=comparator,
+        samples=sets,
+        keep=path,
+    )
+    driver = Driver(evaluators, ledger, budget or Budget(), observer)
     return driver, ledger
 
 
@@ -114,7 +171,7 @@ def test_a_plan_is_found_and_every_kept_layer_was_dropped_once(tmp_path: Path) -
         drop = driver.outcome_of(Plan.of((2, 3, 9)).without((layer,)), SampleSet.JUDGED)
         assert drop is not None
         assert drop.failed
-    assert len(backend.evaluated) == len(driver.trials) + 1  # the repeat runs its plan twice
+    assert len(backend.built) == len(driver.trials)
 
 
 def test_all_high_that_fails_is_no_precision_problem(tmp_path: Path) -> None:
@@ -146,9 +203,9 @@ def noisy(figures: list[float]) -> Evaluate:
 @pytest.mark.parametrize(
     ("figures", "says"),
     [
-        ([0.0, 0.9, -0.9], "by 1.8"),
-        ([0.0, 0.0, float("nan")], "by inf"),
-        ([0.0, float("inf"), 0.0], "by inf"),
+        ([0.9, -0.9], "by 1.8"),
+        ([0.0, float("nan")], "by inf"),
+        ([0.0, float("inf")], "by inf"),
     ],
 )
 def test_noise_above_the_tolerance_is_infeasible(
@@ -223,7 +280,7 @@ def test_a_refuted_answer_is_never_the_best_so_far(tmp_path: Path) -> None:
     """When the budget ends the second search, the best is a plan that no sample refutes."""
     _, whole, _ = course(tmp_path, held_out_rule, held_out=1)
     refuted_at = [t.proposal.phase for t in whole.trials].index(Phase.RECHECK)
-    counted = [t for t in whole.trials if t.proposal.phase is not Phase.RANKING]
+    counted = [t for t in whole.trials if t.proposal.kind is not Kind.PREDICT]
     for number in range(1, len(counted) + 1):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -272,7 +329,7 @@ def test_a_trial_is_evaluated_once_and_recalled_after(tmp_path: Path) -> None:
             first, second = driver.consider(proposal), driver.consider(proposal)
         assert first == second
         assert first.verdict is Verdict.PASS
-    assert backend.evaluated == [proposal.plan]
+    assert backend.built == [proposal.plan]
     once = [PhaseStarted, TrialStarted, TrialFinished, TrialFinished]
     assert [type(event) for event in seen] == [*once, PhaseStarted, TrialFinished, TrialFinished]
 
@@ -300,3 +357,154 @@ def test_time_counts_against_the_budget() -> None:
     budget.admit(counted=True)
     with pytest.raises(BudgetSpent, match="--max-time of 10 s"):
         budget.admit(counted=False)
+
+
+def engine_course(
+    path: Path, engine: Evaluate, emulator: Evaluate, *, held_out: int = 0
+) -> tuple[Ending, Driver, Simulated]:
+    """Run the whole flow on an engine whose behaviour an emulator predicts."""
+    backend = Simulated(engine)
+    driver, ledger = driver_of(path, backend, emulator=Simulated(emulator), held_out=held_out)
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=True)
+        ending = driver.run(flow(asked, Guided(), held_out=held_out > 0))
+    return ending, driver, backend
+
+
+def test_a_right_prediction_costs_one_build_beside_ends_and_certificate(tmp_path: Path) -> None:
+    """Three builds of the preflight, the set predicted, every single drop, the final build."""
+    rule = by(oracles.monotone([2, 3, 9]))
+    ending, _, backend = engine_course(tmp_path, rule, rule)
+    assert (ending.status, ending.plan) == (Status.FOUND, Plan.of((2, 3, 9)))
+    assert 3 + 1 + 3 + 1 == len(backend.built)
+
+
+def test_the_answer_is_built_afresh_timed_and_kept(tmp_path: Path) -> None:
+    """The last build is of the answer again; both ends and it are timed; its engine is saved."""
+    rule = by(oracles.monotone([2, 3, 9]))
+    ending, driver, backend = engine_course(tmp_path, rule, rule)
+    assert ending.plan == backend.built[-1]
+    assert ending.plan is not None
+    assert ending.plan.key == (tmp_path / "engine").read_text()
+    timed = [t.proposal.plan for t in driver.trials if t.outcome.evidence.latency]
+    assert [Plan.all_high(SIZE), Plan.of(()), ending.plan] == timed
+
+
+def test_an_engine_that_is_worse_than_predicted_tightens_the_limit(tmp_path: Path) -> None:
+    """Errors twice as large on the engine: the second prediction takes that into account."""
+    errors = [0.3, 0.05, 0.3, 0.02, 0.3, 0.01, 0.3, 0.3, 0.01, 0.02, 0.3, 0.03]
+    emulator = by(oracles.additive(errors))
+    engine = by(oracles.additive([2 * error for error in errors]))
+    ending, driver, _ = engine_course(tmp_path, engine, emulator)
+    assert ending.status is Status.FOUND
+    assert ending.plan is not None
+    (tmp_path / "own").mkdir()
+    smallest = engine_course(tmp_path / "own", engine, engine)[0].plan
+    assert smallest is not None
+    assert len(smallest) == len(ending.plan)
+    searched = [
+        t
+        for t in driver.trials
+        if t.proposal.phase is Phase.SEARCH and t.proposal.kind is Kind.JUDGE
+    ]
+    assert [False, True] == [t.outcome.passed for t in searched[:2]]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    culprits=st.sets(st.integers(0, SIZE - 1), min_size=1, max_size=4),
+    predicted=st.sets(st.integers(0, SIZE - 1), max_size=4),
+)
+def test_a_wrong_emulator_costs_builds_never_the_answer(
+    culprits: set[int], predicted: set[int]
+) -> None:
+    """Whatever the emulator claims, the engine decides: exactly the culprits are kept."""
+    with TemporaryDirectory() as folder:
+        ending, _, _ = engine_course(
+            Path(folder), by(oracles.monotone(culprits)), by(oracles.monotone(predicted))
+        )
+    assert (ending.status, ending.plan) == (Status.FOUND, Plan.of(culprits))
+
+
+def test_a_build_that_does_not_obey_is_no_verdict(tmp_path: Path) -> None:
+    """A demoted layer leaves the trial unresolved, with the layer named, whatever its outputs."""
+    backend = Simulated(by(oracles.monotone([1])))
+    entry = LayerHonour(layer="layer1", honour=Honour.DEMOTED, evidence="its weights are half")
+    backend.shown[Plan.of((1,))] = Evidence(honours=(entry,))
+    driver, ledger = driver_of(tmp_path, backend)
+    with ledger:
+        outcome = driver.consider(Proposal(plan=Plan.of((1,))))
+    assert (TrialStatus.NOT_HONOURED, None, 0.0) == (
+        outcome.status,
+        outcome.verdict,
+        outcome.error,
+    )
+    assert outcome.message == "the engine does not keep 'layer1': its weights are half"
+
+
+def test_an_answer_that_cannot_be_built_again_is_no_answer(tmp_path: Path) -> None:
+    """Where the fresh build fails, the run ends without a plan and says why."""
+    rule = by(oracles.monotone([2, 3, 9]))
+    backend: Simulated
+
+    def changing(plan: Plan, feed: Sample) -> float:
+        again = plan == Plan.of((2, 3, 9)) and backend.built.count(plan) > 1
+        return 7.0 if again else rule(plan, feed)
+
+    backend = Simulated(changing)
+    driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule))
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=True)
+        ending = driver.run(flow(asked, Guided(), held_out=False))
+    assert (Status.INFEASIBLE, None) == (ending.status, ending.plan)
+    assert "when it was built afresh" in ending.message
+    assert not (tmp_path / "engine").exists()
+
+
+def test_held_out_samples_judge_the_fresh_build_too(tmp_path: Path) -> None:
+    """What a held-out sample refutes is searched again on all of them, and built afresh again."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        needed = {2, 5} if feed["x"][0] > 0 else {2}
+        return 0.0 if needed <= plan.kept else float("inf")
+
+    ending, _, backend = engine_course(tmp_path, rule, rule, held_out=1)
+    assert (Status.FOUND, Plan.of((2, 5))) == (ending.status, ending.plan)
+    assert ending.plan == backend.built[-1]
+    assert "failed on the samples held out" in ending.message
+
+
+@pytest.mark.parametrize("held_out", [0, 1])
+def test_a_fresh_build_without_a_verdict_is_not_called_a_difference(
+    tmp_path: Path, held_out: int
+) -> None:
+    """A re-check that ran out of time says so, not that outputs differ or samples refute."""
+    rule = by(oracles.monotone([2, 3, 9]))
+    late = Outcome(status=TrialStatus.TIMED_OUT, message="not built within 5 s")
+    backend: Simulated
+
+    def slow(plan: Plan, feed: Sample) -> float:
+        if plan == Plan.of((2, 3, 9)) and backend.built.count(plan) > 1:
+            raise BackendFailure(late)
+        return rule(plan, feed)
+
+    backend = Simulated(slow)
+    driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule), held_out=held_out)
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=True)
+        ending = driver.run(flow(asked, Guided(), held_out=bool(held_out)))
+    assert "not built within 5 s" in ending.message
+    assert "builds differ" not in ending.message
+    assert "failed on the samples" not in ending.message
+
+
+def test_a_latency_that_cannot_be_measured_costs_only_its_figure(tmp_path: Path) -> None:
+    """The verdict stands, and a note says why there is no figure."""
+    backend = Simulated(by(oracles.monotone([1])))
+    backend.clockless = True
+    driver, ledger = driver_of(tmp_path, backend)
+    with ledger:
+        outcome = driver.consider(Proposal(plan=Plan.of((1,)), timed=True))
+    assert outcome.passed
+    assert outcome.evidence.latency is None
+    assert ("the latency could not be measured: no clock",) == outcome.evidence.notes

@@ -1,5 +1,6 @@
 """Whole runs of a small model: endings, budgets, Ctrl-C, and going on afterwards."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,20 @@ def test_held_out_samples_change_the_answer(model: Path, tmp_path: Path) -> None
     assert (result.status, result.kept) == (Status.FOUND, tiny.KEPT)
     assert result.certificate.minimal
     assert "held out" in result.message
+
+
+def test_an_answer_survives_a_typed_model_that_cannot_be_written(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The typed model is as large as the weights; without room for it the result is there."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("precision_bisect.exports.mixed.save_typed", full)
+    result = tiny.search(model, tmp_path)
+    assert (result.status, result.kept) == (Status.FOUND, tiny.KEPT)
+    (note,) = result.notes
+    assert "no model.mixed.onnx: cannot write" in note
+    assert "No space left on device" in note
+    assert (tmp_path / "result.json").exists()

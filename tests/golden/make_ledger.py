@@ -1,4 +1,4 @@
-"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v1.sqlite`.
+"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v2.sqlite`.
 
 One is committed per released schema, so that later versions can show that they still read it. It
 holds one trial of every kind, and a start without an end.
@@ -8,9 +8,11 @@ import math
 import sys
 from pathlib import Path
 
+from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.trial import (
+    Kind,
     Outcome,
     Phase,
     Proposal,
@@ -44,7 +46,7 @@ TRIALS = [
         wall_s=0.25,
     ),
     _trial(
-        Proposal(plan=Plan.all_high(131), phase=Phase.PREFLIGHT, repeat=1),
+        Proposal(plan=Plan.all_high(131), phase=Phase.PREFLIGHT, kind=Kind.REPEAT),
         DONE,
         verdict=Verdict.PASS,
         error=1e-7,
@@ -57,7 +59,7 @@ TRIALS = [
         message="output 'y' has 1 NaN or Inf of 4 in sample 0",
     ),
     _trial(
-        Proposal(plan=BIG, phase=Phase.RANKING, samples=SampleSet.RANKING),
+        Proposal(plan=BIG, phase=Phase.RANKING, samples=SampleSet.RANKING, kind=Kind.PREDICT),
         DONE,
         verdict=Verdict.FAIL,
         error=0.02,
@@ -66,7 +68,19 @@ TRIALS = [
     _trial(Proposal(plan=Plan.of((3,))), TrialStatus.RUN_FAILED),
     _trial(Proposal(plan=Plan.of((4,))), TrialStatus.TIMED_OUT),
     _trial(Proposal(plan=Plan.of((5,))), TrialStatus.CRASHED),
-    _trial(Proposal(plan=Plan.of((6,))), TrialStatus.NOT_HONOURED),
+    _trial(
+        Proposal(plan=Plan.of((6,))),
+        TrialStatus.NOT_HONOURED,
+        error=0.5,
+        evidence=Evidence(
+            latency=Latency(median_ms=1.5, spread_ms=0.25, runs=20),
+            honours=(
+                LayerHonour(layer="mm 实现", honour=Honour.DEMOTED, evidence="weights are half"),
+                LayerHonour(layer="pow", honour=Honour.NOT_OBSERVABLE, evidence="not listed"),
+            ),
+            notes=("layer norm in FP16",),
+        ),
+    ),
     _trial(Proposal(plan=Plan.of((7,)), phase=Phase.CERTIFICATE), DONE, verdict=Verdict.PASS),
     _trial(
         Proposal(plan=BIG, phase=Phase.RECHECK, samples=SampleSet.HELD_OUT),
@@ -75,6 +89,10 @@ TRIALS = [
         error=0.5,
     ),
     _trial(Proposal(plan=BIG, samples=SampleSet.ALL), DONE, verdict=Verdict.PASS, error=0.01),
+    _trial(Proposal(plan=BIG, phase=Phase.RECHECK, kind=Kind.REBUILD), DONE, verdict=Verdict.PASS),
+    _trial(
+        Proposal(plan=BIG, phase=Phase.PREDICTION, kind=Kind.PREDICT), DONE, verdict=Verdict.PASS
+    ),
 ]
 ORPHAN = Proposal(plan=Plan.of((8,)), reason="in flight")
 

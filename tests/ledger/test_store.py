@@ -70,13 +70,35 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
         assert ledger.trials() == make_ledger.TRIALS
 
 
-def test_the_golden_ledger_of_schema_1_is_read(tmp_path: Path) -> None:
+def test_the_golden_ledger_of_schema_2_is_read(tmp_path: Path) -> None:
     """A ledger written by the release that introduced the schema resumes unchanged."""
-    golden = Path(make_ledger.__file__).with_name("ledger_v1.sqlite")
+    golden = Path(make_ledger.__file__).with_name("ledger_v2.sqlite")
     path = Path(shutil.copy(golden, tmp_path))
     with open_ledger(path, make_ledger.FINGERPRINT, resume=True) as ledger:
         assert ledger.trials() == make_ledger.TRIALS
-        assert ledger.header() == {"schema": 1, **make_ledger.FINGERPRINT}
+        assert ledger.header() == {"schema": 2, **make_ledger.FINGERPRINT}
+
+
+def test_a_ledger_of_schema_1_is_refused(tmp_path: Path) -> None:
+    """An older ledger is left alone, with what to do."""
+    golden = Path(make_ledger.__file__).with_name("ledger_v1.sqlite")
+    path = Path(shutil.copy(golden, tmp_path))
+    before = path.read_bytes()
+    said = refusal(path, make_ledger.FINGERPRINT)
+    assert "has schema 1, this version reads 2" in said
+    assert before == path.read_bytes()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"honours": [{}]}', '{"latency": {"x": 1}}'])
+def test_evidence_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    """Evidence that another program wrote ends in one line, not in a traceback."""
+    path = tmp_path / "ledger.sqlite"
+    fill(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE trials SET evidence = ?", (text,))
+    connection.close()
+    with open_ledger(path, FINGERPRINT, resume=True) as ledger, pytest.raises(RunFolderError):
+        ledger.trials()
 
 
 def test_a_finished_trial_never_changes(tmp_path: Path) -> None:
@@ -115,9 +137,9 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     fill(path)
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE header SET value = '2' WHERE key = 'schema'")
+        connection.execute("UPDATE header SET value = '3' WHERE key = 'schema'")
     connection.close()
-    assert "schema 2, this version reads 1" in refusal(path)
+    assert "schema 3, this version reads 2" in refusal(path)
 
 
 @pytest.mark.parametrize(

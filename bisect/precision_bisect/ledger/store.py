@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from precision_bisect.errors import RunFolderError
+from precision_bisect.ledger.evidence_text import from_text, to_text
 from precision_bisect.ledger.fingerprint import differences
 from precision_bisect.plan import Plan
 from precision_bisect.trial import (
+    Kind,
     Outcome,
     Phase,
     Proposal,
@@ -28,7 +30,7 @@ from precision_bisect.trial import (
     Verdict,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 ATTEMPTS = 3
 """How often a trial may be started before it counts as crashed."""
 
@@ -38,7 +40,7 @@ CREATE TABLE trials (
     id INTEGER PRIMARY KEY,
     plan TEXT NOT NULL,
     samples TEXT NOT NULL,
-    repeat INTEGER NOT NULL,
+    kind TEXT NOT NULL,
     phase TEXT NOT NULL,
     kept INTEGER NOT NULL,
     reason TEXT NOT NULL,
@@ -48,7 +50,8 @@ CREATE TABLE trials (
     error REAL,
     message TEXT NOT NULL DEFAULT '',
     wall_s REAL NOT NULL DEFAULT 0,
-    UNIQUE (plan, samples, repeat)
+    evidence TEXT NOT NULL DEFAULT '{}',
+    UNIQUE (plan, samples, kind)
 ) STRICT;
 """
 
@@ -94,26 +97,27 @@ class SqliteLedger:
 
     def start(self, proposal: Proposal) -> None:
         """Record that a trial begins."""
-        plan, samples, repeat = proposal.identity
+        plan, samples, kind = proposal.identity
         with self._transaction() as connection:
             connection.execute(
-                "INSERT INTO trials (plan, samples, repeat, phase, kept, reason) "
+                "INSERT INTO trials (plan, samples, kind, phase, kept, reason) "
                 "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET attempts = attempts + 1",
-                (plan, samples, repeat, proposal.phase, len(proposal.plan), proposal.reason),
+                (plan, samples, kind, proposal.phase, len(proposal.plan), proposal.reason),
             )
 
     def finish(self, proposal: Proposal, outcome: Outcome) -> None:
         """Record how a started trial ended. A finished trial never changes."""
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE trials SET status = ?, verdict = ?, error = ?, message = ?, wall_s = ? "
-                "WHERE plan = ? AND samples = ? AND repeat = ? AND status IS NULL",
+                "UPDATE trials SET status = ?, verdict = ?, error = ?, message = ?, wall_s = ?, "
+                "evidence = ? WHERE plan = ? AND samples = ? AND kind = ? AND status IS NULL",
                 (
                     outcome.status,
                     outcome.verdict,
                     outcome.error,
                     outcome.message,
                     outcome.wall_s,
+                    to_text(outcome.evidence),
                     *proposal.identity,
                 ),
             )
@@ -122,8 +126,8 @@ class SqliteLedger:
         """Return the trials that have ended, in the order they were started."""
         with self._transaction() as connection:
             rows = connection.execute(
-                "SELECT plan, samples, repeat, phase, reason, status, verdict, error, message, "
-                "wall_s FROM trials WHERE status IS NOT NULL ORDER BY id"
+                "SELECT plan, samples, kind, phase, reason, status, verdict, error, message, "
+                "wall_s, evidence FROM trials WHERE status IS NOT NULL ORDER BY id"
             ).fetchall()
             return [_trial(row) for row in rows]
 
@@ -132,7 +136,7 @@ class SqliteLedger:
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE trials SET attempts = attempts - 1 "
-                "WHERE plan = ? AND samples = ? AND repeat = ? AND status IS NULL",
+                "WHERE plan = ? AND samples = ? AND kind = ? AND status IS NULL",
                 proposal.identity,
             )
             connection.execute("DELETE FROM trials WHERE attempts < 1 AND status IS NULL")
@@ -236,13 +240,13 @@ def _unusable(path: Path, error: sqlite3.Error) -> RunFolderError:
 
 
 def _trial(row: tuple[Any, ...]) -> Trial:
-    plan, samples, repeat, phase, reason, status, verdict, error, message, wall_s = row
+    plan, samples, kind, phase, reason, status, verdict, error, message, wall_s, evidence = row
     return Trial(
         proposal=Proposal(
             plan=Plan.from_key(plan),
             phase=Phase(phase),
             samples=SampleSet(samples),
-            repeat=repeat,
+            kind=Kind(kind),
             reason=reason,
         ),
         outcome=Outcome(
@@ -251,5 +255,6 @@ def _trial(row: tuple[Any, ...]) -> Trial:
             error=error,
             message=message,
             wall_s=wall_s,
+            evidence=from_text(evidence),
         ),
     )

@@ -6,16 +6,19 @@ says is a prediction; the target has the last word.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.backends.convert import at_least_opset, hint_to_export
-from precision_bisect.backends.switched import FLAGS, switch
+from precision_bisect.backends.emulation.switched import FLAGS, switch
 from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.evidence import Evidence, Latency
+from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES, LowType
+from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
 from precision_bisect.options import LowName
 from precision_bisect.ort import Session, runtime
@@ -55,6 +58,14 @@ class EmulatedBackend:
         """Return the version of ONNX Runtime and its provider."""
         return {"onnxruntime": runtime().__version__, "provider": "CPU"}
 
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return no layers: any operator can be rounded."""
+        return {}
+
+    def build(self, plan: Plan) -> "EmulatedEngine":
+        """Return the plan as an engine; nothing is built."""
+        return EmulatedEngine(self, plan)
+
     def evaluate(self, plan: Plan, feed: Sample) -> Sample:
         """Return the outputs, by name, of `plan` for one feed. Raises BackendFailure."""
         low = np.ones(self._candidates, np.bool_)
@@ -65,6 +76,36 @@ class EmulatedBackend:
             raise BackendFailure(
                 Outcome(status=TrialStatus.RUN_FAILED, message=str(error))
             ) from error
+
+
+class EmulatedEngine:
+    """One plan on the session that serves all of them."""
+
+    def __init__(self, backend: EmulatedBackend, plan: Plan) -> None:
+        self._backend = backend
+        self._plan = plan
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free nothing: the session belongs to the backend."""
+
+    def run(self, feed: Sample) -> Sample:
+        """Return the predicted outputs, by name. Raises BackendFailure."""
+        return self._backend.evaluate(self._plan, feed)
+
+    def time(self, feed: Sample) -> Latency | None:
+        """Return None: how long a prediction takes says nothing of an engine."""
+        del feed
+        return None
+
+    def evidence(self) -> Evidence:
+        """Return no evidence: nothing was built."""
+        return Evidence()
+
+    def save(self, folder: Path) -> None:
+        """Save nothing: there is no engine."""
 
 
 def self_test(low: LowType) -> None:

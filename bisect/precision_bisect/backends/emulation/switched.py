@@ -23,9 +23,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from precision_bisect.backends.constants import constant_outputs, folded_constants
-from precision_bisect.backends.readers import settled_for, stored_names
-from precision_bisect.backends.snippets import (
+from precision_bisect.backends.emulation.constants import constant_outputs, folded_constants
+from precision_bisect.backends.emulation.readers import settled_for, stored_names
+from precision_bisect.backends.emulation.snippets import (
     round_trip,
     rounded_where_declared,
     split_flags,

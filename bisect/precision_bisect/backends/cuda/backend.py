@@ -1,0 +1,81 @@
+"""Real FP16 and BF16 kernels: typed graphs on ONNX Runtime's CUDA provider.
+
+ONNX Runtime always adds its CPU provider for what CUDA does not take, and computes 16-bit
+operators there in FP32. So layers that land there are found before a search (`unbuildable`), and a
+plan of which a low layer lands there all the same has no verdict.
+
+Convolutions take the algorithm that cuDNN's heuristics name, not the quickest of a timed trial,
+so that a plan runs the same kernels in each of its builds and a build does not wait for timing.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from precision_bisect.backends.cuda.building import TypedSessions
+from precision_bisect.backends.cuda.check import CUDA, require_cuda, why_not
+from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.opening import Opener
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.gpu import cuda_version, devices, driver_version
+from precision_bisect.layer_table import LayerName
+from precision_bisect.model.load import Model
+from precision_bisect.options import LowName
+from precision_bisect.ort import runtime
+from precision_bisect.plan import Plan
+
+__all__ = ["CudaBackend", "why_not"]
+
+_CONVOLUTIONS = "HEURISTIC"
+_FATAL = 4
+
+
+class CudaBackend:
+    """Builds plans of one model as ONNX Runtime sessions on the first GPU that CUDA shows.
+
+    `workdir` is a folder for its files. Of the settings it obeys `tf32` and `build_timeout_s`; the
+    others are TensorRT's. Raises PluginError or RefusedError where ONNX Runtime cannot compute
+    FP16 on a GPU here, and what `TypedWriter` raises.
+    """
+
+    name: ClassVar[str] = "onnxruntime"
+    emulated: ClassVar[bool] = False
+
+    def __init__(
+        self, model: Model, low: LowName, settings: EngineSettings, workdir: Path
+    ) -> None:
+        require_cuda()
+        # cuDNN's refusals of single algorithms would fill the terminal; others are taken then.
+        runtime().set_default_logger_severity(_FATAL)
+        self._tf32 = settings.tf32
+        cuda = {
+            "use_tf32": "1" if settings.tf32 else "0",
+            "cudnn_conv_algo_search": _CONVOLUTIONS,
+        }
+        opener = Opener(
+            providers=[(CUDA, cuda)],
+            profiles=workdir / "profile",
+            timeout_s=settings.build_timeout_s,
+        )
+        self._sessions = TypedSessions(model, low, opener, workdir / "typed")
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of ONNX Runtime and the driver, the GPU, and whether TF32 is on."""
+        gpu = devices()[0]
+        return {
+            "onnxruntime": runtime().__version__,
+            "provider": "CUDA",
+            "device": f"{gpu.name} (compute capability {gpu.compute_capability})",
+            "driver": driver_version() or "unknown",
+            "cuda": cuda_version() or "unknown",
+            "tf32": "on" if self._tf32 else "off",
+            "convolutions": _CONVOLUTIONS.lower(),
+        }
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return the candidates that cannot run low on CUDA, each with the reason."""
+        return self._sessions.unbuildable()
+
+    def build(self, plan: Plan) -> SessionEngine:
+        """Open a session for the plan. Raises BackendFailure."""
+        return SessionEngine(self._sessions.open(plan), "cuda")

@@ -1,0 +1,188 @@
+"""Plans as ONNX Runtime sessions, and the layers that ONNX Runtime cannot run low.
+
+Which provider the sessions use is the opener's affair. Whatever provider that is, a low layer must
+not be placed on the CPU provider: it computes 16-bit operators in FP32.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from precision_bisect.backends.cuda.kernels import placement
+from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
+from precision_bisect.layer_table import LayerName
+from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.graph import opset
+from precision_bisect.model.load import Model
+from precision_bisect.options import LowName
+from precision_bisect.ort import CPU
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import BackendFailure
+from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.typed.files import TypedFolder
+from precision_bisect.typed.rewrite import TypedWriter
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_UNNAMED = ""
+_MOST_ROUNDS = 100
+_ON_CPU = "ONNX Runtime places it on its CPU provider, which would compute it in FP32"
+_ABOUT_OPERATORS = ("Could not find an implementation", "is invalid")
+"""Parts of errors that hold for every node of the operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A session for a plan, remarks on how it came about, and the layers of the plan.
+
+    `layers` are the names of all nodes of the model, `kept` and `low` those of its candidates that
+    stay high and run low, in network order.
+    """
+
+    session: "onnxruntime.InferenceSession"
+    notes: Sequence[str]
+    layers: frozenset[str]
+    kept: Sequence[LayerName]
+    low: Sequence[LayerName]
+
+
+class TypedSessions:
+    """Opens plans of one model as typed graphs, in files below `folder`.
+
+    Raises what `TypedWriter` raises for a model that it cannot write.
+    """
+
+    def __init__(self, model: Model, low: LowName, opener: Opener, folder: Path) -> None:
+        self._model = model
+        self._candidates = {layer.name: layer for layer in model.table.candidates}
+        self._writer = TypedWriter(model, LOW_TYPES[low])
+        self._opener = opener
+        self._files = TypedFolder(folder)
+
+    def open(self, plan: Plan) -> Built:
+        """Open a plan.
+
+        Raises BackendFailure: the build failed, took too long, or a low layer lies on the CPU.
+        """
+        try:
+            opened = self._open(plan)
+        except OpeningError as error:
+            raise failure(TrialStatus.BUILD_FAILED, str(error)) from error
+        except TimeoutError as error:
+            raise failure(TrialStatus.TIMED_OUT, str(error)) from error
+        if stray := self._on_cpu(plan, opened):
+            raise not_honoured(stray)
+        table = self._model.table
+        return Built(
+            session=opened.session,
+            notes=opened.notes,
+            layers=frozenset(layer.name for layer in table.layers),
+            kept=[table.names[index] for index in plan.indices],
+            low=self._low(plan),
+        )
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return the candidates that ONNX Runtime cannot run low, each with the reason.
+
+        The graph with every layer low is opened, and again with those kept that it stumbled over,
+        until it holds. What no layer can be named for stays for the trials to report.
+        """
+        stuck: dict[LayerName, str] = {}
+        for _ in range(_MOST_ROUNDS):
+            found = self._stumbles(stuck)
+            if not found:
+                break
+            stuck |= found
+        return stuck
+
+    def _open(self, plan: Plan) -> Opened:
+        typed = self._writer.write(plan, guard_islands=False)
+        return self._opener.open(self._files.save(typed, "model.onnx"))
+
+    def _low(self, plan: Plan) -> Sequence[LayerName]:
+        """Return the layers that the plan runs low, in network order."""
+        return [
+            name
+            for index, name in enumerate(self._model.table.names)
+            if index not in plan.kept and name not in self._writer.not_low
+        ]
+
+    def _on_cpu(self, plan: Plan, opened: Opened) -> Sequence[LayerName]:
+        """Return the low layers on the CPU, those among them whose bodies took their place."""
+        placed = placement(opened.session)
+        low = self._low(plan)
+        there = {name for name in low if CPU in placed.get(name, ())}
+        if CPU in placed.get(_UNNAMED, ()):
+            there |= {name for name in low if name not in placed and self._has_body(name)}
+        return [name for name in low if name in there]
+
+    def _has_body(self, name: LayerName) -> bool:
+        """Return whether the ONNX standard defines the layer's operator by other operators."""
+        layer = self._candidates[name]
+        version = opset(self._model.proto, layer.domain)
+        try:
+            schema: Any = onnx.defs.get_schema(layer.op_type, version, layer.domain)
+        except onnx.defs.SchemaError:
+            return False
+        return bool(schema.has_function or schema.has_context_dependent_function)
+
+    def _stumbles(self, stuck: Collection[LayerName]) -> dict[LayerName, str]:
+        """Return what is in the way of a session in which all but `stuck` run low."""
+        names = self._model.table.names
+        plan = Plan.of(i for i, name in enumerate(names) if name in stuck)
+        try:
+            opened = self._open(plan)
+        except OpeningError as error:
+            about = self._named(str(error), plan) or self._behind_unnamed(str(error), plan)
+            return dict.fromkeys(about, f"ONNX Runtime: {error}")
+        except TimeoutError:
+            return {}
+        return dict.fromkeys(self._on_cpu(plan, opened), _ON_CPU)
+
+    def _named(self, error: str, plan: Plan) -> Sequence[LayerName]:
+        """Return the low layers that an error is about."""
+        low = self._low(plan)
+        named = [
+            name
+            for name in low
+            if any(form in error for form in (f"'{name}'", f"({name})", f"(node {name})"))
+        ]
+        if not any(part in error for part in _ABOUT_OPERATORS):
+            return named
+        about = {self._candidates[name].op_type for name in named}
+        return [name for name in low if self._candidates[name].op_type in about]
+
+    def _behind_unnamed(self, error: str, plan: Plan) -> Sequence[LayerName]:
+        """Return the low layers of whose bodies a node is refused, which the error cannot name.
+
+        They are of the operator without which the error is another one or none.
+        """
+        if "name ''" not in error:
+            return []
+        bodies = [name for name in self._low(plan) if self._has_body(name)]
+        for op_type in dict.fromkeys(self._candidates[name].op_type for name in bodies):
+            alike = [name for name in bodies if self._candidates[name].op_type == op_type]
+            spared = Plan.of({*plan.kept, *map(self._model.table.names.index, alike)})
+            try:
+                self._open(spared)
+            except OpeningError as other:
+                if str(other) == error:
+                    continue
+            return alike
+        return bodies
+
+
+def not_honoured(stray: Sequence[LayerName]) -> BackendFailure:
+    """Return the outcome of a trial whose low layers were computed on the CPU, in FP32."""
+    first, *others = stray
+    more = f" (and {len(others)} more)" if others else ""
+    return failure(TrialStatus.NOT_HONOURED, f"{first!r}{more} does not run low: {_ON_CPU}")
+
+
+def failure(status: TrialStatus, message: str) -> BackendFailure:
+    """Return the outcome of an unfinished trial, to be raised."""
+    return BackendFailure(Outcome(status=status, message=message))

@@ -1,0 +1,78 @@
+"""One plan on an ONNX Runtime session: outputs, latency, and what its kernels show."""
+
+from pathlib import Path
+from typing import Self
+
+from precision_bisect.backends.cuda.building import Built, failure, not_honoured
+from precision_bisect.backends.cuda.kernels import Trace, read_profile
+from precision_bisect.backends.cuda.latency import latency_of
+from precision_bisect.evidence import Evidence, Latency
+from precision_bisect.ort import clean
+from precision_bisect.protocols import Sample
+from precision_bisect.trial import TrialStatus
+
+
+class SessionEngine:
+    """A session for one plan on `device` ("cuda" or "cpu").
+
+    The first run is profiled: what ran, not what was planned, tells whether the plan was obeyed.
+    """
+
+    def __init__(self, built: Built, device: str) -> None:
+        self._built: Built | None = built
+        self._device = device
+        self._trace: Trace | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the session, which frees its device memory."""
+        self._built = None
+
+    def run(self, feed: Sample) -> Sample:
+        """Return the outputs, by name. Raises BackendFailure.
+
+        The first run raises it, too, where a kernel of the CPU provider computed a low layer.
+        """
+        session = self._open.session
+        names = [output.name for output in session.get_outputs()]
+        try:
+            values = session.run(names, dict(feed))
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
+        if self._trace is None:
+            self._trace = self._look()
+        return dict(zip(names, values, strict=True))
+
+    def time(self, feed: Sample) -> Latency | None:
+        """Measure the latency, see `latency`. Raises BackendFailure."""
+        try:
+            return latency_of(self._open.session, feed, self._device)
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
+
+    def evidence(self) -> Evidence:
+        """Return the remarks of the build, and once it ran what its kernels show."""
+        built = self._open
+        honours = [self._trace.honour(name) for name in built.kept] if self._trace else ()
+        return Evidence(honours=honours, notes=built.notes)
+
+    def save(self, folder: Path) -> None:
+        """Save nothing: a session is made from the typed graph alone."""
+
+    @property
+    def _open(self) -> Built:
+        if self._built is None:
+            raise RuntimeError("this engine was left")
+        return self._built
+
+    def _look(self) -> Trace:
+        """Return what the kernels of the first run show. Raises BackendFailure."""
+        built = self._open
+        profile = Path(built.session.end_profiling())
+        trace = Trace(read_profile(profile), built.layers)
+        profile.unlink()
+        if stray := trace.on_cpu(built.low):
+            raise not_honoured(stray)
+        return trace

@@ -1,0 +1,120 @@
+"""Which kernel ran each layer, on which provider and types: from the session's own records.
+
+Two records exist. When the graph is partitioned ONNX Runtime notes which provider takes which
+node; that is early, most fusions come later. The profile of a run then names the kernels that ran,
+with the types of their tensors. A kernel keeps its node's name, or is called
+`<layer>/<fusion>Fusion/` after one of the layers that it replaces, or has a name of its own.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precision_bisect.evidence import Honour, LayerHonour
+from precision_bisect.layer_table import LayerName
+from precision_bisect.ort import CPU
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_TIMED = "_kernel_time"
+_FUSED = re.compile(r"(.+)/\w+Fusion(?:/.*)?")
+_HALF = {"float16", "bfloat16"}
+_FLOATS = {"float", *_HALF}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One kernel that ran: its node's name and operator, its provider, and its float types.
+
+    `types` are ONNX Runtime's names of the floating-point types that it read or wrote.
+    """
+
+    name: str
+    op_type: str
+    provider: str
+    types: frozenset[str]
+
+
+def placement(session: "onnxruntime.InferenceSession") -> Mapping[str, frozenset[str]]:
+    """Return the providers that take the nodes of a name.
+
+    A node without a name is part of an operator's body: ONNX Runtime puts the body, as the ONNX
+    standard defines it, in place of an operator for which it has no kernel.
+    """
+    placed: dict[str, set[str]] = {}
+    for subgraph in session.get_provider_graph_assignment_info():
+        for node in subgraph.get_nodes():
+            placed.setdefault(node.name, set()).add(subgraph.ep_name)
+    return {name: frozenset(providers) for name, providers in placed.items()}
+
+
+def read_profile(path: Path) -> list[Kernel]:
+    """Return the kernels that ran, in order, from a profile that a session wrote."""
+    events = json.loads(path.read_text(encoding="utf-8"))
+    return [
+        _kernel(event["name"].removesuffix(_TIMED), event["args"])
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith(_TIMED)
+    ]
+
+
+def _kernel(name: str, facts: Mapping[str, Any]) -> Kernel:
+    shapes = (*facts.get("input_type_shape", ()), *facts.get("output_type_shape", ()))
+    types = {kind for tensor in shapes for kind in tensor}
+    return Kernel(
+        name=name,
+        op_type=facts["op_name"],
+        provider=facts["provider"],
+        types=frozenset(types & _FLOATS),
+    )
+
+
+class Trace:
+    """What a run's kernels tell about layers; `layers` are the names of all nodes of the model."""
+
+    def __init__(self, kernels: Sequence[Kernel], layers: Collection[str]) -> None:
+        self._of: dict[str, list[Kernel]] = {}
+        for kernel in kernels:
+            self._of.setdefault(_layer(kernel.name, layers), []).append(kernel)
+
+    def on_cpu(self, names: Collection[LayerName]) -> list[LayerName]:
+        """Return those of the layers that a kernel of the CPU provider computed."""
+        return [name for name in names if any(k.provider == CPU for k in self._kernels(name))]
+
+    def honour(self, name: LayerName) -> LayerHonour:
+        """Return whether a kept layer was computed in FP32."""
+        kernels = self._kernels(name)
+        if not kernels:
+            return _honour(
+                name,
+                Honour.NOT_OBSERVABLE,
+                "no kernel has its name: ONNX Runtime fused it into another or folded it",
+            )
+        types = frozenset[str]().union(*(kernel.types for kernel in kernels))
+        ran = f"ran as {_words(k.op_type for k in kernels)} on {_words(types)}"
+        if not types & _HALF:
+            return _honour(name, Honour.HONOURED, ran)
+        if types <= _HALF and all(kernel.name == name for kernel in kernels):
+            return _honour(name, Honour.DEMOTED, ran)
+        return _honour(name, Honour.NOT_OBSERVABLE, f"{ran}, which may compute in either")
+
+    def _kernels(self, name: str) -> Sequence[Kernel]:
+        return self._of.get(name, ())
+
+
+def _layer(kernel: str, layers: Collection[str]) -> str:
+    """Return the name of the layer that a kernel is called after, or its own."""
+    fused = _FUSED.fullmatch(kernel)
+    return fused[1] if fused and kernel not in layers else kernel
+
+
+def _honour(name: LayerName, honour: Honour, evidence: str) -> LayerHonour:
+    return LayerHonour(layer=name, honour=honour, evidence=evidence)
+
+
+def _words(names: Any) -> str:
+    return ", ".join(sorted(set(names)))

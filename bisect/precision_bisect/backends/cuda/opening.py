@@ -1,0 +1,161 @@
+"""Opening typed graphs in ONNX Runtime, those that one of its fusions breaks among them.
+
+The optimizer can fuse mixed-typed neighbours into an ill-typed operator, such as a
+SkipLayerNormalization that reads both float and float16. No session can be made of that, though
+the graph is right. So a refused graph is tried again: without the fusions that make the operators
+which the error names, without any fusion, then at lower optimisation levels.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from precision_bisect.ort import clean, runtime
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, str]]]
+
+FUSIONS: Mapping[str, tuple[str, ...]] = {
+    "SkipLayerNormalization": ("SkipLayerNormFusion", "BiasSkipLayerNormFusion"),
+    "SkipSimplifiedLayerNormalization": ("SkipLayerNormFusion", "BiasSkipLayerNormFusion"),
+    "EmbedLayerNormalization": ("EmbedLayerNormFusion",),
+    "LayerNormalization": ("LayerNormFusionL1", "LayerNormFusionL2"),
+    "SimplifiedLayerNormalization": ("SimplifiedLayerNormFusion",),
+    "Attention": ("AttentionFusion",),
+    "GroupQueryAttention": ("GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion"),
+    "Gelu": ("GeluFusionL1", "GeluFusionL2"),
+    "BiasGelu": ("BiasGeluFusion",),
+    "FastGelu": ("FastGeluFusion",),
+    "QuickGelu": ("QuickGeluFusion",),
+    "BiasSoftmax": ("BiasSoftmaxFusion",),
+    "BiasDropout": ("BiasDropoutFusion",),
+    "FusedMatMul": ("MatMulScaleFusion", "MatmulTransposeFusion"),
+    "FusedConv": ("ConvActivationFusion", "ConvAddActivationFusion"),
+    "Conv": ("ConvAddFusion", "ConvMulFusion", "ConvBNFusion"),
+    "Gemm": ("MatMulAddFusion", "GemmSumFusion", "GemmTransposeFusion"),
+}
+"""The optimizers that make an operator; names as in ONNX Runtime's graph_transformer_utils.cc."""
+
+_ALL = frozenset(name for names in FUSIONS.values() for name in names)
+_CPU_LAYOUTS = frozenset(("NchwcTransformer", "NhwcTransformer"))
+"""Never wanted: they change nodes of the CPU provider only, where no layer is to run. The first
+has been seen to end the process (1.31.1), on a typed graph after MatmulTransposeFusion."""
+_OPERATOR = re.compile(r"(?:[Oo]p ?type|operator|and type) \((\w+)\)|\bfor (\w+)\(\d+\)")
+"""How errors name an operator: `Optype (Add)`, `operator (Sin)`, `… for Add(14)`."""
+
+
+class OpeningError(Exception):
+    """ONNX Runtime refuses the graph however it is optimised; the text is its own, one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A session, and in `notes` what had to be switched off for it, one sentence each."""
+
+    session: "onnxruntime.InferenceSession"
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opener:
+    """Opens files of typed graphs on `providers`.
+
+    Sessions record which provider takes which node, and a profile (until they are told to end it)
+    in files whose names begin with `profiles`. `timeout_s` is the limit on one opening with all
+    its attempts, None for no limit.
+    """
+
+    providers: Providers
+    profiles: Path
+    timeout_s: float | None = None
+
+    def open(self, path: Path) -> Opened:
+        """Open a graph. Raises OpeningError where every attempt fails, TimeoutError."""
+        deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
+        levels = runtime().GraphOptimizationLevel
+        off: frozenset[str] = frozenset()
+        errors: list[OpeningError] = []
+        while not errors or fusions_behind(str(errors[-1])) - off:
+            off = off.union(*(fusions_behind(str(error)) for error in errors))
+            try:
+                session = self._session(path, off, levels.ORT_ENABLE_ALL, deadline)
+                return Opened(session=session, notes=_notes(", ".join(sorted(off)), errors))
+            except OpeningError as error:
+                errors.append(error)
+        for level, what in (
+            (levels.ORT_ENABLE_ALL, "all fusions"),
+            (levels.ORT_ENABLE_BASIC, "all but basic optimisations"),
+            (levels.ORT_DISABLE_ALL, "all optimisations"),
+        ):
+            try:
+                session = self._session(path, _ALL, level, deadline)
+                return Opened(session=session, notes=_notes(what, errors))
+            except OpeningError as error:
+                errors.append(error)
+        raise errors[-1]
+
+    def _session(
+        self, path: Path, off: Collection[str], level: Any, deadline: float | None
+    ) -> "onnxruntime.InferenceSession":
+        ort = runtime()
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = level
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        # Q/DQ stay what the file says, as in the reference and the emulator.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        options.enable_profiling = True
+        options.profile_file_prefix = str(self.profiles)
+        with _cancelled_at(deadline, options):
+            try:
+                return ort.InferenceSession(
+                    path,
+                    options,
+                    providers=list(self.providers),
+                    # Its fallback would print to stdout and take another provider.
+                    enable_fallback=0,
+                    disabled_optimizers=_CPU_LAYOUTS.union(off),
+                )
+            except Exception as error:  # onnxruntime's classes share no base but Exception
+                if type(error).__name__ == "ModelLoadCanceled":
+                    raise TimeoutError(f"not built within {self.timeout_s:g} s") from error
+                raise OpeningError(clean(error)) from error
+
+
+@contextmanager
+def _cancelled_at(deadline: float | None, options: Any) -> Iterator[None]:
+    """Have ONNX Runtime give up making the session once the deadline is over."""
+    if deadline is None:
+        yield
+        return
+    left = deadline - time.monotonic()
+    timer = threading.Timer(max(left, 0.0), options.set_load_cancellation_flag, (True,))
+    if left > 0:
+        timer.start()
+    else:
+        options.set_load_cancellation_flag(True)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def fusions_behind(error: str) -> frozenset[str]:
+    """Return the fusions that make the operators which an error names."""
+    named = {name for match in _OPERATOR.finditer(error) for name in match.groups() if name}
+    return frozenset(fusion for name in named for fusion in FUSIONS.get(name, ()))
+
+
+def _notes(off: str, errors: Sequence[OpeningError]) -> tuple[str, ...]:
+    """Say what was switched off and for which error; nothing where nothing was."""
+    return tuple(
+        f"ONNX Runtime's optimizer spoiled the graph, so {off} were switched off: {error}"
+        for error in errors[:1]
+    )

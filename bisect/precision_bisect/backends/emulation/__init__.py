@@ -1,0 +1,1 @@
+"""The emulator: plans predicted on any machine, one inference each."""

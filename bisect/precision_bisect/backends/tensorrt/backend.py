@@ -1,0 +1,164 @@
+"""The TensorRT backends: real engines of TensorRT or TensorRT-RTX, by what the library can do."""
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from precision_bisect.backends.tensorrt.build import Marks, Recipe, build
+from precision_bisect.backends.tensorrt.engine import TensorRTEngine
+from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
+from precision_bisect.backends.tensorrt.parsing import refused_low
+from precision_bisect.backends.tensorrt.profiles import SampleShapes, shape_ranges
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.errors import RefusedError, UsageError
+from precision_bisect.inspection.honoured import judge_layers
+from precision_bisect.layer_table import LayerName
+from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.load import Model
+from precision_bisect.options import LowName
+from precision_bisect.plan import Plan
+from precision_bisect.runfolder import TIMING_CACHE
+from precision_bisect.typed.files import TypedFolder
+from precision_bisect.typed.rewrite import TypedWriter
+
+
+class TensorRTBackend:
+    """Builds plans of one model as TensorRT engines.
+
+    With strong typing a plan is written into the graph; with weak typing the FP32 graph is built
+    with the kept layers marked. `shapes` are those that the samples have, by input; `workdir` is
+    an empty folder that outlives the engines. Raises RefusedError for what the library cannot do,
+    UsageError for settings that do not fit the library or the model.
+    """
+
+    emulated: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: Model,
+        low: LowName,
+        settings: EngineSettings,
+        flavour: Flavour,
+        shapes: SampleShapes,
+        workdir: Path,
+    ) -> None:
+        self.name: FlavourName = flavour.name
+        self._typing = _typing(flavour, settings, low)
+        self._target = _target(flavour, settings)
+        use_in_polygraphy(flavour)
+        self._model = model
+        self._low: LowName = low
+        self._flavour = flavour
+        self._settings = settings
+        self._ranges = shape_ranges(model.inputs, settings, shapes)
+        self._writer = TypedWriter(model, LOW_TYPES[low])
+        self._folder = TypedFolder(workdir)
+        # A library that builds for absent GPUs times no kernels.
+        self._timing_cache = None if flavour.targets else workdir / TIMING_CACHE
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the libraries, the GPU, what is built for and how precisions are expressed."""
+        import polygraphy
+
+        return {
+            self.name: self._flavour.version,
+            "polygraphy": polygraphy.__version__,
+            "device": self._flavour.device or "none",
+            "compute_capability": self._target,
+            "typing": self._typing,
+        }
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return the candidates that cannot run low, each with the reason.
+
+        Weakly typed, TensorRT keeps such layers in FP32 itself.
+        """
+        if self._typing == "weak":
+            return {}
+        write = partial(self._writer.write, guard_islands=False)
+        refused = refused_low(self._flavour, self._model.table.names, write, self._folder)
+        return {**self._writer.not_low, **refused}
+
+    def build(self, plan: Plan) -> TensorRTEngine:
+        """Build the plan; this works without a GPU where the library does.
+
+        Raises BackendFailure where TensorRT cannot build it, or not in time.
+        """
+        if self._typing == "weak":
+            typed, source, marks = None, self._unmarked, self._marks(plan)
+        else:
+            typed = self._writer.write(plan, guard_islands=self._settings.guard_islands)
+            source, marks = self._folder.save(typed, "model.onnx"), None
+        recipe = Recipe(
+            settings=self._settings,
+            ranges=self._ranges,
+            marks=marks,
+            timing_cache=self._timing_cache,
+        )
+        return TensorRTEngine(
+            self._flavour,
+            build(self._flavour, source, recipe),
+            self._why_not(),
+            lambda layers: judge_layers(self._model, plan, typed, layers, LOW_TYPES[self._low]),
+            self._timing_cache,
+        )
+
+    @cached_property
+    def _unmarked(self) -> Path:
+        """The FP32 graph, its nodes named as the model's layers."""
+        typed = self._writer.write(
+            Plan.all_high(len(self._model.table.candidates)), guard_islands=False
+        )
+        return self._folder.save(typed, "unmarked.onnx")
+
+    def _marks(self, plan: Plan) -> Marks:
+        names = self._model.table.names
+        # With nothing low the flag is left off: layers that are no candidates could use it, too.
+        low = self._low if len(plan) < len(names) else None
+        return Marks(kept=tuple(names[index] for index in plan.indices), low=low)
+
+    def _why_not(self) -> str:
+        """Return why this machine cannot run what is built, "" where it can."""
+        if self._flavour.can_run and self._target != self._flavour.compute_capability:
+            return (
+                f"it is built for compute capability {self._target}, and "
+                f"{self._flavour.device} has {self._flavour.compute_capability}"
+            )
+        return self._flavour.why_not
+
+
+def _typing(flavour: Flavour, settings: EngineSettings, low: LowName) -> Literal["strong", "weak"]:
+    """Return how precisions are expressed. Raises RefusedError where the library cannot."""
+    library = f"{flavour.name} {flavour.version}"
+    strong = flavour.strong if settings.typing == "auto" else settings.typing == "strong"
+    if strong and not flavour.strong:
+        raise RefusedError(f"{library} cannot type strongly", "give --typing weak or auto")
+    if not strong and not flavour.weak:
+        raise RefusedError(f"{library} cannot mark layers", "give --typing strong or auto")
+    if not strong and not hasattr(flavour.module.BuilderFlag, low.upper()):
+        raise RefusedError(f"{library} does not know {low}", "give --low fp16")
+    return "strong" if strong else "weak"
+
+
+def _target(flavour: Flavour, settings: EngineSettings) -> str:
+    """Return the compute capability to build for.
+
+    Raises RefusedError where there is nothing to build for, UsageError for one that the library
+    cannot build for.
+    """
+    asked, library = settings.compute_capability, f"{flavour.name} {flavour.version}"
+    if asked is None:
+        here = flavour.compute_capability
+        if here is None or not flavour.can_run:
+            hint = "give --compute-capability, such as 8.6" if flavour.targets else ""
+            raise RefusedError(f"{library} cannot build for this machine: {flavour.why_not}", hint)
+        return here
+    if asked not in flavour.targets:
+        raise UsageError(
+            f"{library} cannot build for compute capability {asked}",
+            f"choose {', '.join(flavour.targets)}"
+            if flavour.targets
+            else "it builds for the GPU at hand only; leave --compute-capability out",
+        )
+    return asked

@@ -1,0 +1,201 @@
+"""One build: from an ONNX file to engine bytes, through Polygraphy's loaders.
+
+One path for all libraries; what a library has decides the flags.
+"""
+
+import glob
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.log import LAYERS, Message, collected
+from precision_bisect.backends.tensorrt.messages import first_error, notes
+from precision_bisect.backends.tensorrt.profiles import ShapeRange
+from precision_bisect.backends.tensorrt.watch import BuildWatch
+from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.errors import RefusedError
+from precision_bisect.layer_table import LayerName
+from precision_bisect.options import LowName
+from precision_bisect.protocols import BackendFailure
+from precision_bisect.trial import Outcome, TrialStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What weak typing asks for: the nodes kept in FP32, and the type that all others may take.
+
+    `low` is None where nothing may be low.
+    """
+
+    kept: tuple[LayerName, ...]
+    low: LowName | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to build, beside the graph itself.
+
+    `marks` is None for a typed graph. `ranges` are the shapes of dynamic inputs. `timing_cache`
+    is the file that all builds of a run share, None where the library measures nothing.
+    """
+
+    settings: EngineSettings
+    ranges: Mapping[str, ShapeRange]
+    marks: Marks | None = None
+    timing_cache: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A built engine: its bytes, and what the build said of it.
+
+    `layers` is the builder's own description of the engine layer by layer, "" where the library
+    gives none; `notes` are its remarks; `seconds` is how long parsing and building took.
+    """
+
+    engine: bytes
+    layers: str
+    notes: tuple[str, ...]
+    seconds: float
+
+
+def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
+    """Build the ONNX file `source`.
+
+    Raises BackendFailure: build_failed with TensorRT's own first error, timed_out after the
+    settings' limit. KeyboardInterrupt comes through. Raises RefusedError for a model whose inputs
+    give shapes by their values, and where Polygraphy uses another library in this process.
+    """
+    start = time.perf_counter()
+    limit_s = recipe.settings.build_timeout_s
+    with collected(flavour) as messages, BuildWatch(limit_s) as watch:
+        from polygraphy.exception import PolygraphyException
+
+        try:
+            engine = bytes(_loader(flavour, source, recipe, watch)())
+        except PolygraphyException as error:
+            if watch.expired:
+                raise _timed_out(limit_s) from error
+            raise _build_failed(messages, error) from error
+        if watch.expired:
+            raise _timed_out(limit_s)
+    return Built(
+        engine=engine,
+        layers=next((m.text for m in messages if m.text.startswith(LAYERS)), ""),
+        notes=notes(messages),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _build_failed(messages: list[Message], error: Exception) -> BackendFailure:
+    """Return the failure that says what TensorRT said, or else Polygraphy."""
+    text = first_error(messages) or " ".join(str(error).split())
+    return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=text))
+
+
+def _timed_out(limit_s: float | None) -> BackendFailure:
+    return BackendFailure(
+        Outcome(status=TrialStatus.TIMED_OUT, message=f"the build took longer than {limit_s:g} s")
+    )
+
+
+def _loader(
+    flavour: Flavour, source: Path, recipe: Recipe, watch: BuildWatch
+) -> Callable[[], Any]:
+    from polygraphy.backend.trt import (
+        EngineBytesFromNetwork,
+        NetworkFromOnnxPath,
+        PostprocessNetwork,
+    )
+
+    flags = flavour.module.NetworkDefinitionCreationFlag
+    parsed = NetworkFromOnnxPath(
+        str(source),
+        strongly_typed=recipe.marks is None and hasattr(flags, "STRONGLY_TYPED"),
+    )
+    cache = recipe.timing_cache
+    loader: Callable[[], Any] = EngineBytesFromNetwork(
+        PostprocessNetwork(parsed, partial(_prepare, flavour, recipe.marks), "precision-bisect"),
+        config=config_loader(flavour, recipe, watch.monitor(flavour.module)),
+        save_timing_cache=str(cache) if cache else None,
+    )
+    return loader
+
+
+def _prepare(flavour: Flavour, marks: Marks | None, network: Any) -> None:
+    """Refuse what no profile can serve, and mark the kept layers."""
+    for index in range(network.num_inputs):
+        tensor = network.get_input(index)
+        if tensor.is_shape_tensor:
+            raise RefusedError(
+                f"input {tensor.name!r} gives a shape by its values, of which TensorRT would "
+                "need the range",
+                "make it a constant of the model",
+            )
+    if marks is not None:
+        mark_high(to_mark(layers_of(network), marks.kept, flavour.module), flavour.module)
+
+
+def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Callable[..., Any]:
+    """Return a callable that makes the builder's configuration from builder and network.
+
+    TF32 is on by default in TensorRT; here it is on only where the settings ask for it.
+    """
+    from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
+    from polygraphy.backend.trt import CreateConfig
+
+    settings, marks = recipe.settings, recipe.marks
+    common = _common(flavour, recipe, monitor)
+    if not flavour.targets:
+        low = marks.low if marks else None
+        config: Callable[..., Any] = CreateConfig(
+            tf32=settings.tf32,
+            fp16=low == "fp16",
+            bf16=low == "bf16",
+            precision_constraints="obey" if marks else None,
+            **common,
+        )
+        return config
+    target = settings.compute_capability
+    create = CreateConfigRTX(
+        use_gpu=target is None,
+        compute_capabilities=[tuple(map(int, target.split(".")))] if target else None,
+        **common,
+    )
+
+    def with_tf32(builder: Any, network: Any) -> Any:
+        config = create(builder, network)
+        if not settings.tf32:
+            config.clear_flag(flavour.module.BuilderFlag.TF32)
+        return config
+
+    return with_tf32
+
+
+def _common(flavour: Flavour, recipe: Recipe, monitor: Any) -> dict[str, Any]:
+    """Return the arguments that both of Polygraphy's configurations take."""
+    from polygraphy.backend.trt import Profile
+
+    trt, settings = flavour.module, recipe.settings
+    profile = Profile()
+    for name, shapes in recipe.ranges.items():
+        # Polygraphy takes the names for patterns.
+        profile.add(glob.escape(name), shapes.least, shapes.best, shapes.most)
+    arguments: dict[str, Any] = {
+        "profiles": [profile],
+        # Names alone would not tell what was computed at which precision.
+        "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
+        "builder_optimization_level": settings.optimization_level,
+        "progress_monitor": monitor,
+        "load_timing_cache": str(recipe.timing_cache) if recipe.timing_cache else None,
+    }
+    if settings.workspace_mib is not None:
+        arguments["memory_pool_limits"] = {
+            trt.MemoryPoolType.WORKSPACE: settings.workspace_mib * 2**20
+        }
+    return arguments

@@ -1,0 +1,160 @@
+"""A built TensorRT engine: loaded only when it is run, timed or looked into."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+
+from precision_bisect.atomic import whole
+from precision_bisect.backends.tensorrt.build import Built
+from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
+from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.log import collected
+from precision_bisect.backends.tensorrt.messages import first_error
+from precision_bisect.backends.timing import measure
+from precision_bisect.errors import RefusedError, printable
+from precision_bisect.evidence import Evidence, Latency, LayerHonour
+from precision_bisect.inspection.engine_json import parse_json
+from precision_bisect.inspection.engine_layers import EngineLayer
+from precision_bisect.inspection.verbose_text import parse_layers
+from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.runfolder import ENGINE, TIMING_CACHE
+from precision_bisect.trial import Outcome, TrialStatus
+
+Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]
+"""Tells from the layers of an engine which kept layers were honoured."""
+
+
+class _LaunchError(Exception):
+    """TensorRT did not start an inference; its messages say why."""
+
+
+class TensorRTEngine:
+    """One plan as an engine, and beside it the timing cache that its build left, if any.
+
+    `why_not` says why this machine cannot run it, "" where it can; it can be judged and saved all
+    the same.
+    """
+
+    def __init__(
+        self, flavour: Flavour, built: Built, why_not: str, judge: Judge, timing_cache: Path | None
+    ) -> None:
+        self._flavour = flavour
+        self._built = built
+        self._why_not = why_not
+        self._judge = judge
+        self._timing_cache = timing_cache
+        self._runner: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            # Deactivating frees everything but these.
+            for buffer in runner.output_allocator.buffers.values():
+                buffer.free()
+            runner.deactivate()
+
+    def run(self, feed: Sample) -> Sample:
+        """Return the outputs, by name, for one feed.
+
+        Raises BackendFailure where the run fails, RefusedError where this machine cannot run it.
+        """
+        with self._running() as runner:
+            outputs = runner.infer(_as_bound(runner, feed))
+            # The runner uses its buffers again.
+            return {name: np.array(array) for name, array in outputs.items()}
+
+    def time(self, feed: Sample) -> Latency:
+        """Measure one inference from its launch to its end, inputs and outputs on the device.
+
+        Raises BackendFailure where the run fails, RefusedError where this machine cannot run it.
+        """
+        with self._running() as runner, ExitStack() as held:
+            from polygraphy.cuda import DeviceArray
+
+            on_device = {
+                name: held.enter_context(DeviceArray(array.shape, array.dtype)).copy_from(array)
+                for name, array in _as_bound(runner, feed).items()
+            }
+            # This sets shapes and addresses, which stay for the launches below.
+            runner.infer(on_device, check_inputs=False, copy_outputs_to_host=False)
+
+            def launch() -> None:
+                if not runner.context.execute_async_v3(runner.stream.ptr):
+                    raise _LaunchError("TensorRT did not launch the engine")
+                runner.stream.synchronize()
+
+            return measure(launch)
+
+    def evidence(self) -> Evidence:
+        """Return which kept layers were honoured, and the builder's remarks.
+
+        Raises BackendFailure where the engine cannot be loaded.
+        """
+        return Evidence(honours=tuple(self._judge(self._layers())), notes=self._built.notes)
+
+    def save(self, folder: Path) -> None:
+        """Write the engine and the timing cache: complete under their names, or the old ones stay.
+
+        Raises OSError.
+        """
+        with whole(folder / ENGINE) as stream:
+            stream.write(self._built.engine)
+        if self._timing_cache is not None and self._timing_cache.exists():
+            with whole(folder / TIMING_CACHE) as stream:
+                stream.write(self._timing_cache.read_bytes())
+
+    def _layers(self) -> Sequence[EngineLayer]:
+        """Return the engine's layers: as the builder described them, else from the inspector."""
+        described = parse_layers(self._built.layers) if self._built.layers else ()
+        if described or self._why_not:
+            return described
+        with self._running() as runner:
+            inspector = runner.engine.create_engine_inspector()
+            layout = self._flavour.module.LayerInformationFormat.JSON
+            return parse_json(inspector.get_engine_information(layout))
+
+    @contextmanager
+    def _running(self) -> Iterator[Any]:
+        """Yield the active runner; what fails in the block is an outcome of the trial."""
+        if self._why_not:
+            raise RefusedError(f"the engine cannot run here: {self._why_not}")
+        with collected(self._flavour) as messages:
+            from polygraphy.exception import PolygraphyException
+
+            try:
+                if self._runner is None:
+                    self._runner = _activated(self._built.engine)
+                yield self._runner
+            except (PolygraphyException, _LaunchError) as error:
+                raise _run_failed(first_error(messages) or str(error)) from error
+
+
+def _activated(engine: bytes) -> Any:
+    """Return a runner that holds the engine on the device."""
+    from polygraphy.backend.trt import EngineFromBytes, TrtRunner
+
+    load_cuda_runtime()
+    runner = TrtRunner(EngineFromBytes(engine))
+    runner.activate()
+    return runner
+
+
+def _as_bound(runner: Any, feed: Sample) -> Sample:
+    """Return the feed in the types that the engine takes: TensorRT narrows int64 and float64."""
+    from polygraphy.datatype import DataType
+
+    return {
+        name: np.asarray(feed[name], dtype=DataType.to_dtype(dtype, "numpy"), order="C")
+        for name, (dtype, _) in runner.get_input_metadata(use_numpy_dtypes=False).items()
+    }
+
+
+def _run_failed(text: str) -> BackendFailure:
+    message = printable(" ".join(text.split()))
+    return BackendFailure(Outcome(status=TrialStatus.RUN_FAILED, message=message))

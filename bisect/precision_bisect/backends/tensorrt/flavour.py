@@ -1,0 +1,150 @@
+"""Which TensorRT libraries are installed, and what they can do.
+
+Everything is decided by what a library has, never by its version: TensorRT 8.6 to 10.x mark
+precisions on layers (weak typing), 10.x, 11.x and TensorRT-RTX take them from the graph (strong
+typing), and only TensorRT-RTX builds for a GPU that is not there.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal, TypeAlias, get_args
+
+from precision_bisect.errors import PluginError, RefusedError
+from precision_bisect.gpu import GpuDevice, devices
+
+FlavourName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
+NAMES: tuple[FlavourName, ...] = get_args(FlavourName)
+_MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+_EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavour:
+    """One installed TensorRT library.
+
+    `weak`: layers can be marked with a precision; `strong`: precisions can come from the graph.
+    `targets` are the compute capabilities that it can build for without such a GPU at hand, empty
+    where it builds only for the GPU of this machine. `device` and `compute_capability` are those
+    of the first GPU, None without one. `why_not` says in one sentence why engines cannot run
+    here and what to do; it is empty where `can_run`.
+    """
+
+    name: FlavourName
+    module: ModuleType
+    version: str
+    weak: bool
+    strong: bool
+    targets: tuple[str, ...]
+    device: str | None
+    compute_capability: str | None
+    why_not: str
+
+    @property
+    def can_run(self) -> bool:
+        """Whether this machine's GPU can run the engines that it builds."""
+        return not self.why_not
+
+
+def load_flavour(name: FlavourName) -> Flavour:
+    """Import one library and look at what it can do; Polygraphy is left alone.
+
+    Raises PluginError where it is not installed or does not load.
+    """
+    module = _import(name)
+    gpus = devices()
+    gpu = gpus[0] if gpus else None
+    weak = hasattr(module.ILayer, "precision") and hasattr(module.BuilderFlag, "FP16")
+    strong_flag = hasattr(module.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+    targets = _targets(module)
+    return Flavour(
+        name=name,
+        module=module,
+        version=module.__version__,
+        weak=weak,
+        strong=strong_flag or not weak,
+        targets=targets,
+        device=gpu.name if gpu else None,
+        compute_capability=gpu.compute_capability if gpu else None,
+        why_not=_why_not(f"{name} {module.__version__}", gpu, targets),
+    )
+
+
+def installed() -> list[Flavour]:
+    """Return the libraries that are installed and load, TensorRT before TensorRT-RTX."""
+    found = []
+    for name in NAMES:
+        with suppress(PluginError):
+            found.append(load_flavour(name))
+    return found
+
+
+def use_in_polygraphy(flavour: Flavour) -> None:
+    """Make Polygraphy use this library for the rest of the process.
+
+    Polygraphy picks one library as its TensorRT modules are imported, by `USE_TENSORRT_RTX` of
+    `polygraphy.config`. Raises RefusedError where they are loaded with the other library already.
+    """
+    from polygraphy import config
+    from polygraphy.mod.trt_importer import lazy_import_trt
+
+    rtx = flavour.name == "tensorrt-rtx"
+    if bool(config.USE_TENSORRT_RTX) is rtx:
+        return
+    if "polygraphy.backend.trt" in sys.modules:
+        raise RefusedError(
+            f"Polygraphy uses the other TensorRT library in this process, so {flavour.name} "
+            "cannot be used, too",
+            "start another process for it",
+        )
+    config.USE_TENSORRT_RTX = rtx
+    # What Polygraphy's comparators import holds a lazy reference to the library chosen so far.
+    for user in _polygraphy_modules():
+        if "trt" in vars(user):
+            setattr(user, "trt", lazy_import_trt())  # noqa: B010 - a module's global
+
+
+def _polygraphy_modules() -> Sequence[ModuleType]:
+    return [module for name, module in sys.modules.items() if name.startswith("polygraphy.")]
+
+
+def _import(name: FlavourName) -> ModuleType:
+    hint = f"pip install 'precision-bisect[{_EXTRAS[name]}]'"
+    try:
+        module = importlib.import_module(_MODULES[name])
+    except ModuleNotFoundError as error:
+        if error.name != _MODULES[name]:
+            raise PluginError(f"{name} does not load: {error}", hint) from error
+        raise PluginError(f"{name} is not installed", hint) from error
+    except (ImportError, OSError) as error:  # a library that it needs is missing or broken
+        raise PluginError(f"{name} does not load: {error}", hint) from error
+    if module.__file__ is None:
+        # Any folder of that name beside the user's files can be imported, as a namespace.
+        raise PluginError(f"{name} is not installed", hint)
+    return module
+
+
+def _targets(module: ModuleType) -> tuple[str, ...]:
+    """Return the compute capabilities, as "8.6", of the library's enumeration of them."""
+    if not hasattr(module, "ComputeCapability"):
+        return ()
+    numbers = [
+        name.removeprefix("SM")
+        for name in module.ComputeCapability.__members__
+        if name.startswith("SM")
+    ]
+    return tuple(f"{number[:-1]}.{number[-1]}" for number in numbers)
+
+
+def _why_not(library: str, gpu: GpuDevice | None, targets: Sequence[str]) -> str:
+    if gpu is None:
+        return "no GPU that CUDA can use was found; install NVIDIA's driver or use another machine"
+    if targets and gpu.compute_capability not in targets:
+        return (
+            f"{library} serves compute capabilities {', '.join(targets)}, and {gpu.name} has "
+            f"{gpu.compute_capability}; use TensorRT or ONNX Runtime on this GPU"
+        )
+    return ""

@@ -1,0 +1,114 @@
+"""Dynamic shapes: from flags and samples to the one optimisation profile of a build."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.errors import UsageError
+from precision_bisect.model.spec import TensorSpec
+
+SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeRange:
+    """The shapes that an engine takes for one input, and the one that it is tuned for."""
+
+    least: tuple[int, ...]
+    best: tuple[int, ...]
+    most: tuple[int, ...]
+
+    def holds(self, shape: tuple[int, ...]) -> bool:
+        """Whether the engine takes an input of this shape."""
+        return len(shape) == len(self.least) and all(
+            low <= size <= high
+            for low, size, high in zip(self.least, shape, self.most, strict=True)
+        )
+
+
+def shape_ranges(
+    inputs: Sequence[TensorSpec], settings: EngineSettings, samples: SampleShapes
+) -> dict[str, ShapeRange]:
+    """Return the range of each dynamic input: as the settings say, else as the samples need.
+
+    Several sample shapes span the range, and the engine is tuned for the largest. Raises
+    UsageError for settings that name no input, contradict the model or leave out a sample, and
+    for an input of which neither settings nor samples say anything.
+    """
+    specs = {spec.name: spec for spec in inputs}
+    for name in (*settings.min_shapes, *settings.opt_shapes, *settings.max_shapes):
+        if name not in specs:
+            raise UsageError(
+                f"--opt-shapes names {name!r}, which is no input",
+                f"the model's inputs are {', '.join(specs)}",
+            )
+        if name not in settings.opt_shapes:
+            raise UsageError(f"--min-shapes or --max-shapes gives {name!r}, but not --opt-shapes")
+    ranges = {}
+    for name, spec in specs.items():
+        if name in settings.opt_shapes:
+            ranges[name] = _given(spec, settings, samples.get(name, ()))
+        elif not _is_static(spec):
+            ranges[name] = _spanned(name, samples.get(name, ()))
+    return ranges
+
+
+def _is_static(spec: TensorSpec) -> bool:
+    return spec.shape is not None and all(isinstance(size, int) for size in spec.shape)
+
+
+def _given(
+    spec: TensorSpec, settings: EngineSettings, samples: Sequence[tuple[int, ...]]
+) -> ShapeRange:
+    best = settings.opt_shapes[spec.name]
+    found = ShapeRange(
+        least=settings.min_shapes.get(spec.name, best),
+        best=best,
+        most=settings.max_shapes.get(spec.name, best),
+    )
+    if not (found.holds(found.least) and found.holds(best) and found.holds(found.most)):
+        raise UsageError(
+            f"the shapes of {spec.name!r} are out of order: "
+            f"{_text(found.least)} to {_text(best)} to {_text(found.most)}",
+            "each size must not shrink from --min-shapes over --opt-shapes to --max-shapes",
+        )
+    for shape in (found.least, best, found.most):
+        if not _fits(shape, spec):
+            raise UsageError(
+                f"{_text(shape)} is no shape of {spec.name!r}, which the model gives as "
+                f"{_text(spec.shape or ())}",
+                "only dynamic sizes can be chosen",
+            )
+    for shape in samples:
+        if not found.holds(shape):
+            raise UsageError(
+                f"a sample of {spec.name!r} has shape {_text(shape)}, outside "
+                f"{_text(found.least)} to {_text(found.most)}",
+                "widen --min-shapes and --max-shapes, or give other inputs",
+            )
+    return found
+
+
+def _spanned(name: str, samples: Sequence[tuple[int, ...]]) -> ShapeRange:
+    if not samples or len({len(shape) for shape in samples}) > 1:
+        raise UsageError(
+            f"input {name!r} has dynamic sizes, and nothing says which to build for",
+            f"give --opt-shapes {name}:1x3x224x224, or as its sizes are",
+        )
+    least = tuple(min(sizes) for sizes in zip(*samples, strict=True))
+    most = tuple(max(sizes) for sizes in zip(*samples, strict=True))
+    return ShapeRange(least=least, best=most, most=most)
+
+
+def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
+    if spec.shape is None:
+        return True
+    return len(shape) == len(spec.shape) and all(
+        not isinstance(asked, int) or asked == size
+        for size, asked in zip(shape, spec.shape, strict=True)
+    )
+
+
+def _text(shape: Sequence[int | str | None]) -> str:
+    return "x".join("?" if size is None else str(size) for size in shape) or "scalar"

@@ -1,0 +1,79 @@
+"""Ending a build early: at its deadline, by Ctrl-C, or by SIGTERM where it is handled.
+
+A build is one call into C++. Python would raise KeyboardInterrupt in whatever callback of the
+build comes next, where the bindings print and swallow it. So the interrupt is noted, the build
+cancelled by its progress monitor, and the interrupt raised once the build has returned.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any, Self, TypeAlias
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+
+
+class BuildWatch:
+    """A context round one build. `limit_s` is in seconds, None for no limit.
+
+    A library without progress monitors (TensorRT 8.6) finishes its build first; so does a single
+    step of any library.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._deadline = None if limit_s is None else time.monotonic() + limit_s
+        self._interrupted: int | None = None
+        self._outer: dict[int, _Handler] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                outer = signal.getsignal(number)
+                if callable(outer):
+                    self._outer[number] = outer
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, outer in self._outer.items():
+            signal.signal(number, outer)
+        if self._interrupted is not None:
+            self._outer[self._interrupted](self._interrupted, None)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+    def monitor(self, module: ModuleType) -> Any:
+        """Return a progress monitor that cancels the build, None where the library has none."""
+        if not hasattr(module, "IProgressMonitor"):
+            return None
+        go_on = self._go_on
+
+        class Monitor(module.IProgressMonitor):  # type: ignore[name-defined,misc]
+            """Answers after every step whether to go on; remembers nothing else."""
+
+            def __init__(self) -> None:
+                module.IProgressMonitor.__init__(self)
+
+            def phase_start(self, phase: str, parent: str | None, steps: int) -> None:
+                """Note nothing."""
+
+            def phase_finish(self, phase: str) -> None:
+                """Note nothing."""
+
+            def step_complete(self, phase: str, step: int) -> bool:
+                """Return whether to go on."""
+                return go_on()
+
+        return Monitor()
+
+    def _go_on(self) -> bool:
+        return self._interrupted is None and not self.expired
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._interrupted = number

@@ -1,0 +1,52 @@
+"""How engines are built: what a TensorRT or ONNX Runtime user would pass to their own tool."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from precision_bisect.errors import UsageError
+
+TypingName: TypeAlias = Literal["auto", "strong", "weak"]
+TYPINGS: tuple[TypingName, ...] = get_args(TypingName)
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Settings of every engine of a run.
+
+    `typing`: write the precision into the graph (strong), or mark layers (weak, TensorRT 8.6 to
+    10.x); auto takes strong where the library can. `guard_islands`: add zero to the FP32 input of
+    a kept MatMul, Gemm or Conv that stands alone, so that builders do not turn it back into half.
+    `compute_capability`: as "8.6", to build for another GPU than the one at hand. `workspace_mib`
+    in MiB; `optimization_level` 0 to 5; None leaves the library's default. The three shapes are
+    the dynamic-shape profile, as in trtexec. `build_timeout_s`: seconds after which a build counts
+    as timed out. Raises UsageError for values that cannot work.
+    """
+
+    typing: TypingName = "auto"
+    guard_islands: bool = True
+    tf32: bool = False
+    compute_capability: str | None = None
+    workspace_mib: int | None = None
+    optimization_level: int | None = None
+    min_shapes: Shapes = field(default_factory=dict)
+    opt_shapes: Shapes = field(default_factory=dict)
+    max_shapes: Shapes = field(default_factory=dict)
+    build_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.typing not in TYPINGS:
+            raise UsageError(f"--typing cannot be {self.typing!r}", f"choose {', '.join(TYPINGS)}")
+        level = self.optimization_level
+        if level is not None and not 0 <= level <= 5:
+            raise UsageError(f"--builder-optimization-level {level} is not within 0 to 5")
+        if self.workspace_mib is not None and self.workspace_mib < 1:
+            raise UsageError(f"--workspace {self.workspace_mib} is below 1 MiB")
+        if self.build_timeout_s is not None and not self.build_timeout_s > 0:
+            raise UsageError(f"--build-timeout {self.build_timeout_s} is not above zero")
+        if (self.min_shapes or self.max_shapes) and not self.opt_shapes:
+            raise UsageError(
+                "--min-shapes and --max-shapes need --opt-shapes", "give all three, as to trtexec"
+            )

@@ -1,0 +1,33 @@
+"""Evidence as JSON text, for one column of the ledger."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour
+
+
+def to_text(evidence: Evidence) -> str:
+    """Return the evidence as JSON; fields that hold nothing are left out."""
+    return json.dumps({key: value for key, value in asdict(evidence).items() if value})
+
+
+def from_text(text: str) -> Evidence:
+    """Return the evidence that `to_text` wrote. Raises ValueError for other text."""
+    fields: dict[str, Any] = json.loads(text)
+    try:
+        latency = fields.get("latency")
+        return Evidence(
+            latency=Latency(**latency) if latency else None,
+            honours=tuple(
+                LayerHonour(
+                    layer=entry["layer"],
+                    honour=Honour(entry["honour"]),
+                    evidence=entry["evidence"],
+                )
+                for entry in fields.get("honours", ())
+            ),
+            notes=tuple(fields.get("notes", ())),
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"evidence {text[:60]!r}") from error

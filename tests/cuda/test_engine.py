@@ -1,0 +1,130 @@
+"""A session as an engine: what it computes, how long it takes, what its kernels tell."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import load_text, normal
+from precision_bisect.backends.cuda.building import TypedSessions
+from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.kernels import Kernel, Trace
+from precision_bisect.backends.cuda.opening import Opener
+from precision_bisect.backends.timing import LEAST_RUNS
+from precision_bisect.evidence import Honour
+from precision_bisect.layer_table import LayerName
+from precision_bisect.model.load import Model
+from precision_bisect.ort import CPU
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import BackendFailure
+from precision_bisect.trial import TrialStatus
+
+GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = {1},
+  float half = {0.5}> {
+  [div] d = Div(x, r)
+  [erf] e = Erf(d)
+  [add] a = Add(e, one)
+  [mul] m = Mul(x, a)
+  [out] h = Mul(m, half)
+  [act] y = Sigmoid(h) }"""
+"""Five layers that ONNX Runtime fuses into one, called Gelu, and one that it leaves alone."""
+
+
+def engine(model: Model, folder: Path) -> SessionEngine:
+    """Return the all-high plan on the CPU provider."""
+    opener = Opener(providers=[CPU], profiles=folder / "profile")
+    sessions = TypedSessions(model, "fp16", opener, folder / "typed")
+    return SessionEngine(sessions.open(Plan.all_high(len(model.table.candidates))), "cpu")
+
+
+def test_outputs(tmp_path: Path) -> None:
+    """The outputs come by name and are the graph's."""
+    model = load_text(
+        "(float[4] x) => (float[4] y, float[4] z) { y = Neg(x) z = Abs(y) }", tmp_path
+    )
+    x = normal(4)
+    with engine(model, tmp_path) as built:
+        outputs = built.run({"x": x})
+    assert ["y", "z"] == list(outputs)
+    np.testing.assert_array_equal(-x, outputs["y"])
+    np.testing.assert_array_equal(np.abs(x), outputs["z"])
+
+
+def test_evidence(tmp_path: Path) -> None:
+    """A layer is honoured when its own kernel ran in FP32; a fused one cannot be observed."""
+    model = load_text(GELU, tmp_path)
+    with engine(model, tmp_path) as built:
+        assert () == built.evidence().honours
+        built.run({"x": normal(2, 8)})
+        honours = {entry.layer: entry for entry in built.evidence().honours}
+    assert (Honour.HONOURED, "ran as Sigmoid on float") == (
+        honours["act"].honour,
+        honours["act"].evidence,
+    )
+    assert {Honour.NOT_OBSERVABLE} == {honours[name].honour for name in ("div", "erf", "out")}
+
+
+def test_profile_is_removed(tmp_path: Path) -> None:
+    """The record of the first run is read and removed, and later runs are not recorded."""
+    model = load_text(GELU, tmp_path)
+    with engine(model, tmp_path) as built:
+        built.run({"x": normal(2, 8)})
+        built.run({"x": normal(2, 8)})
+    assert [] == list(tmp_path.glob("profile*"))
+
+
+def test_failed_run(tmp_path: Path) -> None:
+    """A run that fails is an outcome in ONNX Runtime's words, on one line."""
+    model = load_text(GELU, tmp_path)
+    with engine(model, tmp_path) as built, pytest.raises(BackendFailure) as caught:
+        built.run({"x": normal(3, 8)})
+    outcome = caught.value.outcome
+    assert TrialStatus.RUN_FAILED == outcome.status
+    assert outcome.message.startswith("Got invalid dimensions for input: x")
+
+
+def test_latency(tmp_path: Path) -> None:
+    """The latency is a median over enough runs, with its spread, in milliseconds."""
+    model = load_text(GELU, tmp_path)
+    with engine(model, tmp_path) as built:
+        latency = built.time({"x": normal(2, 8)})
+    assert latency is not None
+    assert latency.runs > LEAST_RUNS
+    assert 0 < latency.median_ms < 100
+    assert latency.spread_ms >= 0
+
+
+def kernel(name: str, *types: str, provider: str = "CUDAExecutionProvider") -> Kernel:
+    """Return a kernel that ran on these types."""
+    return Kernel(name=name, op_type="Op", provider=provider, types=frozenset(types))
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        ([kernel("/a/Mul", "float")], Honour.HONOURED),
+        ([kernel("/a/Mul/MatMulScaleFusion/", "float")], Honour.HONOURED),
+        ([kernel("/a/Mul", "float16")], Honour.DEMOTED),
+        ([kernel("/a/Mul", "bfloat16")], Honour.DEMOTED),
+        ([kernel("/a/Mul", "float", "float16")], Honour.NOT_OBSERVABLE),
+        ([kernel("/a/Mul/LayerNormFusion/", "float16")], Honour.NOT_OBSERVABLE),
+        ([kernel("/a/Mul/SkipFusion/", "float")], Honour.NOT_OBSERVABLE),
+        ([kernel("/a/Mul_1", "float")], Honour.NOT_OBSERVABLE),
+        ([], Honour.NOT_OBSERVABLE),
+    ],
+)
+def test_honour(kernels: list[Kernel], expected: Honour) -> None:
+    """Only what the types of a layer's own kernel show is claimed; the SkipFusion is a layer."""
+    trace = Trace(kernels, {"/a/Mul", "/a/Mul_1", "/a/Mul/SkipFusion/"})
+    assert expected == trace.honour(LayerName("/a/Mul")).honour
+
+
+def test_low_on_cpu() -> None:
+    """Of the low layers those are told that a kernel of the CPU provider computed."""
+    kernels = [
+        kernel("a", "float", provider=CPU),
+        kernel("b", "float16"),
+        kernel("c", provider=CPU),
+    ]
+    low = [LayerName(name) for name in "ab"]
+    assert ["a"] == Trace(kernels, {"a", "b", "c"}).on_cpu(low)

@@ -1,0 +1,124 @@
+"""What only a GPU can show: FP16 computed in FP16, and what becomes of mixed graphs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weights
+from precision_bisect.backends.cuda.backend import CudaBackend, why_not
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.evidence import Honour
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.options import LowName
+from precision_bisect.pinning import settle
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Backend
+
+TROUBLE = why_not()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(TROUBLE is not None, reason=str(TROUBLE))]
+
+BLOCK = """(float[4,16,64] x) => (float[4,16,64] y) {
+  [query] q = MatMul(x, wq)
+  [gate] g = Tanh(q)
+  [product] p = Mul(q, g)
+  [project] o = MatMul(p, wo)
+  [bias] b = Add(o, bo)
+  [residual] r = Add(b, x)
+  [norm] n = LayerNormalization<axis = -1>(r, gamma, beta)
+  [again] y = Add(n, r) }"""
+"""A block whose Adds and LayerNormalization ONNX Runtime likes to fuse, whatever their types."""
+
+
+def backend(model: Model, folder: Path, low: LowName = "fp16") -> CudaBackend:
+    """Return the backend with its default settings."""
+    return CudaBackend(model, low, EngineSettings(), folder)
+
+
+def block(folder: Path) -> Model:
+    """Save and load the block with seeded weights."""
+    shapes = {"wq": (64, 64), "wo": (64, 64), "bo": (64,), "gamma": (64,), "beta": (64,)}
+    weights = {name: normal(*shape, seed=i) / 8 for i, (name, shape) in enumerate(shapes.items())}
+    return load_model(save(with_weights(parse(BLOCK), weights), folder))
+
+
+def test_fp16_is_fp16(tmp_path: Path) -> None:
+    """300 * 300 is infinite low and 90000 high: the kernels compute what the types say."""
+    model = load_text(OVERFLOW, tmp_path)
+    feed = {"x": np.full(1, 300, np.float32)}
+    found = {}
+    for plan in (Plan.of(()), Plan.all_high(2)):
+        with backend(model, tmp_path).build(plan) as engine:
+            found[len(plan)] = float(engine.run(feed)["y"][0])
+    assert np.isinf(found[0])
+    assert 300.0 == pytest.approx(found[2], rel=1e-6)
+
+
+def test_layer_without_kernel_is_pinned(tmp_path: Path) -> None:
+    """A layer for which CUDA has no kernel lands on the CPU; it is found and told."""
+    text = "(float[4] x) => (float[4] y) { [tan] t = Tan(x) [sigmoid] y = Sigmoid(t) }"
+    stuck = backend(load_text(text, tmp_path), tmp_path).unbuildable()
+    assert ["tan"] == list(stuck)
+
+
+@pytest.mark.parametrize("low", ["fp16", "bf16"])
+def test_plans_of_a_block_run(tmp_path: Path, low: LowName) -> None:
+    """Whatever is kept of a block, it builds, and its outputs are close to FP32's.
+
+    Every seventh subset of the layers is tried.
+    """
+
+    def make(model: Model) -> Backend:
+        return backend(model, tmp_path, low)
+
+    model, cuda = settle(make, block(tmp_path), low)
+    count = len(model.table.candidates)
+    feed = {"x": normal(4, 16, 64, seed=9)}
+    with cuda.build(Plan.all_high(count)) as engine:
+        expected = engine.run(feed)["y"]
+    for mask in range(0, 2**count, 7):
+        with cuda.build(Plan.from_key(format(mask, "x"))) as engine:
+            error = np.abs(engine.run(feed)["y"] - expected).max()
+        assert error < (0.02 if low == "fp16" else 0.2), mask
+
+
+def test_kept_layer_is_honoured(tmp_path: Path) -> None:
+    """A kept layer between low ones is seen to run in FP32, from its own kernel's types."""
+    model = block(tmp_path)
+    with backend(model, tmp_path).build(keeping(model, "product")) as engine:
+        engine.run({"x": normal(4, 16, 64)})
+        (honour,) = engine.evidence().honours
+    assert (Honour.HONOURED, "ran as Mul on float") == (honour.honour, honour.evidence)
+
+
+def test_tf32_is_off(tmp_path: Path) -> None:
+    """A product of FP32 matrices has FP32's accuracy, ten bits more than TF32's."""
+    weight = normal(512, 512)
+    model = load_model(
+        save(
+            with_weights(
+                parse("(float[512,512] x) => (float[512,512] y) { y = MatMul(x, w) }"),
+                {"w": weight},
+            ),
+            tmp_path,
+        )
+    )
+    x = normal(512, 512, seed=1)
+    with backend(model, tmp_path).build(Plan.all_high(1)) as engine:
+        outputs = engine.run({"x": x})["y"]
+    exact = x.astype(np.float64) @ weight.astype(np.float64)
+    assert np.abs(outputs - exact).max() < 1e-3
+
+
+def test_latency_and_versions(tmp_path: Path) -> None:
+    """The latency is a plausible figure, and the versions name the device."""
+    model = block(tmp_path)
+    cuda = backend(model, tmp_path)
+    with cuda.build(Plan.of(())) as engine:
+        engine.run({"x": normal(4, 16, 64)})
+        latency = engine.time({"x": normal(4, 16, 64)})
+    assert latency is not None
+    assert 0.01 < latency.median_ms < 10
+    assert latency.spread_ms < latency.median_ms
+    assert ("CUDA", "off") == (cuda.versions()["provider"], cuda.versions()["tf32"])
+    assert "compute capability" in cuda.versions()["device"]

@@ -1,0 +1,276 @@
+"""The backend's own code on the real Python bindings of TensorRT 8.6 to 11.4.
+
+The bindings come from the package index; the libraries below them, which are large and need a GPU,
+are stubs. So classes, enumerations and flags are the real ones, and nothing can be built: what is
+shown is that no attribute is touched that a version does not have.
+"""
+
+import ast
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import precision_bisect.backends.tensorrt as package
+
+WHEELS = {
+    "8.6.1": "tensorrt-bindings==8.6.1",
+    "10.3.0": "tensorrt_cu12_bindings==10.3.0",
+    "10.16.1.11": "tensorrt_cu12_bindings==10.16.1.11",
+    "11.4.0.106": "tensorrt_cu13_bindings==11.4.0.106",
+}
+LIBRARIES = ("libnvinfer", "libnvinfer_plugin", "libnvonnxparser", "libnvparsers")
+SYMBOLS = (
+    *("createInferBuilder_INTERNAL", "createInferRefitter_INTERNAL"),
+    *("createInferRuntime_INTERNAL", "getBuilderPluginRegistry", "getPluginRegistry"),
+    *("createNvOnnxParser_INTERNAL", "createNvOnnxParserRefitter_INTERNAL"),
+    *("getNvOnnxParserVersion", "initLibNvInferPlugins"),
+    # TensorRT 8 only: UFF and Caffe parsers, in C++.
+    *("_ZN11nvuffparser15createUffParserEv", "_ZN14nvcaffeparser117createCaffeParserEv"),
+    "_ZN11nvuffparser8FieldMapC1EPKcPKvNS_9FieldTypeEi",
+    "_ZN14nvcaffeparser123shutdownProtobufLibraryEv",
+)
+
+MODULE = {"trt": "", "module": "", "flavour.module": "", "self._flavour.module": ""}
+OWNERS: dict[str, dict[str, str]] = {
+    "flavour.py": MODULE,
+    "log.py": MODULE,
+    "watch.py": MODULE,
+    "build.py": MODULE
+    | {"network": "INetworkDefinition", "tensor": "ITensor", "config": "IBuilderConfig"},
+    "weak.py": MODULE | {"network": "INetworkDefinition", "layer": "ILayer", "tensor": "ITensor"},
+    "parsing.py": MODULE | {"parser": "OnnxParser", "error": "ParserError"},
+    "engine.py": MODULE
+    | {
+        "runner.engine": "ICudaEngine",
+        "runner.context": "IExecutionContext",
+        "inspector": "EngineInspector",
+    },
+}
+"""For each file that touches TensorRT: what its variables stand for, "" for the module itself."""
+
+PROBE = """
+import json, sys
+from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loader
+from precision_bisect.backends.tensorrt.flavour import load_flavour
+from precision_bisect.backends.tensorrt.log import collected
+from precision_bisect.backends.tensorrt.watch import BuildWatch
+from precision_bisect.backends.tensorrt.weak import to_mark
+from precision_bisect.engine_settings import EngineSettings
+
+flavour = load_flavour("tensorrt")
+trt = flavour.module
+with collected(flavour) as messages:
+    from polygraphy.backend.trt import get_trt_logger
+
+    get_trt_logger().log(trt.ILogger.ERROR, "an error")
+    get_trt_logger().log(trt.ILogger.VERBOSE, "not kept")
+    monitor = BuildWatch(None).monitor(trt)
+    settings = EngineSettings(workspace_mib=64, optimization_level=2)
+    marks = Marks(kept=(), low="fp16") if flavour.weak else None
+    config = config_loader(flavour, Recipe(settings=settings, ranges={}, marks=marks), monitor)
+
+
+def missing(path):
+    owner = trt
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return True
+        owner = getattr(owner, name)
+    return False
+
+
+print(json.dumps({
+    "version": flavour.version,
+    "typing": [flavour.weak, flavour.strong],
+    "targets": flavour.targets,
+    "messages": [[message.severity, message.text] for message in messages],
+    "monitors": monitor is not None and monitor.step_complete("phase", 0),
+    "marked": to_mark({}, ["any"], trt),
+    "config": [config.fp16, config.bf16, config.tf32, config.precision_constraints],
+    "missing": {
+        file: list(filter(missing, paths)) for file, paths in json.load(sys.stdin).items()
+    },
+}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bindings:
+    """One version of the bindings, ready to be imported as `tensorrt` in another process."""
+
+    version: str
+    path: Path
+    libraries: Path
+
+    def probe(self, surface: dict[str, list[str]]) -> dict[str, Any]:
+        """Run the probe on this version and return what it found."""
+        ran = subprocess.run(
+            [sys.executable, "-c", PROBE],
+            input=json.dumps(surface),
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(self.path), os.environ.get("PYTHONPATH", "")]),
+                "LD_LIBRARY_PATH": str(self.libraries),
+                "POLYGRAPHY_USE_TENSORRT_RTX": "0",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (0, "") == (ran.returncode, ran.stderr)
+        found: dict[str, Any] = json.loads(ran.stdout)
+        return found
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip the test; in CI, where everything must be there, fail it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile libraries that have TensorRT's names and entry points, and do nothing."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("the bindings are those for Linux on x86-64")
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        unavailable("gcc is not installed")
+    root = tmp_path_factory.mktemp("stubs")
+    source = root / "stub.c"
+    source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in SYMBOLS))
+    for major in {version.partition(".")[0] for version in WHEELS}:
+        (root / major).mkdir()
+        for library in LIBRARIES:
+            name = f"{library}.so.{major}"
+            command = [compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o"]
+            subprocess.run([*command, str(root / major / name), str(source)], check=True)
+    return root
+
+
+@pytest.fixture(params=WHEELS, scope="session")
+def bindings(
+    request: pytest.FixtureRequest, stubs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Bindings:
+    """Fetch one version of the bindings, once for all test runs, and unpack it."""
+    version: str = request.param
+    if version.startswith("8.") and sys.version_info >= (3, 12):
+        pytest.skip("TensorRT 8.6 has bindings up to Python 3.11 only")
+    wheel = wheel_of(version, request.config.cache.mkdir("tensorrt-bindings"))
+    root = tmp_path_factory.mktemp("bindings")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(root)
+    (root / "tensorrt").mkdir()
+    (root / "tensorrt" / "__init__.py").write_text(
+        "from tensorrt_bindings import *\nfrom tensorrt_bindings import __version__\n"
+    )
+    major = version.partition(".")[0]
+    return Bindings(version=version, path=root, libraries=stubs / major)
+
+
+def wheel_of(version: str, cache: Path) -> Path:
+    """Return the wheel of the bindings, about 1 MB, downloaded where it is not there yet."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    pattern = f"*-{version}-{tag}-*.whl"
+    if not list(cache.glob(pattern)):
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        ran = subprocess.run(
+            [*command, "--quiet", "--dest", str(cache), WHEELS[version]],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode != 0:
+            last = (ran.stderr.strip().splitlines() or ["pip failed"])[-1]
+            unavailable(f"{WHEELS[version]} cannot be downloaded: {last}")
+    return next(cache.glob(pattern))
+
+
+def touched(file: Path) -> Iterator[str]:
+    """Yield the attributes of TensorRT that the file takes for granted, as dotted paths."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    asked = {
+        str(ast.literal_eval(call.args[1]))
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "hasattr"
+        and isinstance(call.args[1], ast.Constant)
+    }
+    for node in ast.walk(tree):
+        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        for variable, owner in OWNERS[file.name].items():
+            if not text.startswith(f"{variable}."):
+                continue
+            names = text.removeprefix(f"{variable}.").split(".")
+            # Of an object only its own attributes are known, of the module those of its classes.
+            path = [owner, names[0]] if owner else names[:2]
+            if names[0] not in asked and "(" not in text:
+                yield ".".join(path)
+
+
+def surface(*files: str) -> dict[str, list[str]]:
+    """Return what each of the files touches."""
+    root = Path(package.__file__).parent
+    return {file: sorted(set(touched(root / file))) for file in files}
+
+
+def test_the_surface_is_what_the_code_touches() -> None:
+    """The attributes that typing weakly stands on are found in the code, guarded ones are not."""
+    found = surface(*OWNERS)
+    assert {"ILayer.precision", "ILayer.set_output_type", "ILayer.metadata"} <= set(
+        found["weak.py"]
+    )
+    assert {"ParserError.node_name", "OnnxParser.get_error"} <= set(found["parsing.py"])
+    assert {"ICudaEngine.create_engine_inspector", "LayerInformationFormat.JSON"} <= set(
+        found["engine.py"]
+    )
+    assert "ProfilingVerbosity.DETAILED" in found["build.py"]
+    assert "ComputeCapability.__members__" not in found["flavour.py"]
+
+
+def test_every_file_that_touches_tensorrt_is_looked_at() -> None:
+    """A file of the package that uses the library's module is in the list."""
+    root = Path(package.__file__).parent
+    using = {
+        file.name
+        for file in root.glob("*.py")
+        if "module." in file.read_text(encoding="utf-8") or "trt." in file.read_text("utf-8")
+    }
+    assert using - {"backend.py"} <= set(OWNERS)
+
+
+def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
+    """Capabilities, logger, monitor and configuration are right for each version."""
+    weak = not bindings.version.startswith("11.")
+    strong = not bindings.version.startswith("8.")
+    used = {"weak.py": weak, "parsing.py": strong}
+    found = bindings.probe(surface(*(file for file in OWNERS if used.get(file, True))))
+    assert {} == {file: paths for file, paths in found.pop("missing").items() if paths}
+    assert {
+        "version": bindings.version,
+        "typing": [weak, strong],
+        "targets": [],
+        "messages": [["ERROR", "an error"]],
+        "monitors": strong,
+        "marked": [],
+        "config": [weak, False, False, "obey" if weak else None],
+    } == found
+
+
+def test_what_was_removed_is_missed(bindings: Bindings) -> None:
+    """The probe can fail: weak typing is found missing where, and only where, it was removed."""
+    found = bindings.probe(surface("weak.py"))
+    removed = ["ILayer.precision", "ILayer.set_output_type"]
+    assert (removed if bindings.version.startswith("11.") else []) == found["missing"]["weak.py"]

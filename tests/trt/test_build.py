@@ -1,0 +1,206 @@
+"""Real builds by TensorRT-RTX, on any machine: what they give and how they fail."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from models import normal, parse, save, with_weights
+from precision_bisect.backends.tensorrt.build import Recipe, build, config_loader
+from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.log import collected
+from precision_bisect.backends.tensorrt.profiles import ShapeRange
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.errors import RefusedError
+from precision_bisect.protocols import BackendFailure
+from precision_bisect.trial import Outcome, TrialStatus
+
+FOR_86 = EngineSettings(compute_capability="8.6")
+PLAIN = Recipe(settings=FOR_86, ranges={})
+SQUARE = "(float[4] x) => (float[4] y) { s = Mul(x, x) y = Sigmoid(s) }"
+
+
+def failure_of(rtx: Flavour, source: Path, recipe: Recipe = PLAIN) -> Outcome:
+    """Return the outcome of a build that must fail."""
+    with pytest.raises(BackendFailure) as caught:
+        build(rtx, source, recipe)
+    return caught.value.outcome
+
+
+def test_a_typed_graph_with_casts_builds(
+    rtx: Flavour, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The engine comes with its layers described in types, and nothing is printed."""
+    body = (
+        "(float[8,8] x, float16[8,8] w) => (float[8,8] y)"
+        " { h = Cast<to=10>(x) m = MatMul(h, w) t = Tanh(m) y = Cast<to=1>(t) }"
+    )
+    built = build(rtx, save(parse(body), tmp_path), PLAIN)
+    assert len(built.engine) > 1000
+    assert built.layers.startswith("Layers:\nName: ")
+    assert "Datatype: Half" in built.layers
+    assert ((), True) == (built.notes, 0 < built.seconds < 60)
+    assert ("", "") == capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "(float[4] x) => (float[4] y) { h = Cast<to=10>(x) y = Add(x, h) }",
+            "node_of_y: ElementWiseOperation SUM must have same input types. "
+            "But they are of types Float and Half.",
+        ),
+        (
+            "(float[4,4] x, float16[4,4] w) => (float[4,4] y) { y = MatMul(x, w) }",
+            "node_of_y: IMatrixMultiplyLayer must have same input types. "
+            "`A` is of type Float and `B` is of type Half.",
+        ),
+        (
+            "(float[4] x, bool[4] b) => (float[4] y) { h = Cast<to=10>(x) y = Where(b, x, h) }",
+            "node_of_y: ISelectLayer must have `thenInput` and `elseInput` of same types "
+            "but has Float and Half.",
+        ),
+        (
+            "(float[2] x) => (float[4] y) { h = Cast<to=10>(x) y = Concat<axis=0>(x, h) }",
+            "node_of_y: IConcatenationLayer `inputs` must all be of the same type",
+        ),
+        (
+            "(float[1,2,4] x, float16[2] s) => (float[1,2,4] y)"
+            " { y = InstanceNormalization(x, s, s) }",
+            "Inputs must be either all FLOAT or all FLOAT16",
+        ),
+        (
+            "(float[2,4,4] x) => (float[2] y) { s = Mul(x, x) y = Det(s) }",
+            '[Det -> "y"]: checkDet: false',
+        ),
+    ],
+    ids=["Add", "MatMul", "Where", "Concat", "InstanceNormalization", "unknown operator"],
+)
+def test_a_refused_graph_is_a_failed_build_in_the_words_of_tensorrt(
+    rtx: Flavour, tmp_path: Path, body: str, said: str
+) -> None:
+    """Errors of parser and type checker are the trial's outcome, on one line."""
+    outcome = failure_of(rtx, save(parse(body), tmp_path))
+    assert TrialStatus.BUILD_FAILED is outcome.status
+    assert said in outcome.message
+    assert "\n" not in outcome.message
+
+
+def test_a_failed_build_leaves_the_next_one_alone(rtx: Flavour, tmp_path: Path) -> None:
+    """Messages of one build are not taken for another's."""
+    bad = parse("(float[4] x) => (float[4] y) { h = Cast<to=10>(x) y = Add(x, h) }")
+    failure_of(rtx, save(bad, tmp_path))
+    assert () == build(rtx, save(parse(SQUARE), tmp_path), PLAIN).notes
+
+
+def test_warnings_become_notes(rtx: Flavour, tmp_path: Path) -> None:
+    """A decomposed layer normalisation in half precision is remarked on."""
+    body = (
+        "(float[2,8,64] x) => (float[2,8,64] y) { h = Cast<to=10>(x) m = ReduceMean<axes=[-1]>(h)"
+        " d = Sub(h, m) p = Pow(d, two) v = ReduceMean<axes=[-1]>(p) e = Add(v, eps) s = Sqrt(e)"
+        " q = Div(d, s) y = Cast<to=1>(q) }"
+    )
+    constants = {"two": np.array(2, np.float16), "eps": np.array(1e-3, np.float16)}
+    built = build(rtx, save(with_weights(parse(body), constants), tmp_path), PLAIN)
+    assert 1 == len(built.notes)
+    assert built.notes[0].startswith("Running layernorm after self-attention with FP16")
+
+
+def test_a_build_past_its_time_is_timed_out(rtx: Flavour, tmp_path: Path) -> None:
+    """The progress monitor cancels the build, and the outcome says the limit."""
+    hurried = EngineSettings(compute_capability="8.6", build_timeout_s=1e-6)
+    outcome = failure_of(rtx, save(parse(SQUARE), tmp_path), Recipe(settings=hurried, ranges={}))
+    assert TrialStatus.TIMED_OUT is outcome.status
+    assert "the build took longer than 1e-06 s" == outcome.message
+
+
+def deep(layers: int) -> onnx.ModelProto:
+    """Return a chain of products that takes a moment to build."""
+    steps = " ".join(
+        f"m{n} = MatMul({f't{n - 1}' if n else 'x'}, w{n}) t{n} = Tanh(m{n})"
+        for n in range(layers)
+    )
+    body = f"(float[8,64] x) => (float[8,64] y) {{ {steps} y = Softmax(t{layers - 1}) }}"
+    return with_weights(parse(body), {f"w{n}": normal(64, 64, seed=n) for n in range(layers)})
+
+
+def test_ctrl_c_ends_a_build(rtx: Flavour, tmp_path: Path) -> None:
+    """Ctrl-C during a build cancels it and comes through as KeyboardInterrupt."""
+    source, before = save(deep(60), tmp_path), signal.getsignal(signal.SIGINT)
+
+    def press_once_it_builds() -> None:
+        while signal.getsignal(signal.SIGINT) is before:
+            time.sleep(1e-4)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press_once_it_builds)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        build(rtx, source, PLAIN)
+    presser.join()
+    assert isinstance(caught.value.__context__, BackendFailure)
+
+
+def test_dynamic_sizes_take_the_given_range(rtx: Flavour, tmp_path: Path) -> None:
+    """Names that look like patterns to Polygraphy are still only names."""
+    model = parse("(float[N] x) => (float[N] y) { y = Sigmoid(x) }")
+    model.graph.input[0].name = model.graph.node[0].input[0] = "x[0]*"
+    fixed = ShapeRange(least=(7,), best=(7,), most=(7,))
+    recipe = Recipe(settings=FOR_86, ranges={"x[0]*": fixed})
+    assert "Name: x[0]*, Dimensions: [7]," in build(rtx, save(model, tmp_path), recipe).layers
+
+
+def test_an_input_that_is_a_shape_is_refused(rtx: Flavour, tmp_path: Path) -> None:
+    """TensorRT would need the range of its values, which nothing gives."""
+    body = "(float[2,3,4] x, int64[2] s) => (float[M,N] y) { y = Reshape(x, s) }"
+    with pytest.raises(RefusedError, match="input 's' gives a shape by its values"):
+        build(rtx, save(parse(body), tmp_path), PLAIN)
+
+
+@pytest.fixture
+def configured(rtx: Flavour) -> Callable[[EngineSettings], Any]:
+    """Return a function from settings to the configuration that a build would get."""
+
+    def configure(settings: EngineSettings) -> Any:
+        with collected(rtx):
+            from polygraphy.backend.trt import CreateNetwork
+
+            builder, network = CreateNetwork()()
+            loader = config_loader(rtx, Recipe(settings=settings, ranges={}))
+            return builder, network, loader(builder, network)
+
+    return configure
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tf32_is_on_only_where_it_is_asked_for(
+    rtx: Flavour, configured: Callable[[EngineSettings], Any], tf32: bool
+) -> None:
+    """TensorRT-RTX turns TF32 on by itself, which would round FP32 layers."""
+    _, _, config = configured(EngineSettings(compute_capability="8.6", tf32=tf32))
+    assert tf32 == config.get_flag(rtx.module.BuilderFlag.TF32)
+
+
+def test_settings_reach_the_builder(
+    rtx: Flavour, configured: Callable[[EngineSettings], Any]
+) -> None:
+    """Target, workspace and optimisation level are what the settings say."""
+    trt = rtx.module
+    _, _, config = configured(
+        EngineSettings(compute_capability="8.9", workspace_mib=64, optimization_level=1)
+    )
+    assert (1, trt.ComputeCapability.SM89, 64 * 2**20, 1) == (
+        config.num_compute_capabilities,
+        config.get_compute_capability(0),
+        config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE),
+        config.builder_optimization_level,
+    )
+    assert trt.ProfilingVerbosity.DETAILED == config.profiling_verbosity

@@ -1,0 +1,131 @@
+"""Which TensorRT libraries there are, and which of them Polygraphy uses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from precision_bisect.backends.tensorrt.flavour import Flavour, installed, load_flavour
+from precision_bisect.errors import PluginError
+
+
+def output_of(code: str) -> str:
+    """Return what the code prints in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "POLYGRAPHY_USE_TENSORRT_RTX": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout
+
+
+def test_rtx_types_strongly_and_builds_for_absent_gpus(rtx: Flavour) -> None:
+    """TensorRT-RTX cannot mark layers, and names the GPUs that it can build for."""
+    assert ("tensorrt-rtx", False, True) == (rtx.name, rtx.weak, rtx.strong)
+    assert {"8.0", "8.6", "8.9", "12.0"} <= set(rtx.targets)
+    assert "9.0" not in rtx.targets
+
+
+def test_without_a_gpu_it_says_that_it_cannot_run(rtx: Flavour) -> None:
+    """Where no GPU is seen, the library cannot run, and one sentence says what to do."""
+    if rtx.device is not None:
+        pytest.skip("this machine has a GPU")
+    assert not rtx.can_run
+    assert rtx.why_not.startswith("no GPU that CUDA can use was found; install")
+
+
+def test_a_missing_library_is_one_line_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A library that is not installed is an error that names the extra to install."""
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    with pytest.raises(PluginError) as caught:
+        load_flavour("tensorrt-rtx")
+    assert (
+        "tensorrt-rtx is not installed; pip install 'precision-bisect[rtx]'"
+        == caught.value.one_line()
+    )
+    assert "tensorrt-rtx" not in [flavour.name for flavour in installed()]
+
+
+def test_a_library_that_lacks_a_part_says_which(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A library that is there but does not load is told apart from one that is not there."""
+    text = "raise ImportError('libnvinfer.so.99: cannot open shared object file')"
+    (tmp_path / "tensorrt_rtx.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PluginError, match=r"does not load: libnvinfer\.so\.99"):
+        load_flavour("tensorrt-rtx")
+
+
+def test_a_folder_of_the_same_name_is_no_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A folder called tensorrt beside the user's files does not pass for the library."""
+    (tmp_path / "tensorrt").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "tensorrt", None)  # so that it is taken out again
+    monkeypatch.delitem(sys.modules, "tensorrt")
+    with pytest.raises(PluginError, match="tensorrt is not installed"):
+        load_flavour("tensorrt")
+
+
+@pytest.mark.usefixtures("rtx")
+def test_looking_loads_no_polygraphy() -> None:
+    """Asking what is installed leaves the choice of the library open."""
+    loaded = output_of(
+        "import sys\n"
+        "from precision_bisect.backends.tensorrt.flavour import installed\n"
+        "installed()\n"
+        "print(*(name for name in sys.modules if name.startswith('polygraphy')))"
+    )
+    assert "" == loaded.strip()
+
+
+def test_importing_the_package_loads_no_tensorrt() -> None:
+    """No module of the package loads a TensorRT library by being imported."""
+    loaded = output_of(
+        "import sys\n"
+        "import precision_bisect.backends.tensorrt.backend\n"
+        "print(*(name for name in sys.modules if name.startswith(('tensorrt', 'polygraphy'))))"
+    )
+    assert "" == loaded.strip()
+
+
+@pytest.mark.usefixtures("rtx")
+def test_a_comparator_before_does_not_settle_the_library() -> None:
+    """Polygraphy's comparators, imported first, do not bind it to the other library."""
+    code = (
+        "import polygraphy.comparator\n"
+        "from polygraphy.datatype import DataType\n"
+        "from precision_bisect.backends.tensorrt.flavour import load_flavour, use_in_polygraphy\n"
+        "rtx = load_flavour('tensorrt-rtx')\n"
+        "use_in_polygraphy(rtx)\n"
+        "print(DataType.from_dtype(rtx.module.float16, 'tensorrt'))"
+    )
+    assert "float16" == output_of(code).strip()
+
+
+@pytest.mark.usefixtures("rtx")
+def test_one_process_uses_one_library() -> None:
+    """Where Polygraphy has loaded the other library's modules, one line says so."""
+    code = (
+        "import polygraphy.backend.trt\n"
+        "from precision_bisect.backends.tensorrt.flavour import load_flavour, use_in_polygraphy\n"
+        "from precision_bisect.errors import RefusedError\n"
+        "try:\n"
+        "    use_in_polygraphy(load_flavour('tensorrt-rtx'))\n"
+        "except RefusedError as error:\n"
+        "    print(error.one_line())"
+    )
+    said = (
+        "Polygraphy uses the other TensorRT library in this process, so tensorrt-rtx cannot be "
+        "used, too; start another process for it"
+    )
+    assert said == output_of(code).strip()
