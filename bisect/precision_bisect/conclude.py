@@ -6,14 +6,18 @@ from typing import Any
 from precision_bisect.budget import Budget
 from precision_bisect.diagnosis import diagnose
 from precision_bisect.driver import Driver
-from precision_bisect.exports.layer_precisions import NotWritable, write_layer_precisions
+from precision_bisect.evidence import Evidence
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.trtexec_names import layer_precisions
+from precision_bisect.exports.write import remove_exports, write_exports
 from precision_bisect.flow import Ending, Status
-from precision_bisect.model.load import Model
+from precision_bisect.layer_table import LayerName
+from precision_bisect.pinning import pinned_layers
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import Prepared
 from precision_bisect.result import Certificate, Diagnosis, Result
-from precision_bisect.runfolder import LAYER_PRECISIONS, RESULT, RunFolder
-from precision_bisect.trial import Phase, SampleSet, Trial
+from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RESULT, RunFolder
+from precision_bisect.trial import Kind, SampleSet
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
 
@@ -27,9 +31,10 @@ def conclude(
     certificate = _certificate(prepared, driver, plan, samples)
     everything = Plan.all_high(len(prepared.model.table.candidates))
     outcome = driver.outcome_of(everything if plan is None else plan, samples)
-    noise = driver.outcome_of(everything, samples, repeat=1)
-    string, reason = _layer_precisions(prepared.model, kept)
-    counted = [trial for trial in driver.trials if trial.proposal.phase is not Phase.RANKING]
+    noise = driver.outcome_of(everything, samples, Kind.REPEAT)
+    final = _final(driver, plan, samples)
+    string, reason, unwritten = _write_exports(prepared, plan, kept, folder)
+    counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     result = Result(
         status=ending.status,
         backend=prepared.backend.name,
@@ -47,25 +52,43 @@ def conclude(
         certificate=certificate,
         trials=len(counted),
         engine_builds=0 if prepared.backend.emulated else len(counted),
-        emulated_trials=_emulated(prepared, driver.trials),
+        emulated_trials=len(driver.trials) - (0 if prepared.backend.emulated else len(counted)),
         wall_s=round(budget.elapsed_s(), 3),
-        latency_ms=None,
-        honoured=None,
+        latency_ms=_latencies(driver, everything, final),
+        honoured=final.honoured,
+        honoured_layers=final.honours,
+        pinned=pinned_layers(prepared.model),
+        notes=[*prepared.remarks, *final.notes, *unwritten],
         diagnosis=_diagnosis(prepared, kept, certificate) if ending.status is Status.FOUND else [],
         fingerprint=prepared.fingerprint,
         message=ending.message,
         out=folder.path,
     )
-    _write(folder, result)
+    folder.write(RESULT, result.to_text())
     return result
 
 
-def _write(folder: RunFolder, result: Result) -> None:
-    folder.write(RESULT, result.to_text())
-    if result.layer_precisions is None:
-        folder.remove(LAYER_PRECISIONS)
-    else:
-        folder.write(LAYER_PRECISIONS, result.layer_precisions)
+def _write_exports(
+    prepared: Prepared, plan: Plan | None, kept: Sequence[LayerName], folder: RunFolder
+) -> tuple[str | None, str | None, Sequence[str]]:
+    """Write the files for deployment.
+
+    Returns trtexec's string, or why there is none, and what went wrong with the typed model, which
+    is large: the answer is written all the same.
+    """
+    if plan is None:
+        remove_exports(folder)
+        return None, "the run has no answer", ()
+    export = Export(
+        model=prepared.model,
+        kept=kept,
+        low=prepared.options.low,
+        settings=prepared.options.engine,
+    )
+    reasons = write_exports(folder, export)
+    mixed, reason = reasons[MIXED_MODEL], reasons[LAYER_PRECISIONS]
+    unwritten = () if mixed is None else (f"no {MIXED_MODEL}: {mixed}",)
+    return layer_precisions(export) if reason is None else None, reason, unwritten
 
 
 def _answer(driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
@@ -77,7 +100,28 @@ def _answer(driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
     return ending.plan, ending.samples
 
 
-def _names(prepared: Prepared, plan: Plan) -> list[str]:
+def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
+    """Return what the last build of the answer showed, the one built afresh if there is one."""
+    if plan is None:
+        return Evidence()
+    rebuilt = [driver.outcome_of(plan, where, Kind.REBUILD) for where in SampleSet]
+    outcomes = [outcome for outcome in (*rebuilt, driver.outcome_of(plan, samples)) if outcome]
+    return outcomes[0].evidence if outcomes else Evidence()
+
+
+def _latencies(
+    driver: Driver, everything: Plan, final: Evidence
+) -> Mapping[str, float | None] | None:
+    """Return the medians in milliseconds, None for what was not measured; None for no figure."""
+    ends = [driver.outcome_of(end, SampleSet.JUDGED) for end in (everything, Plan.of(()))]
+    found = [*(end.evidence.latency if end else None for end in ends), final.latency]
+    if not any(found):
+        return None
+    medians = [latency.median_ms if latency else None for latency in found]
+    return dict(zip(("all_high", "all_low", "kept"), medians, strict=True))
+
+
+def _names(prepared: Prepared, plan: Plan) -> list[LayerName]:
     names = prepared.model.table.names
     return [names[i] for i in plan.indices]
 
@@ -111,28 +155,6 @@ def _tolerance(prepared: Prepared) -> float | Mapping[str, Any] | None:
     if limit is None or "atol" not in settings or limits <= {limit, 0.0}:
         return limit
     return {key: settings[key] for key in ("atol", "rtol") if key in settings}
-
-
-def _emulated(prepared: Prepared, trials: Sequence[Trial]) -> int:
-    if prepared.backend.emulated:
-        return len(trials)
-    return sum(trial.proposal.phase is Phase.RANKING for trial in trials)
-
-
-def _layer_precisions(model: Model, kept: Sequence[str]) -> tuple[str | None, str | None]:
-    wanted = frozenset(kept)
-    for layer in model.table.candidates:
-        if layer.name in wanted and not layer.named_in_model:
-            return None, (
-                f"layer {layer.name!r} has no name of its own in the model, so TensorRT's name "
-                "for it depends on its version; give every node a unique name and run again"
-            )
-    others: list[str] = [layer.name for layer in model.table.layers if layer.name not in wanted]
-    others += [tensor.name for tensor in model.proto.graph.initializer]
-    try:
-        return write_layer_precisions(kept, others), None
-    except NotWritable as reason:
-        return None, str(reason)
 
 
 def _diagnosis(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import ExitCode
+from precision_bisect.evidence import LayerHonour
 from precision_bisect.flow import Status
 
 SCHEMA = 1
@@ -70,8 +71,11 @@ class Result:
     engine_builds: int
     emulated_trials: int
     wall_s: float
-    latency_ms: Mapping[str, float] | None
+    latency_ms: Mapping[str, float | None] | None
     honoured: bool | None
+    honoured_layers: Sequence[LayerHonour] = ()
+    pinned: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     diagnosis: Sequence[Diagnosis]
     fingerprint: Mapping[str, Any]
     schema: int = SCHEMA
@@ -103,6 +107,12 @@ class Result:
         plain["diagnosis"] = [
             {"layer": d.layer, "cause": d.cause, "evidence": d.evidence} for d in self.diagnosis
         ]
+        plain["honoured_layers"] = [
+            {"layer": h.layer, "honoured": h.honour.value, "evidence": h.evidence}
+            for h in self.honoured_layers
+        ]
+        plain["pinned"] = [{"layer": k, "reason": v} for k, v in self.pinned.items()]
+        plain["notes"] = list(self.notes)
         return {key: _finite(plain[key]) for key in KEYS}
 
     def to_text(self) -> str:
@@ -133,6 +143,9 @@ KEYS = (
     "wall_s",
     "latency_ms",
     "honoured",
+    "honoured_layers",
+    "pinned",
+    "notes",
     "diagnosis",
     "fingerprint",
 )

@@ -2,15 +2,31 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from precision_bisect.atomic import whole
 from precision_bisect.errors import RunFolderError
 
 LEDGER = "ledger.sqlite"
 RESULT = "result.json"
 LAYER_PRECISIONS = "layerPrecisions.txt"
-OWN_FILES = (RESULT, LAYER_PRECISIONS, f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER)
+TRTEXEC = "trtexec.sh"
+AUTOCAST = "autocast-exclude.txt"
+POLYGRAPHY_SCRIPT = "polygraphy_constraints.py"
+MIXED_MODEL = "model.mixed.onnx"
+MIXED_DATA = f"{MIXED_MODEL}.data"
+ENGINE = "model.engine"
+TIMING_CACHE = "timing.cache"
+EXPORTS = (MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST)
+OWN_FILES = (RESULT, *EXPORTS, ENGINE, TIMING_CACHE, f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER)
 """In the order of removal: a log left beside a new ledger would be replayed into it."""
+
+
+def default_run_folder(model: Path) -> Path:
+    """Return where a run of this model goes unless it is told otherwise."""
+    return Path(f"{model.name}.precision-bisect")
 
 
 class RunFolder:
@@ -34,20 +50,19 @@ class RunFolder:
         return self.path / LEDGER
 
     def write(self, name: str, text: str) -> None:
-        """Write a text file: complete under its name, or the old one stays."""
+        """Write a text file: complete under its name, or the old one stays.
+
+        Paths that are no Unicode, as Python reads them from the system, are written as they are.
+        """
         target = self.path / name
-        with _explained(target):
-            handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                Path(temporary).chmod(0o644)
-                Path(temporary).replace(target)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+        with _explained(target), whole(target) as stream:
+            stream.write(text.encode("utf-8", errors="surrogateescape"))
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Yield the path of a file for a writer that itself makes it whole or not at all."""
+        with _explained(self.path / name):
+            yield self.path / name
 
     def remove(self, name: str) -> None:
         """Remove a file that a former ending of this run left."""

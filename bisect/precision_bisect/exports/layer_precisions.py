@@ -19,7 +19,7 @@ _UNWRITABLE = ",'"
 
 
 class NotWritable(Exception):
-    """No string selects exactly the plan; the message says why."""
+    """An export cannot say exactly this plan; the message says why, in one sentence."""
 
 
 def write_layer_precisions(

@@ -1,0 +1,32 @@
+r"""The list for ModelOpt AutoCast's `--nodes_to_exclude`: one regular expression a line.
+
+AutoCast keeps a node high if `re.match` finds one of the expressions at the start of its name
+(modelopt/onnx/autocast/nodeclassifier.py), so each ends with `\Z`; `$` would let a line break
+follow. No line holds white space, quotes, wildcards or anything outside ASCII, so that the file
+can be handed over by `$(cat autocast-exclude.txt)` under `set -f`, in any locale.
+"""
+
+from collections.abc import Iterable
+from string import ascii_letters, digits
+
+_PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
+"""Characters that mean themselves to `re` as well as to a shell."""
+
+
+def write_autocast(names: Iterable[str]) -> str:
+    """Return the list that excludes exactly the nodes of these names."""
+    return "".join(f"{_literally(name)}\\Z\n" for name in names)
+
+
+def _literally(name: str) -> str:
+    """Return an expression that matches the name itself, in printable ASCII without spaces."""
+    return "".join(c if c in _PLAIN else _escaped(c) for c in name)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character in ".-":
+        return f"\\{character}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

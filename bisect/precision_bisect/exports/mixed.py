@@ -1,0 +1,55 @@
+"""The strongly typed model as a file, for engines that do what the types say."""
+
+from collections.abc import Iterator
+
+from precision_bisect.errors import PrecisionBisectError, RunFolderError
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.layer_table import LayerName
+from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.types import infer_elem_types
+from precision_bisect.runfolder import MIXED_DATA, MIXED_MODEL, RunFolder
+from precision_bisect.typed.files import save_typed
+from precision_bisect.typed.graph import TypedGraph
+from precision_bisect.typed.rewrite import TypedWriter
+
+
+def write_mixed(folder: RunFolder, export: Export) -> None:
+    """Write the typed model, with a data file beside it from 2 GiB on, in place of a former one.
+
+    Raises NotWritable where the model cannot be typed, where the types that ONNX infers for the
+    typed graph are not those of the plan, and where the folder has no room for it.
+    """
+    folder.remove(MIXED_MODEL)
+    folder.remove(MIXED_DATA)
+    try:
+        writer = TypedWriter(export.model, LOW_TYPES[export.low])
+        typed = writer.write(export.plan, guard_islands=export.settings.guard_islands)
+    except PrecisionBisectError as error:
+        raise NotWritable(error.one_line()) from error
+    for name in differing(export, typed):
+        why = writer.not_low.get(name, "its types say otherwise than the plan")
+        raise NotWritable(f"layer {name!r} of the typed model: {why}")
+    try:
+        with folder.writing(MIXED_MODEL) as path:
+            save_typed(typed, path)
+    except RunFolderError as error:
+        folder.remove(MIXED_DATA)
+        raise NotWritable(error.message) from error
+
+
+def differing(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
+    """Yield the layers that the typed graph computes in another type than the plan asks for.
+
+    A layer is low if an output of it has the low type. Layers whose types ONNX cannot infer are
+    passed over.
+    """
+    low = LOW_TYPES[export.low].onnx_type
+    types = infer_elem_types(typed.proto, {})
+    high = frozenset(layer.name for layer in export.high_layers)
+    layers = high.union(export.model.table.names)
+    for node in typed.proto.graph.node:
+        name = LayerName(node.name)
+        known = {types[output] for output in node.output if output in types}
+        if name in layers and known and (low in known) == (name in high):
+            yield name

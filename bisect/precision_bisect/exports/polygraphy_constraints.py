@@ -1,0 +1,106 @@
+"""Keeps layers FP32 while TensorRT runs the rest low, by weak typing (TensorRT 8.6 to 10.x).
+
+Written by precision-bisect, which copies this file and fills in FLAGS and KEPT. Use it as
+
+    polygraphy convert MODEL.onnx -o MODEL.engine FLAGS --trt-network-postprocess-script THIS_FILE
+    polygraphy run MODEL.onnx --trt FLAGS --trt-network-postprocess-script THIS_FILE
+
+with the FLAGS below: without them TensorRT takes no notice of what is set here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+FLAGS = ""
+KEPT: tuple[str, ...] = ()
+
+PREFIX = "[ONNX Layer: "
+FLOATS = ("FLOAT", "HALF", "BF16")
+LEFT_ALONE = (
+    "ASSERTION",
+    "CAST",
+    "CONDITION",
+    "CONDITIONAL_INPUT",
+    "CONDITIONAL_OUTPUT",
+    "CONSTANT",
+    "DEQUANTIZE",
+    "DYNAMIC_QUANTIZE",
+    "IDENTITY",
+    "ITERATOR",
+    "LOOP_OUTPUT",
+    "PLUGIN",
+    "PLUGIN_V2",
+    "PLUGIN_V3",
+    "QUANTIZE",
+    "RECURRENCE",
+    "SHAPE",
+    "TRIP_LIMIT",
+)
+"""Kinds of layers whose type is their meaning, or which compute nothing."""
+
+
+def postprocess(network: Any) -> None:
+    """Set precision and output types of the kept layers, and of no others.
+
+    Stops with one sentence where TensorRT has no weak typing, where the network is strongly typed
+    and where a kept layer is not in it.
+    """
+    if network.num_layers and not hasattr(network.get_layer(0), "precision"):
+        raise SystemExit(
+            "this TensorRT has no weak typing (11 and RTX are strongly typed): "
+            "build model.mixed.onnx instead, without this script"
+        )
+    found = select(network)
+    for name in KEPT:
+        if not found[name]:
+            raise SystemExit(f"the network has no layer that computes floats for {name!r}")
+    layers = [layer for name in KEPT for layer in found[name]]
+    for layer in layers:
+        mark(layer)
+    print(  # noqa: T201 - the script is a program of its own
+        f"{len(KEPT)} layers of the model stay FP32 ({len(layers)} in TensorRT), given {FLAGS}"
+    )
+
+
+def select(network: Any) -> dict[str, list[Any]]:
+    """Return the network's layers that compute each kept layer, in network order."""
+    found: dict[str, list[Any]] = {name: [] for name in KEPT}
+    for i in range(network.num_layers):
+        layer = network.get_layer(i)
+        name = onnx_name(layer)
+        if name in found and layer.type.name not in LEFT_ALONE and float_outputs(layer):
+            found[name].append(layer)
+    return found
+
+
+def onnx_name(layer: Any) -> str:
+    """Return the name of the ONNX node that the layer comes from.
+
+    One node can become several layers; all of them have it in their metadata. Constants have no
+    metadata and the name of their initializer.
+    """
+    metadata: str = layer.metadata
+    if metadata.startswith(PREFIX) and metadata.endswith("]"):
+        return metadata[len(PREFIX) : -1]
+    return str(layer.name)
+
+
+def float_outputs(layer: Any) -> list[int]:
+    """Return the positions of the outputs that are floating point, shape tensors left out."""
+    outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
+    return [i for i, t in enumerate(outputs) if t.dtype.name in FLOATS and not t.is_shape_tensor]
+
+
+def mark(layer: Any) -> None:
+    """Have the layer compute and give out FP32."""
+    floats = float_outputs(layer)
+    float32 = type(layer.get_output(floats[0]).dtype).FLOAT
+    layer.precision = float32
+    for i in floats:
+        layer.set_output_type(i, float32)
+    if not layer.precision_is_set:
+        raise SystemExit(
+            "this network is strongly typed: leave --strongly-typed out, "
+            "or build model.mixed.onnx instead, without this script"
+        )

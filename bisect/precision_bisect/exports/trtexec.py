@@ -1,0 +1,177 @@
+"""`trtexec.sh`: the commands that build the engine of a plan, for each kind of TensorRT.
+
+Everything that comes from the model or its path is quoted for the shell.
+"""
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from precision_bisect.engine_settings import Shapes
+from precision_bisect.errors import printable
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.trtexec_names import (
+    OUTPUT_TYPES,
+    PRECISIONS,
+    layer_output_types,
+    layer_precisions,
+)
+from precision_bisect.runfolder import MIXED_MODEL
+
+_HEAD = """\
+#!/bin/sh
+# {model}: {high} of {all} layers stay FP32, the rest runs {low}.
+#
+#   sh trtexec.sh strong10   TensorRT 10: {mixed}, strongly typed
+#   sh trtexec.sh strong11   TensorRT 11: {mixed}
+#   sh trtexec.sh rtx        TensorRT-RTX: {mixed}, by its tool tensorrt_rtx
+#   sh trtexec.sh weak       TensorRT 8.6 to 10.x: the model itself, precisions by layer name
+#
+# Further flags are handed on: sh trtexec.sh strong10 --saveEngine=model.engine
+# TRTEXEC=/path/to/trtexec says where the tool is, ONNX_MODEL=/path/to/model.onnx where weak finds
+# the model.
+#
+# weak names TensorRT's layers, which are called after the ONNX nodes. Of a node that becomes
+# several layers, such as a Gemm with a bias, only the first has the node's name;
+# polygraphy_constraints.py finds them all.
+{remarks}
+set -eu
+case $0 in */*) here=${{0%/*}} ;; *) here=. ;; esac
+model={path}
+model=${{ONNX_MODEL:-$model}}
+
+fail() {{
+    printf '%s\\n' "$2" >&2
+    exit "$1"
+}}
+
+mode=${{1-}}
+if [ $# -gt 0 ]; then shift; fi
+case $mode in
+"""
+_FOOT = """\
+*)
+    fail 2 "usage: sh $0 strong10|strong11|rtx|weak [flags of trtexec]"
+    ;;
+esac
+"""
+
+
+def write_trtexec(export: Export, folder: Path, no_mixed: str | None) -> str:
+    """Return the script, to lie in `folder`; `no_mixed` says why there is no typed model.
+
+    A command that cannot be written is a message instead, and exit code 1. Raises NotWritable for
+    input names that trtexec cannot read.
+    """
+    common = list(_common(export))
+    where = '"$here"/' + shlex.quote(MIXED_MODEL)
+    branches = []
+    for mode, tool, own in (
+        ("strong10", "trtexec", ["--stronglyTyped"]),
+        ("strong11", "trtexec", []),
+        ("rtx", "tensorrt_rtx", []),
+    ):
+        branches.append(
+            _branch(mode, _command(tool, where, [*own, *common]))
+            if no_mixed is None
+            else _branch(mode, _fail(f"there is no {MIXED_MODEL}: {no_mixed}"))
+        )
+    try:
+        weak = _command("trtexec", '"$model"', [*_by_name(export), *common])
+        branches.append(_branch("weak", f"{_MODEL_EXISTS}\n    {weak}"))
+    except NotWritable as reason:
+        branches.append(_branch("weak", _fail(f"no command by layer names: {reason}")))
+    return _head(export, folder) + "".join(branches) + _FOOT
+
+
+_MODEL_EXISTS = '[ -f "$model" ] || fail 1 "no file $model; say ONNX_MODEL=/path/to/model.onnx"'
+
+
+def _head(export: Export, folder: Path) -> str:
+    remarks = []
+    if export.low == "bf16":
+        remarks.append("# BF16 by layer name needs TensorRT 10.")
+    dynamic = any(
+        spec.shape is None or any(not isinstance(d, int) for d in spec.shape)
+        for spec in export.model.inputs
+    )
+    if dynamic and not export.settings.opt_shapes:
+        remarks.append(
+            "# The model has dynamic inputs: add --minShapes, --optShapes and --maxShapes, or "
+            "trtexec\n# takes 1 for each."
+        )
+    return _HEAD.format(
+        model=printable(export.model.path.name),
+        high=len(export.high_layers),
+        all=len({*export.model.table.candidates, *export.high_layers}),
+        low=export.low.upper(),
+        mixed=MIXED_MODEL,
+        remarks="".join(f"#\n{remark}\n" for remark in remarks),
+        path=_located(export.model.path, folder),
+    )
+
+
+def _located(model: Path, folder: Path) -> str:
+    """Return the model's path for the shell, from the script where they are near.
+
+    Near is one folder up at most, so that both can move together. Links are followed, as the
+    shell does.
+    """
+    place = model.parent.resolve() / model.name
+    relative = os.path.relpath(place, folder.resolve())
+    near = Path(relative).parts[:2] != ("..", "..")
+    return f"$here/{shlex.quote(relative)}" if near else shlex.quote(str(place))
+
+
+def _by_name(export: Export) -> Iterator[str]:
+    """Yield the flags of weak typing. Raises NotWritable."""
+    yield f"--{export.low}"
+    if not export.high_layers:
+        return
+    precisions, types = layer_precisions(export), layer_output_types(export)
+    yield "--precisionConstraints=obey"
+    yield PRECISIONS + precisions
+    if types:
+        yield OUTPUT_TYPES + types
+
+
+def _common(export: Export) -> Iterator[str]:
+    """Yield the flags that every command has."""
+    settings = export.settings
+    if not settings.tf32:
+        yield "--noTF32"
+    if settings.optimization_level is not None:
+        yield f"--builderOptimizationLevel={settings.optimization_level}"
+    if settings.workspace_mib is not None:
+        yield f"--memPoolSize=workspace:{settings.workspace_mib}"
+    for flag, shapes in (
+        ("--minShapes", settings.min_shapes),
+        ("--optShapes", settings.opt_shapes),
+        ("--maxShapes", settings.max_shapes),
+    ):
+        if shapes:
+            yield f"{flag}={_shapes(shapes)}"
+
+
+def _shapes(shapes: Shapes) -> str:
+    for name in shapes:
+        if not name.isprintable() or "," in name or "'" in name:
+            raise NotWritable(f"trtexec cannot read the input name {name!r}")
+    return ",".join(
+        f"{name}:{'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()
+    )
+
+
+def _command(tool: str, onnx: str, flags: Sequence[str]) -> str:
+    words = [f"--onnx={onnx}", *map(shlex.quote, flags), '"$@"']
+    return " \\\n        ".join([f'exec "${{TRTEXEC:-{tool}}}"', *words])
+
+
+def _fail(message: str) -> str:
+    return f"fail 1 {shlex.quote(printable(message))}"
+
+
+def _branch(mode: str, body: str) -> str:
+    return f"{mode})\n    {body}\n    ;;\n"

@@ -1,0 +1,63 @@
+"""All exports of a plan into a run folder: each is written whole, or gone with the reason."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from precision_bisect.exports.autocast import write_autocast
+from precision_bisect.exports.export import Export, layers_in_tensorrt, named_layers
+from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.mixed import write_mixed
+from precision_bisect.exports.polygraphy_script import write_polygraphy_script
+from precision_bisect.exports.trtexec import write_trtexec
+from precision_bisect.exports.trtexec_names import layer_precisions
+from precision_bisect.runfolder import (
+    AUTOCAST,
+    EXPORTS,
+    LAYER_PRECISIONS,
+    MIXED_MODEL,
+    POLYGRAPHY_SCRIPT,
+    TRTEXEC,
+    RunFolder,
+)
+
+
+def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
+    """Write every export of the plan; return for each file why it could not be, or None.
+
+    What a former run left of a file that cannot be written is removed. Raises RunFolderError.
+    """
+    reasons: dict[str, str | None] = {}
+    try:
+        write_mixed(folder, export)
+        reasons[MIXED_MODEL] = None
+    except NotWritable as reason:
+        reasons[MIXED_MODEL] = str(reason)
+    texts = {
+        TRTEXEC: partial(write_trtexec, export, folder.path, reasons[MIXED_MODEL]),
+        LAYER_PRECISIONS: partial(layer_precisions, export),
+        POLYGRAPHY_SCRIPT: partial(_polygraphy, export),
+        AUTOCAST: partial(_autocast, export),
+    }
+    for name, text in texts.items():
+        try:
+            folder.write(name, text())
+            reasons[name] = None
+        except NotWritable as reason:
+            folder.remove(name)
+            reasons[name] = str(reason)
+    return reasons
+
+
+def remove_exports(folder: RunFolder) -> None:
+    """Remove every export, for a run that ended without an answer. Raises RunFolderError."""
+    for name in EXPORTS:
+        folder.remove(name)
+
+
+def _polygraphy(export: Export) -> str:
+    names = [layer.name for layer in layers_in_tensorrt(export)]
+    return write_polygraphy_script(names, export.low, tf32=export.settings.tf32)
+
+
+def _autocast(export: Export) -> str:
+    return write_autocast(layer.name for layer in named_layers(export))

@@ -1,0 +1,168 @@
+"""A finished run as `result.json` tells of it: untrusted input, checked field by field."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.errors import PrecisionBisectError, RunFolderError
+from precision_bisect.flow import Status
+from precision_bisect.layer_table import LayerName
+from precision_bisect.model.load import Model
+from precision_bisect.options import HIGH_NAMES, LOW_NAMES, HighName, LowName
+from precision_bisect.result import SCHEMA
+from precision_bisect.runfolder import RESULT
+
+_SHOWN = 60
+"""Longest value that an error quotes, in characters."""
+_WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a run ended with.
+
+    `kept` are candidates of the model, in network order. `pinned` maps the layers that were none,
+    because they cannot run low, to the reason; `shapes` each input to those that the samples had,
+    as far as the file says. `path` is the file that says so.
+    """
+
+    kept: tuple[LayerName, ...]
+    pinned: Mapping[LayerName, str]
+    low: LowName
+    high: HighName
+    status: Status
+    shapes: Mapping[str, Sequence[tuple[int, ...]]]
+    path: Path
+
+
+def read_finished(path: Path, model: Model) -> Finished:
+    """Read a `result.json`, or the one in a run folder, that a run of this model has written.
+
+    Raises RunFolderError for a file that is missing or no such result, that belongs to another
+    model, names layers that the model does not have, or has no answer.
+    """
+    file = path / RESULT if os.path.isdir(path) else path  # noqa: PTH112 - never raises
+    fields = _fields(file)
+    _belongs(file, fields, model)
+    try:
+        status = Status(str(fields.get("status")))
+    except ValueError as error:
+        raise _wrong(file, "status", fields.get("status")) from error
+    pinned = _pinned(file, fields)
+    kept = _texts(file, "kept", fields.get("kept"))
+    _check_names(file, [*kept, *pinned], model)
+    # A search that was cut off before any plan passed has kept nothing, which is no answer.
+    if status in _WITHOUT_ANSWER or (not kept and status is not Status.NOTHING_TO_KEEP):
+        raise RunFolderError(
+            f"{file} has no answer: its status is {status.value!r}",
+            "go on with the run by --resume, or search again with other limits",
+        )
+    wanted = frozenset(kept)
+    return Finished(
+        kept=tuple(name for name in model.table.names if name in wanted),
+        pinned=pinned,
+        low=_chosen(file, "low", fields, LOW_NAMES),
+        high=_chosen(file, "high", fields, HIGH_NAMES),
+        status=status,
+        shapes=_shapes(fields["fingerprint"].get("shapes")),
+        path=file,
+    )
+
+
+def _fields(file: Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise RunFolderError(
+            f"no finished run: {file} does not exist",
+            "name the run folder or its result.json by --plan",
+        ) from error
+    except OSError as error:
+        raise RunFolderError(f"cannot read {file}: {error.strerror}", "check the path") from error
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{file} is not JSON", "name a result.json by --plan") from error
+    if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
+        schema = fields.get("schema") if isinstance(fields, dict) else None
+        raise RunFolderError(
+            f"{file} is no result.json of version {SCHEMA}: its schema is {_show(schema)}",
+            "name the result.json of a run, or run the search again with this version",
+        )
+    return fields
+
+
+def _belongs(file: Path, fields: Mapping[str, Any], model: Model) -> None:
+    fingerprint = fields.get("fingerprint")
+    digest = fingerprint.get("model") if isinstance(fingerprint, dict) else None
+    if not isinstance(digest, str):
+        raise _wrong(file, "fingerprint", fingerprint)
+    if digest != model.digest:
+        raise RunFolderError(
+            f"{file} belongs to another model than {model.path}, or the model has changed since",
+            "give the model that was searched, or run the search again",
+        )
+
+
+def _shapes(value: object) -> dict[str, list[tuple[int, ...]]]:
+    """Return the shapes of the samples; what is no list of sizes is left out."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for name, shapes in value.items() if isinstance(value, dict) else ():
+        for shape in shapes if isinstance(shapes, list) else ():
+            if isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape):
+                found.setdefault(name, []).append(tuple(shape))
+    return found
+
+
+def _texts(file: Path, key: str, value: object) -> list[str]:
+    """Return a list of texts that are all different."""
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise _wrong(file, key, value)
+    if len(set(value)) < len(value):
+        raise _wrong(file, key, value)
+    return value
+
+
+def _pinned(file: Path, fields: Mapping[str, Any]) -> dict[LayerName, str]:
+    """Return the pinned layers with their reasons; results of 0.1.0 have none."""
+    rows = fields.get("pinned", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _wrong(file, "pinned", rows)
+    names = _texts(file, "pinned", [row.get("layer") for row in rows])
+    reasons = [row.get("reason") for row in rows]
+    if not all(isinstance(reason, str) for reason in reasons):
+        raise _wrong(file, "pinned", rows)
+    return dict(zip(map(LayerName, names), reasons, strict=True))
+
+
+def _check_names(file: Path, names: Sequence[str], model: Model) -> None:
+    known = frozenset(model.table.names)
+    seen: set[str] = set()
+    for name in names:
+        if name not in known or name in seen:
+            what = "twice" if name in seen else "which is no candidate of the model"
+            raise RunFolderError(
+                f"{file} names the layer {_show(name)}, {what}",
+                "list the layers with `precision-bisect layers`",
+            )
+        seen.add(name)
+
+
+def _chosen(file: Path, key: str, fields: Mapping[str, Any], allowed: Sequence[str]) -> Any:
+    value = fields.get(key)
+    if value not in allowed:
+        raise _wrong(file, key, value)
+    return value
+
+
+def _wrong(file: Path, key: str, value: object) -> PrecisionBisectError:
+    return RunFolderError(
+        f"{file} is damaged: its {key} is {_show(value)}",
+        "name a result.json that a run has written",
+    )
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,149 @@
+"""A result.json is untrusted: it is a finished run of this model, or an error in one line."""
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exports_models import chain
+from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.finished import Finished, read_finished
+from precision_bisect.flow import Status
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.runfolder import RESULT
+from tiny import KEPT, search, write_model
+
+NAMES = ["a", "b", "c"]
+
+
+@cache
+def model() -> Model:
+    """Return a small model, made once."""
+    path = Path(mkdtemp()) / "model.onnx"
+    onnx.save(chain(NAMES), path)
+    return load_model(path)
+
+
+def valid() -> dict[str, Any]:
+    """Return the fields of a result that reading looks at."""
+    return {
+        "schema": 1,
+        "status": "found",
+        "low": "fp16",
+        "high": "fp32",
+        "kept": ["c", "a"],
+        "pinned": [{"layer": "b", "reason": "because"}],
+        "fingerprint": {"model": model().digest},
+    }
+
+
+def reading(path: Path, fields: Any) -> Finished:
+    """Read these fields back from a file."""
+    path.write_text(json.dumps(fields))
+    return read_finished(path, model())
+
+
+def test_a_finished_run_is_read(tmp_path: Path) -> None:
+    """What the search wrote is read from the file as from its folder."""
+    path = write_model(tmp_path / "tiny.onnx")
+    search(path, tmp_path / "run")
+    loaded = load_model(path)
+    from_file = read_finished(tmp_path / "run" / RESULT, loaded)
+    assert from_file == read_finished(tmp_path / "run", loaded)
+    assert (tuple(KEPT), "fp16", "fp32") == (from_file.kept, from_file.low, from_file.high)
+    assert (Status.FOUND, tmp_path / "run" / RESULT) == (from_file.status, from_file.path)
+
+
+def test_kept_layers_come_in_network_order(tmp_path: Path) -> None:
+    """Whatever the order in the file, and with the pinned layers beside them."""
+    found = reading(tmp_path / "r.json", valid())
+    assert (("a", "c"), {"b": "because"}) == (found.kept, found.pinned)
+
+
+def test_results_without_pinned_layers_are_read(tmp_path: Path) -> None:
+    """Version 0.1.0 wrote none."""
+    fields = valid()
+    del fields["pinned"]
+    assert {} == reading(tmp_path / "r.json", fields).pinned
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": 2}, "no result.json of version 1: its schema is 2"),
+        ({"schema": None}, "its schema is None"),
+        ({"status": "lost"}, "its status is 'lost'"),
+        ({"status": []}, "its status is []"),
+        ({"status": "infeasible"}, "has no answer: its status is 'infeasible'"),
+        ({"status": "not_precision"}, "has no answer"),
+        ({"status": "interrupted", "kept": []}, "has no answer"),
+        ({"kept": []}, "has no answer"),
+        ({"kept": "a"}, "its kept is 'a'"),
+        ({"kept": [1]}, "its kept is [1]"),
+        ({"kept": ["a", "a"]}, "its kept is ['a', 'a']"),
+        ({"kept": ["x"]}, "names the layer 'x', which is no candidate of the model"),
+        ({"kept": ["b"]}, "names the layer 'b', twice"),
+        ({"pinned": ["b"]}, "its pinned is ['b']"),
+        ({"pinned": [{"layer": "b"}]}, "its pinned is"),
+        ({"low": "fp8"}, "its low is 'fp8'"),
+        ({"high": ["fp32"]}, "its high is ['fp32']"),
+        ({"fingerprint": None}, "its fingerprint is None"),
+        ({"fingerprint": {"model": "00"}}, "belongs to another model than"),
+    ],
+)
+def test_what_is_wrong_is_said(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """Each field that is not what a run writes is named, in one line with a hint."""
+    with pytest.raises(PrecisionBisectError) as error:
+        reading(tmp_path / "r.json", {**valid(), **change})
+    assert says in error.value.one_line()
+    assert error.value.hint
+
+
+@pytest.mark.parametrize("status", ["budget_exhausted", "interrupted"])
+def test_the_best_so_far_counts(status: str, tmp_path: Path) -> None:
+    """A run that was cut off has an answer once a plan has passed."""
+    assert ("a", "c") == reading(tmp_path / "r.json", {**valid(), "status": status}).kept
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "is not JSON"), (b"\xff", "is not JSON"), (b"[" * 100_000, "is not JSON")],
+)
+def test_other_files_are_refused(content: bytes, says: str, tmp_path: Path) -> None:
+    """A file that is no JSON is named."""
+    (tmp_path / RESULT).write_bytes(content)
+    with pytest.raises(PrecisionBisectError, match=says):
+        read_finished(tmp_path, model())
+
+
+@pytest.mark.parametrize("path", ["missing", "missing/result.json", "nul\0"])
+def test_a_missing_run_is_named(path: str, tmp_path: Path) -> None:
+    """Without a file there the error says what to give."""
+    with pytest.raises(PrecisionBisectError) as error:
+        read_finished(tmp_path / path, model())
+    assert "--plan" in error.value.one_line()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(NAMES),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(JSON | st.dictionaries(st.sampled_from(list(valid())), JSON).map(lambda c: valid() | c))
+def test_any_json_is_a_finished_run_or_an_error(fields: Any) -> None:
+    """Nothing that a file may hold ends in another exception."""
+    path = model().path.with_name("any.json")
+    try:
+        found = reading(path, fields)
+    except PrecisionBisectError as error:
+        assert "\n" not in error.one_line()
+    else:
+        assert set(NAMES).issuperset({*found.kept, *found.pinned})

@@ -1,0 +1,146 @@
+"""What TensorRT's parser makes of ONNX nodes, on which exports by layer name rest."""
+
+import runpy
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exports_models import Parse, export_of, polygraphy_selects
+from models import parse, save
+from precision_bisect.backends.tensorrt.weak import layers_of, to_mark
+from precision_bisect.exports.polygraphy_script import write_polygraphy_script
+from precision_bisect.exports.write import write_exports
+from precision_bisect.runfolder import AUTOCAST, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, RunFolder
+
+IMAGE = "(float[N,4,8,8] x) => (float y)"
+ONE_LAYER = {
+    "Relu": f"{IMAGE} {{ y = Relu(x) }}",
+    "Softmax": f"{IMAGE} {{ y = Softmax(x) }}",
+    "ReduceMean": f"{IMAGE} {{ y = ReduceMean(x) }}",
+    "Pow": f"{IMAGE} {{ y = Pow(x, x) }}",
+    "MatMul": f"{IMAGE} {{ y = MatMul(x, x) }}",
+    "Where": "(float[4] x, bool[4] c) => (float y) { y = Where(c, x, x) }",
+    "Conv": "(float[N,4,8,8] x, float[2,4,3,3] k) => (float y) { y = Conv(x, k) }",
+    "Resize": f"{IMAGE} <float[4] s = {{1, 1, 2, 2}}> {{ y = Resize(x, , s) }}",
+    "MaxPool": f"{IMAGE} {{ y = MaxPool <kernel_shape = [2, 2]> (x) }}",
+    "LayerNormalization": "(float[N,2] x) => (float y) <float[2] s = {1, 1}>"
+    " { y = LayerNormalization(x, s) }",
+}
+SEVERAL_LAYERS = {
+    "Gemm": ("(float[N,8] x, float[8,4] w, float[4] b) => (float y) { y = Gemm(x, w, b) }", 2),
+    "LogSoftmax": (f"{IMAGE} {{ y = LogSoftmax(x) }}", 2),
+    "ReduceL2": (f"{IMAGE} {{ y = ReduceL2(x) }}", 3),
+    "LpPool": (f"{IMAGE} {{ y = LpPool <kernel_shape = [2, 2]> (x) }}", 4),
+}
+NAMED_ELSEWHERE = {
+    "Hardmax": f"{IMAGE} {{ y = Hardmax(x) }}",
+    "Shrink": f"{IMAGE} {{ y = Shrink(x) }}",
+    "Trilu": f"{IMAGE} {{ y = Trilu(x) }}",
+}
+NAMELESS_INSIDE = {
+    "GlobalLpPool": f"{IMAGE} {{ y = GlobalLpPool(x) }}",
+    "Mod": f"{IMAGE} {{ y = Mod <fmod = 1> (x, x) }}",
+    "LSTM": "(float[S,N,8] x, float[1,16,8] w, float[1,16,4] r) => (float y)"
+    " { y = LSTM <hidden_size = 4> (x, w, r) }",
+    "GRU": "(float[S,N,8] x, float[1,12,8] w, float[1,12,4] r) => (float y)"
+    " { y = GRU <hidden_size = 4> (x, w, r) }",
+}
+
+
+def layers(network: Any) -> list[Any]:
+    """Return the network's layers."""
+    return [network.get_layer(i) for i in range(network.num_layers)]
+
+
+def output_types(layer: Any) -> list[str]:
+    """Return the types of the layer's outputs."""
+    return [layer.get_output(i).dtype.name for i in range(layer.num_outputs)]
+
+
+def named(body: str) -> Any:
+    """Return the model of one node, called `node`."""
+    model = parse(body)
+    model.graph.node[0].name = "node"
+    return model
+
+
+@pytest.mark.parametrize("operator", ONE_LAYER)
+def test_most_nodes_are_one_float_layer_of_their_name(operator: str, parse_rtx: Parse) -> None:
+    """What trtexec addresses by the node's name is the layer that computes it."""
+    network = parse_rtx(named(ONE_LAYER[operator]))
+    computing = [layer for layer in layers(network) if layer.metadata == "[ONNX Layer: node]"]
+    assert ["node"] == [layer.name for layer in computing]
+    assert ["FLOAT"] == output_types(computing[0])
+
+
+@pytest.mark.parametrize("operator", SEVERAL_LAYERS)
+def test_the_script_finds_all_layers_of_a_node(
+    operator: str, parse_rtx: Parse, tmp_path: Path
+) -> None:
+    """Of several layers only the first has the node's name, but the metadata of all have it."""
+    body, count = SEVERAL_LAYERS[operator]
+    model = named(body)
+    write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["node"]))
+    network = parse_rtx(model)
+    assert {"node"} == polygraphy_selects(tmp_path / POLYGRAPHY_SCRIPT, network)
+    computing = [layer for layer in layers(network) if layer.metadata == "[ONNX Layer: node]"]
+    assert count == len(computing)
+    assert 1 == sum(layer.name == "node" for layer in computing)
+
+
+@pytest.mark.parametrize("operator", [*ONE_LAYER, *SEVERAL_LAYERS, *NAMED_ELSEWHERE])
+def test_the_script_marks_what_weak_trials_mark(
+    operator: str, parse_rtx: Parse, tmp_path: Path
+) -> None:
+    """What Polygraphy builds is what a run with weak typing has measured."""
+    bodies = ONE_LAYER | NAMED_ELSEWHERE | {key: body for key, (body, _) in SEVERAL_LAYERS.items()}
+    network = parse_rtx(named(bodies[operator]))
+    path = tmp_path / "script.py"
+    path.write_text(write_polygraphy_script(["node"], "fp16"))
+    found = runpy.run_path(str(path))["select"](network)["node"]
+    trials = to_mark(layers_of(network), ["node"], import_module("tensorrt_rtx"))
+    assert [layer.name for layer in trials] == [layer.name for layer in found]
+
+
+@pytest.mark.parametrize("operator", NAMED_ELSEWHERE)
+def test_a_name_on_a_layer_of_integers_is_not_written(
+    operator: str, parse_rtx: Parse, tmp_path: Path
+) -> None:
+    """trtexec would give FP32 to a layer of booleans or integers; the script finds the floats."""
+    model = named(NAMED_ELSEWHERE[operator])
+    (first,) = [layer for layer in layers(parse_rtx(model)) if layer.name == "node"]
+    assert {"BOOL", "INT32"}.intersection(output_types(first))
+    reasons = write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["node"]))
+    assert "computes no floats" in str(reasons[LAYER_PRECISIONS])
+    assert {"node"} == polygraphy_selects(tmp_path / POLYGRAPHY_SCRIPT, parse_rtx(model))
+
+
+def test_a_name_on_no_layer_is_not_written(parse_rtx: Parse, tmp_path: Path) -> None:
+    """Upsample becomes a layer of another name than its own."""
+    model = parse("(float[1,1,2,2] x) => (float y) { y = Upsample(x, s) }", opset=9)
+    model.graph.node[0].name = "node"
+    model.graph.initializer.add(name="s", data_type=1, dims=[4], float_data=[1, 1, 2, 2])
+    assert "node" not in [layer.name for layer in layers(parse_rtx(model))]
+    reasons = write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["node"]))
+    assert "computes no floats" in str(reasons[LAYER_PRECISIONS])
+    assert {"node"} == polygraphy_selects(tmp_path / POLYGRAPHY_SCRIPT, parse_rtx(model))
+
+
+@pytest.mark.parametrize("operator", NAMELESS_INSIDE)
+def test_layers_without_a_name_cannot_be_told_of(
+    operator: str, parse_rtx: Parse, tmp_path: Path
+) -> None:
+    """Where part of a node is out of reach for TensorRT by name, only AutoCast gets its list."""
+    model = named(NAMELESS_INSIDE[operator])
+    nameless = [
+        layer.type.name
+        for layer in layers(parse_rtx(model))
+        if not layer.metadata and "FLOAT" in output_types(layer)
+    ]
+    assert {"ELEMENTWISE", "MATRIX_MULTIPLY", "LOOP_OUTPUT"}.intersection(nameless)
+    reasons = write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["node"]))
+    for file in (LAYER_PRECISIONS, POLYGRAPHY_SCRIPT):
+        assert f"TensorRT builds 'node' ({operator}) of layers without a name" == reasons[file]
+    assert reasons[AUTOCAST] is None

@@ -1,0 +1,131 @@
+"""trtexec.sh has the right command for each kind of TensorRT, or says why it has none."""
+
+import dataclasses
+from pathlib import Path
+
+import onnx
+
+from exports_models import SHELLS, chain, export_of, flag, run_script
+from models import parse, save
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.exports.write import write_exports
+from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
+
+SHELL = SHELLS[0]
+
+
+def test_each_kind_of_tensorrt_has_its_command(tmp_path: Path) -> None:
+    """Strong typing builds the typed model: by a flag in 10, by a tool of its own in RTX."""
+    onnx.save(chain(["a", "b"]), tmp_path / "model.onnx")
+    write_exports(RunFolder(tmp_path), export_of(tmp_path / "model.onnx", ["a"]))
+    mixed = f"--onnx={tmp_path}/{MIXED_MODEL}"
+    expected = {
+        "strong10": ["trtexec", mixed, "--stronglyTyped", "--noTF32", "--saveEngine=a b"],
+        "strong11": ["trtexec", mixed, "--noTF32", "--saveEngine=a b"],
+        "rtx": ["tensorrt_rtx", mixed, "--noTF32", "--saveEngine=a b"],
+    }
+    ran = {mode: run_script(tmp_path, mode, SHELL, "--saveEngine=a b") for mode in expected}
+    assert expected == {mode: one.arguments for mode, one in ran.items()}
+
+
+def test_settings_of_the_run_are_handed_on(tmp_path: Path) -> None:
+    """Shapes, TF32, optimisation level and workspace are those of the run's engines."""
+    path = save(parse("(float[N,4] x, float s) => (float[N,4] y) { y = Mul(x, s) }"), tmp_path)
+    settings = EngineSettings(
+        tf32=True,
+        workspace_mib=64,
+        optimization_level=4,
+        min_shapes={"x": (1, 4)},
+        opt_shapes={"x": (8, 4), "s": ()},
+        max_shapes={"x": (16, 4)},
+    )
+    write_exports(RunFolder(tmp_path), export_of(path, [], settings))
+    expected = [
+        "trtexec",
+        f"--onnx={path}",
+        "--fp16",
+        "--builderOptimizationLevel=4",
+        "--memPoolSize=workspace:64",
+        "--minShapes=x:1x4",
+        "--optShapes=x:8x4,s:scalar",
+        "--maxShapes=x:16x4",
+    ]
+    assert expected == run_script(tmp_path, "weak", SHELL).arguments
+    assert "dynamic inputs" not in (tmp_path / TRTEXEC).read_text()
+
+
+def test_a_dynamic_model_without_shapes_is_remarked_on(tmp_path: Path) -> None:
+    """Where trtexec would take 1 for each dynamic dimension, the script says so."""
+    path = save(parse("(float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), tmp_path)
+    write_exports(RunFolder(tmp_path), export_of(path, []))
+    assert "dynamic inputs" in (tmp_path / TRTEXEC).read_text()
+
+
+def test_an_input_name_that_trtexec_cannot_read_leaves_no_script(tmp_path: Path) -> None:
+    """Shapes cannot be given for an input with a comma in its name."""
+    path = save(parse("(float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), tmp_path)
+    folder = RunFolder(tmp_path)
+    folder.write(TRTEXEC, "stale")
+    reasons = write_exports(folder, export_of(path, [], EngineSettings(opt_shapes={"a,b": (1,)})))
+    assert "trtexec cannot read the input name 'a,b'" == reasons[TRTEXEC]
+    assert not (tmp_path / TRTEXEC).exists()
+
+
+def test_bf16_has_its_own_flag(tmp_path: Path) -> None:
+    """The low type of the plan is the one that the rest runs in."""
+    onnx.save(chain(["a", "b"]), tmp_path / "model.onnx")
+    export = dataclasses.replace(export_of(tmp_path / "model.onnx", ["a"]), low="bf16")
+    write_exports(RunFolder(tmp_path), export)
+    assert "--bf16" == run_script(tmp_path, "weak", SHELL).arguments[2]
+
+
+def test_without_a_typed_model_strong_says_why(tmp_path: Path) -> None:
+    """A model that has 16-bit floats already is not typed anew; weak goes on by layer names."""
+    body = "(float[4] x) => (float[4] y) { h = Cast<to = 10>(x) r = Relu(h) y = Cast<to = 1>(r) }"
+    model = parse(body.replace("{ h", "{ e = Exp(x) h").replace("(x) r", "(e) r"))
+    for node in model.graph.node:
+        node.name = f"n_{node.op_type}_{node.output[0]}"
+    path = save(model, tmp_path)
+    reasons = write_exports(RunFolder(tmp_path), export_of(path, ["n_Exp_e"]))
+    strong, weak = (run_script(tmp_path, mode, SHELL) for mode in ("strong10", "weak"))
+    assert (1, f"there is no {MIXED_MODEL}: {reasons[MIXED_MODEL]}\n") == (
+        strong.code,
+        strong.said,
+    )
+    assert "16-bit float type already" in strong.said
+    assert "--layerPrecisions=n_Exp_e:fp32" == flag(weak, "--layerPrecisions")
+
+
+def test_nothing_kept_needs_no_constraints(tmp_path: Path) -> None:
+    """When everything may run low, weak is the plain flag of the low type."""
+    onnx.save(chain(["a"]), tmp_path / "model.onnx")
+    reasons = write_exports(RunFolder(tmp_path), export_of(tmp_path / "model.onnx", []))
+    ran = run_script(tmp_path, "weak", SHELL)
+    assert ["trtexec", f"--onnx={tmp_path}/model.onnx", "--fp16", "--noTF32"] == ran.arguments
+    assert "no layer is kept" == reasons[LAYER_PRECISIONS]
+
+
+def test_an_output_that_is_no_float_gets_no_type(tmp_path: Path) -> None:
+    """TopK's indices are INT32 or INT64 by version, so its outputs are left open."""
+    model = parse(
+        "(float[2,8] x) => (float[2,3] v, int64[2,3] i) <int64[1] k = {3}>"
+        " { e = Exp(x) v, i = TopK(e, k) }"
+    )
+    model.graph.node[0].name, model.graph.node[1].name = "exp", "topk"
+    write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["exp", "topk"]))
+    ran = run_script(tmp_path, "weak", SHELL)
+    assert "--layerPrecisions=exp:fp32,topk:fp32" == flag(ran, "--layerPrecisions")
+    assert "--layerOutputTypes=exp:fp32" == flag(ran, "--layerOutputTypes")
+
+
+def test_a_name_that_a_subgraph_has_too_is_not_written(tmp_path: Path) -> None:
+    """TensorRT's names do not tell a layer from one inside a branch that is called the same."""
+    model = parse(
+        "(float[4] x, bool c) => (float[4] y) { r = Relu(x) y = If (c) <"
+        "then_branch = t () => (float[4] z) { z = Relu(r) }, "
+        "else_branch = e () => (float[4] w) { w = Neg(r) }> }"
+    )
+    model.graph.node[0].name = model.graph.node[1].attribute[0].g.node[0].name = "relu"
+    reasons = write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["relu"]))
+    assert "something else in the model is called 'relu', too" == reasons[LAYER_PRECISIONS]
+    assert 1 == run_script(tmp_path, "weak", SHELL).code
