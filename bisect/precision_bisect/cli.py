@@ -9,15 +9,23 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from precision_bisect.arguments import layers_parser, run_parser, to_options
+from precision_bisect.arguments.commands import (
+    doctor_parser,
+    export_parser,
+    layers_parser,
+    verify_parser,
+)
+from precision_bisect.arguments.engine import to_engine_settings
+from precision_bisect.arguments.run import run_parser, to_options
 from precision_bisect.errors import ExitCode, PrecisionBisectError, printable
 from precision_bisect.events import Event, RunStarted
+from precision_bisect.workdir import remove_all
 
 _TOO_EARLY = "interrupted before the search began; nothing was written"
+_TOO_LATE = "interrupted while the result was being written; --resume writes it again"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,16 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PrecisionBisectError as error:
         _complain(error.one_line())
         return error.exit_code
-    except KeyboardInterrupt:
-        _complain(_TOO_EARLY)
+    except KeyboardInterrupt as error:
+        searched = _COMMANDS.get(arguments[0] if arguments else "", _run) is _run
+        _complain(str(error) or (_TOO_EARLY if searched else "interrupted"))
         return ExitCode.INTERRUPTED
     return code
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["layers"]:
-        return _layers(arguments[1:])
-    return _run(arguments[1:] if arguments[:1] == ["run"] else arguments)
+    command = _COMMANDS.get(arguments[0]) if arguments else None
+    return command(arguments[1:]) if command else _run(arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -54,10 +62,10 @@ def _run(arguments: Sequence[str]) -> int:
         from precision_bisect.run import run
 
         result = run(options, watched)
+        if not parsed.json:
+            report.conclude(result, options.model)
     if parsed.json:
         sys.stdout.write(result.to_text())
-    else:
-        report.conclude(result, options.model)
     return result.exit_code
 
 
@@ -65,10 +73,48 @@ def _layers(arguments: Sequence[str]) -> int:
     parsed = layers_parser().parse_args(arguments)
     from precision_bisect.listing import as_json, as_text
     from precision_bisect.model.load import load_model
+    from precision_bisect.pinning import pin_formless
 
-    table = load_model(Path(parsed.model)).table
+    table = pin_formless(load_model(parsed.model), parsed.low).table
     sys.stdout.write(as_json(table) if parsed.json else as_text(table))
     return ExitCode.OK
+
+
+def _verify(arguments: Sequence[str]) -> int:
+    parsed = verify_parser().parse_args(arguments)
+    settings = to_engine_settings(parsed)
+    from precision_bisect.verify import verify
+
+    found = verify(parsed.model, parsed.plan, parsed.backend, settings)
+    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    return found.exit_code
+
+
+def _export(arguments: Sequence[str]) -> int:
+    parsed = export_parser().parse_args(arguments)
+    settings = to_engine_settings(parsed)
+    from precision_bisect.export_command import export
+
+    sys.stdout.write(export(parsed.model, parsed.plan, parsed.out, settings))
+    return ExitCode.OK
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    parsed = doctor_parser().parse_args(arguments)
+    from precision_bisect.doctor import examine
+
+    found = examine()
+    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    return ExitCode.OK
+
+
+_COMMANDS = {
+    "doctor": _doctor,
+    "export": _export,
+    "layers": _layers,
+    "run": _run,
+    "verify": _verify,
+}
 
 
 class _Interrupts:
@@ -76,7 +122,7 @@ class _Interrupts:
 
     Until the search begins nothing is written, so the process ends at once: libraries that load
     meanwhile may swallow an exception. From then on the signal is a KeyboardInterrupt, which the
-    run answers with the best plan so far.
+    run answers with the best plan so far; a second one ends it.
     """
 
     def __init__(self, report: Any) -> None:
@@ -100,8 +146,9 @@ class _Interrupts:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._searching:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(_TOO_LATE)
         self._report.__exit__()
+        remove_all()
         _complain(_TOO_EARLY)
         sys.stderr.flush()
         os._exit(ExitCode.INTERRUPTED)

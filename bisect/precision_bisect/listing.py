@@ -15,7 +15,7 @@ def as_text(table: LayerTable) -> str:
     others = [layer for layer in table.layers if layer.exclusion is not None]
     if others:
         lines += ["", "Left alone:"]
-        lines += [f"{_line(layer, width)}  {layer.exclusion}" for layer in others]
+        lines += [f"{_line(layer, width)}  {_reason(layer)}" for layer in others]
         counts = Counter(str(layer.exclusion) for layer in others)
         lines += ["", *(f"{count:6}  {reason}" for reason, count in counts.most_common())]
     return "\n".join(lines) + "\n"
@@ -28,12 +28,16 @@ def as_json(table: LayerTable) -> str:
             "name": layer.name,
             "op_type": layer.op_type,
             "candidate": layer.exclusion is None,
-            "reason": None if layer.exclusion is None else str(layer.exclusion),
+            "reason": None if layer.exclusion is None else _reason(layer),
             "named_in_model": layer.named_in_model,
         }
         for layer in table.layers
     ]
     return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+
+
+def _reason(layer: Layer) -> str:
+    return f"{layer.exclusion}{': ' if layer.detail else ''}{printable(layer.detail)}"
 
 
 def _line(layer: Layer, width: int) -> str:

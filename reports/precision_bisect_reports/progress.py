@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
-from precision_bisect.trial import Outcome, Phase, Proposal
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 TITLES = {
     Phase.PREFLIGHT: "Preflight",
     Phase.RANKING: "Ranking",
+    Phase.PREDICTION: "Prediction",
     Phase.SEARCH: "Search",
     Phase.CERTIFICATE: "Certificate",
     Phase.RECHECK: "Re-check",
@@ -66,6 +67,6 @@ class Progress:
 
     def _propose(self, proposal: Proposal) -> None:
         self.proposal = proposal
-        if proposal.narrowed_to is not None:
+        if proposal.narrowed_to is not None and proposal.kind is not Kind.PREDICT:
             self.narrowed_to = min(proposal.narrowed_to, self.narrowed_to or self.candidates)
         self.about_left = proposal.about_left

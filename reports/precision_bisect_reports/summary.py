@@ -12,13 +12,21 @@ from pathlib import Path
 from rich.text import Text
 
 from precision_bisect.errors import printable
+from precision_bisect.evidence import Honour
 from precision_bisect.flow import Status
 from precision_bisect.result import Diagnosis, Result
-from precision_bisect.runfolder import LAYER_PRECISIONS, RESULT
+from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
 
 MOST_SHOWN = 60
 """Longest list of layers on the screen; result.json always has all."""
 
+MOST_PINNED = 3
+
+_HONOUR_WORDS = {
+    Honour.HONOURED: "honoured",
+    Honour.DEMOTED: "demoted",
+    Honour.NOT_OBSERVABLE: "not observable",
+}
 _HEADLINES = {
     Status.FOUND: "Found",
     Status.NOTHING_TO_KEEP: "Nothing to keep",
@@ -54,9 +62,18 @@ def _headline(result: Result) -> Text:
     headline = Text(_HEADLINES[result.status], style=_STYLES[result.status])
     if result.status in (Status.NOT_PRECISION, Status.INFEASIBLE):
         return headline.append(f": {printable(result.message)}", style="default not bold")
+    if _without_plan(result):
+        word = _HEADLINES[result.status].partition(";")[0]
+        return Text(f"{word}: no plan has passed yet", style=_STYLES[result.status])
     kept = f"{len(result.kept)} of {result.candidates} layers"
     text = f": {kept} stay {result.high.upper()}, the rest runs {result.low.upper()}"
     return headline.append(text, style="default not bold")
+
+
+def _without_plan(result: Result) -> bool:
+    """Return whether a run was cut off before any plan passed: the empty plan is minimal."""
+    cut_off = result.status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED)
+    return cut_off and not result.kept and not result.certificate.minimal
 
 
 def _layers(result: Result) -> Iterator[Text]:
@@ -87,19 +104,48 @@ def _why(diagnosis: Diagnosis | None) -> Text:
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if result.error is not None:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}"
-    elif result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE):
+    elif result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE) and not _without_plan(
+        result
+    ):
         yield "verdict", "by the check's own word, without a figure"
     if result.kept:
         yield "certificate", _certificate(result)
-    ranking = result.emulated_trials - (result.trials if result.emulated else 0)
-    extra = f" after {ranking} for the ranking" if ranking else ""
-    yield "trials", f"{result.trials}{extra}, {result.wall_s:.0f} s"
+    predicted = result.emulated_trials - (result.trials if result.emulated else 0)
+    extra = f" after {predicted} for the ranking" if predicted else ""
+    if result.emulated:
+        yield "trials", f"{result.trials}{extra}, {result.wall_s:.0f} s"
+    else:
+        emulated = f", {predicted} emulated trials" if predicted else ""
+        yield "builds", f"{result.engine_builds}{emulated}, {result.wall_s:.0f} s"
+    yield from _engine(result)
     if result.emulated:
         yield "backend", "emulated: predicted on this machine; confirm on the target"
     if result.message and result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE):
         yield "note", printable(result.message)
     if result.out is not None:
         yield "written", str(result.out)
+
+
+def _engine(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield what only an engine tells: speed, obedience, remarks; and what could not run low."""
+    if result.latency_ms is not None:
+        figures = [
+            f"{name.replace('_', ' ')} {'not measured' if ms is None else f'{ms:.3g} ms'}"
+            for name, ms in result.latency_ms.items()
+        ]
+        yield "latency", ", ".join(figures)
+    if result.honoured_layers:
+        counts = [
+            f"{sum(entry.honour is honour for entry in result.honoured_layers)} {word}"
+            for honour, word in _HONOUR_WORDS.items()
+        ]
+        yield "honoured", ", ".join(counts)
+    if result.pinned:
+        names = ", ".join(printable(name) for name in list(result.pinned)[:MOST_PINNED])
+        more = f" and {len(result.pinned) - MOST_PINNED} more" * (len(result.pinned) > MOST_PINNED)
+        yield "also high", f"{names}{more}: cannot run in {result.low}, see {RESULT}"
+    for note in result.notes:
+        yield "remark", printable(note)
 
 
 def _tolerance(result: Result) -> str:
@@ -135,15 +181,25 @@ def _next_steps(result: Result, model: Path) -> Sequence[str]:
 
 
 def _apply(result: Result, model: Path) -> Sequence[str]:
-    if result.layer_precisions is None:
-        return [f"No trtexec string: {printable(result.layer_precisions_reason or '')}"]
-    file = shlex.quote(str((result.out or Path()) / LAYER_PRECISIONS))
+    script = shlex.quote(str((result.out or Path()) / TRTEXEC))
     lines = [
-        "Next, on the target (TensorRT 8.6 to 10.x):",
-        f"  trtexec --onnx={shlex.quote(str(model))} --{result.low} "
-        "--precisionConstraints=obey \\",
-        f'    --layerPrecisions="$(cat {file})"',
+        f"Next, on the target: sh {script} strong10, or strong11 or rtx, by the version there",
+        f"  (they build {MIXED_MODEL}, strongly typed; it runs on ONNX Runtime with CUDA, too)",
     ]
+    if result.layer_precisions is None:
+        reason = printable(result.layer_precisions_reason or "")
+        return [*lines, f"No trtexec string for TensorRT 8.6 to 10.x: {reason}"]
+    lines.append(f"TensorRT 8.6 to 10.x, weakly typed: sh {script} weak")
     if "*" in result.layer_precisions:
-        lines.append("  (it holds a wildcard, which needs TensorRT 10.0 or later)")
+        lines.append("  (its names hold a wildcard, which needs TensorRT 10.0 or later)")
+    if result.emulated:
+        verify = f"precision-bisect verify {shlex.quote(str(model))}{_plan(result, model)}"
+        lines.append(f"Does TensorRT obey? {verify}")
     return lines
+
+
+def _plan(result: Result, model: Path) -> str:
+    """Return the flag that leads to the run folder, where it is not the default one."""
+    if result.out is None or result.out == default_run_folder(model):
+        return ""
+    return f" --plan {shlex.quote(str(result.out))}"

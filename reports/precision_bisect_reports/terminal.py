@@ -65,6 +65,8 @@ class TerminalReport:
         match event:
             case RunStarted():
                 self._say(_opening(event))
+                if event.why:
+                    self._say(f"Backend {event.backend}, since {event.why}")
             case Warned():
                 self._say(f"Warning: {event.message}", "yellow")
             case PhaseStarted() if self._live is None:

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.exports.layer_precisions import parse
 from precision_bisect.result import KEYS
 
 REPO = Path(__file__).parents[2]
 EXAMPLE = REPO / "examples" / "nafnet"
 COMMAND = [sys.executable, "-m", "precision_bisect"]
-NAFNET = [*COMMAND, str(EXAMPLE / "nafnet.onnx"), "--inputs", str(EXAMPLE / "inputs")]
+MODEL = str(EXAMPLE / "nafnet.onnx")
+NAFNET = [*COMMAND, MODEL, "--inputs", str(EXAMPLE / "inputs")]
 
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -77,8 +79,43 @@ def test_final_screen_groups_by_module(example: tuple[Path, str, float]) -> None
     screen = example[1]
     assert 1 == screen.count("/encoders.0/encoders.0.0/norm1\n")
     assert "minimal: dropping any one of the" in screen
-    assert "--precisionConstraints=obey" in screen
+    assert f"sh {example[0]}/trtexec.sh strong10" in screen
+    assert f"verify {MODEL} --plan {example[0]}" in screen
     assert "\x1b" not in screen
+
+
+def test_the_found_plan_is_honoured_by_a_real_engine(
+    rtx: Flavour, example: tuple[Path, str, float]
+) -> None:
+    """`verify` builds the answer with TensorRT-RTX, without a GPU: every kept layer is FP32."""
+    folder = example[0]
+    kept = json.loads((folder / "result.json").read_text())["kept"]
+    ran = run([*COMMAND, "verify", MODEL, "--plan", str(folder), "--json"])
+    assert 0 == ran.returncode, ran.stderr
+    found = json.loads(ran.stdout)
+    assert ("tensorrt-rtx", None, True) == (found["backend"], found["failure"], found["honoured"])
+    assert set(kept) == {entry["layer"] for entry in found["layers"]}
+
+
+def test_verify_says_that_it_cannot_run(rtx: Flavour, example: tuple[Path, str, float]) -> None:
+    """The text names the library, what it built for, and counts the verdicts."""
+    ran = run([*COMMAND, "verify", MODEL, "--plan", str(example[0] / "result.json")])
+    assert ran.stdout.startswith(f"tensorrt-rtx: {rtx.version}, built for ")
+    if not rtx.can_run:
+        assert "it cannot run here" in ran.stdout
+    assert "kept: " in ran.stdout.splitlines()[-1]
+
+
+def test_exports_can_be_made_again(example: tuple[Path, str, float], tmp_path: Path) -> None:
+    """`export` writes the same files as the run did."""
+    folder = example[0]
+    ran = run([*COMMAND, "export", MODEL, "--plan", str(folder), "--out", str(tmp_path)])
+    assert 0 == ran.returncode, ran.stderr
+    names = ["autocast-exclude.txt", "layerPrecisions.txt", "model.mixed.onnx"]
+    names += ["polygraphy_constraints.py", "trtexec.sh"]
+    assert names == sorted(file.name for file in tmp_path.iterdir())
+    for name in set(names) - {"trtexec.sh"}:  # it names the folder that it lies in
+        assert (folder / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 
 def test_finished_run_resumes_to_the_same_answer(example: tuple[Path, str, float]) -> None:

@@ -6,8 +6,10 @@ import pytest
 from emulator_overhead import overhead
 
 import precision_bisect
+from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.model.load import load_model
 from precision_bisect.options import LowName
+from precision_bisect.verify import verify
 
 pytestmark = pytest.mark.models
 pytest.importorskip("torch", reason="pip install --group models")
@@ -35,6 +37,14 @@ def search(model: Path, out: Path) -> precision_bisect.Result:
     return precision_bisect.find(model, inputs=minilm_inputs(), out=out, atol=TOLERANCE)
 
 
+def assert_built(model: Path, run: Path) -> None:
+    """Build the found plan with TensorRT-RTX and see that no kept layer is demoted."""
+    found = verify(model, run, "tensorrt-rtx", EngineSettings())
+    assert found.failure is None
+    assert [] == found.evidence.demoted
+    assert len(found.kept) == len(found.evidence.honours)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_guided_keeps_few_layers(models: dict[int, Path], tmp_path: Path) -> None:
     """At opset 13 at most 30 of about 270 layers are kept, each drop verified."""
@@ -44,6 +54,7 @@ def test_guided_keeps_few_layers(models: dict[int, Path], tmp_path: Path) -> Non
     assert 0 < len(result.kept) <= 30
     assert result.error is not None and result.error <= TOLERANCE
     assert result.certificate.minimal
+    assert_built(models[13], tmp_path / "run")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -52,6 +63,7 @@ def test_opset_17_has_fewer_layers(models: dict[int, Path], tmp_path: Path) -> N
     result = search(models[17], tmp_path / "run")
     assert result.status in ("found", "nothing_to_keep")
     assert result.candidates < 200
+    assert_built(models[17], tmp_path / "run")
 
 
 @pytest.mark.filterwarnings("ignore")

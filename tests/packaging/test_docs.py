@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments import run_parser
+from precision_bisect.arguments.run import run_parser
 from precision_bisect.plugins import STRATEGIES, installed
 from precision_bisect.result import KEYS
 

@@ -6,7 +6,17 @@ import time
 
 import pytest
 
-HEAVY = {"numpy", "onnx", "onnxruntime", "polygraphy", "rich", "ml_dtypes", "torch", "tensorrt"}
+HEAVY = {
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "polygraphy",
+    "rich",
+    "ml_dtypes",
+    "torch",
+    "tensorrt",
+    "tensorrt_rtx",
+}
 
 
 @pytest.mark.parametrize(
@@ -16,6 +26,9 @@ HEAVY = {"numpy", "onnx", "onnxruntime", "polygraphy", "rich", "ml_dtypes", "tor
         "from precision_bisect.cli import main; main(['--version'])",
         "from precision_bisect.cli import main; main(['--help'])",
         "from precision_bisect.cli import main; main(['layers', '--help'])",
+        "from precision_bisect.cli import main; main(['verify', '--help'])",
+        "from precision_bisect.cli import main; main(['export', '--help'])",
+        "from precision_bisect.cli import main; main(['doctor', '--help'])",
     ],
 )
 def test_no_heavy_module_is_loaded(code: str) -> None:

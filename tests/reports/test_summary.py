@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from precision_bisect.evidence import Honour, LayerHonour
 from precision_bisect.flow import Status
 from precision_bisect.result import Certificate, Diagnosis, Result
 from precision_bisect_reports.summary import MOST_SHOWN, final_screen
@@ -75,7 +76,8 @@ def test_commands_are_quoted_for_the_shell() -> None:
     """Paths with blanks or worse cannot break the command to copy."""
     shown = screen(RESULT, model="a b; rm -rf x.onnx")
     assert "'a b; rm -rf x.onnx'" in shown
-    assert "'my run/layerPrecisions.txt'" in shown
+    assert "sh 'my run/trtexec.sh' strong10" in shown
+    assert "--plan 'my run'" in shown
 
 
 def test_names_are_literal() -> None:
@@ -102,7 +104,7 @@ def test_unproven_minimality_is_said() -> None:
 def test_missing_string_is_explained() -> None:
     """Without a trtexec string the reason takes its place."""
     result = replace(RESULT, layer_precisions=None, layer_precisions_reason="because")
-    assert "No trtexec string: because" in screen(result)
+    assert "No trtexec string for TensorRT 8.6 to 10.x: because" in screen(result)
 
 
 def test_wildcards_name_the_version_they_need() -> None:
@@ -114,3 +116,44 @@ def test_what_else_there_is_to_say_is_shown() -> None:
     """A held-out sample that changed the answer, or a spent budget, is on the screen."""
     shown = screen(replace(RESULT, message="the samples held out judge too"))
     assert "note        the samples held out judge too" in shown
+
+
+def test_what_an_engine_shows_is_on_the_screen() -> None:
+    """Builds, latencies, obedience, pinned layers and the builder's remarks each have a line."""
+    seen = [
+        LayerHonour(layer=name, honour=honour, evidence="weights")
+        for name, honour in zip(KEPT, [*[Honour.HONOURED] * 3, Honour.NOT_OBSERVABLE], strict=True)
+    ]
+    shown = screen(
+        replace(
+            RESULT,
+            backend="onnxruntime",
+            emulated=False,
+            engine_builds=9,
+            latency_ms={"all_high": 2.5, "all_low": 1.25, "kept": None},
+            honoured_layers=seen,
+            pinned={"celu": "Celu takes no fp16"},
+            notes=["layer norm in \x1b[31mFP16"],
+        )
+    )
+    assert "builds      9, 19 emulated trials, 2 s" in shown
+    assert "latency     all high 2.5 ms, all low 1.25 ms, kept not measured" in shown
+    assert "honoured    3 honoured, 0 demoted, 1 not observable" in shown
+    assert "also high   celu: cannot run in fp16" in shown
+    assert "remark      layer norm in" in shown
+    assert "\x1b" not in shown
+    assert "predicted on this machine" not in shown
+
+
+@pytest.mark.parametrize("status", [Status.BUDGET_EXHAUSTED, Status.INTERRUPTED])
+def test_a_run_without_a_plan_claims_none(status: Status) -> None:
+    """What was cut off before any plan passed does not say that nothing need be kept."""
+    nothing = Certificate(minimal=False, checked=(), unchecked=())
+    none = replace(
+        RESULT, status=status, kept=(), error=None, certificate=nothing, layer_precisions=None
+    )
+    assert "no plan has passed yet" in screen(none)
+    assert "0 of 10 layers" not in screen(none)
+    assert "verdict" not in screen(none)
+    empty = replace(none, certificate=replace(nothing, minimal=True))
+    assert "0 of 10 layers stay FP32" in screen(empty)

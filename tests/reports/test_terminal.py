@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
 from precision_bisect.plan import Plan
@@ -12,6 +13,7 @@ from precision_bisect_reports.terminal import PLAIN_INTERVAL_S, TerminalReport
 STARTED = RunStarted(
     model="m.onnx",
     backend="emulated",
+    why="",
     strategy="guided",
     assumption="something",
     candidates=100,
@@ -108,3 +110,9 @@ def test_recalled_trials_are_not_repeated_on_the_log() -> None:
 def test_warnings_are_shown() -> None:
     """A warning is one line that begins with the word."""
     assert ["Warning: ranges"] == lines(Warned(message="ranges"))
+
+
+def test_why_a_backend_was_taken_is_said() -> None:
+    """What `auto` passed over has a line of its own."""
+    said = lines(replace(STARTED, why="tensorrt: not installed"))
+    assert "Backend emulated, since tensorrt: not installed" in said

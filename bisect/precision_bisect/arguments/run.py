@@ -1,14 +1,15 @@
-"""The argument tree. It imports nothing heavy, so that `--help` is instant."""
+"""The arguments of the main job."""
 
 import argparse
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
 
+from precision_bisect.arguments.engine import add_engine_arguments, to_engine_settings
+from precision_bisect.arguments.parser import Parser, folder
 from precision_bisect.comparators.tolerance import parse_limits
 from precision_bisect.durations import duration
-from precision_bisect.errors import PluginError, UsageError
+from precision_bisect.errors import PluginError
 from precision_bisect.inputs.shapes import parse_shapes
 from precision_bisect.options import (
     BACKENDS,
@@ -31,19 +32,15 @@ exit codes:
 
 other commands:
   precision-bisect layers MODEL   list the candidates, and every exclusion with its reason
+  precision-bisect verify MODEL   build the found plan once; say which layers the engine honours
+  precision-bisect export MODEL   write the files for deployment again from a finished run
+  precision-bisect doctor         say what is installed, what works, what to install for more
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports wrong usage as an error of this package: one line, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, f"see {self.prog} --help")
 
 
 def run_parser() -> argparse.ArgumentParser:
     """Return the parser of the main job."""
-    parser = _Parser(
+    parser = Parser(
         prog="precision-bisect",
         description="Find a minimal set of layers of an ONNX model that must stay FP32 when the "
         "rest runs in a lower precision, prove it, and explain it.",
@@ -58,20 +55,8 @@ def run_parser() -> argparse.ArgumentParser:
     _input_arguments(parser.add_argument_group("inputs"))
     _verdict_arguments(parser.add_argument_group("verdict"))
     _search_arguments(parser.add_argument_group("search"))
+    add_engine_arguments(parser.add_argument_group("engine"))
     _output_arguments(parser.add_argument_group("output"))
-    return parser
-
-
-def layers_parser() -> argparse.ArgumentParser:
-    """Return the parser of `precision-bisect layers`."""
-    parser = _Parser(
-        prog="precision-bisect layers",
-        description="List the candidate layers, and every other node with the reason why a search "
-        "leaves it alone.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("model", type=Path, help="the ONNX model")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
@@ -95,18 +80,13 @@ def to_options(parsed: argparse.Namespace) -> Options:
         low=parsed.low,
         high=parsed.high,
         backend=parsed.backend,
+        engine=to_engine_settings(parsed),
         strategy=parsed.strategy,
         max_trials=parsed.max_trials,
         max_time_s=None if parsed.max_time is None else duration(parsed.max_time),
         seed=parsed.seed,
         threads=parsed.threads,
     )
-
-
-def _folder(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("an empty path names no folder")
-    return Path(text)
 
 
 def _limits(texts: Sequence[str] | None, flag: str) -> dict[str, float] | float | None:
@@ -174,7 +154,11 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--low", choices=LOW_NAMES, default="fp16", help="the low type (fp16)")
     group.add_argument("--high", choices=HIGH_NAMES, default="fp32", help="what is kept (fp32)")
     group.add_argument(
-        "--backend", choices=BACKENDS, default="auto", help="what evaluates plans (auto)"
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        help="what evaluates plans; auto takes TensorRT where it can run, else ONNX Runtime on "
+        "CUDA, else the emulator (auto)",
     )
     group.add_argument(
         "--strategy",
@@ -205,7 +189,7 @@ def _assumptions() -> str:
 
 def _output_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--out", type=_folder, metavar="DIR", help="the run folder (MODEL.precision-bisect)"
+        "--out", type=folder, metavar="DIR", help="the run folder (MODEL.precision-bisect)"
     )
     group.add_argument(
         "--resume", action="store_true", help="go on with the run in the folder, or begin it"

@@ -8,7 +8,7 @@ from precision_bisect.model.spec import TensorSpec
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+def parse_shapes(texts: Iterable[str], flag: str = "--input-shapes") -> dict[str, tuple[int, ...]]:
     """Parse `name:AxBxC` items, comma separated as in trtexec; a scalar is `name:`.
 
     Names may hold colons. Raises UsageError for anything else.
@@ -21,9 +21,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
         except ValueError:
             shape = (0,)
         if not colon or not name or any(dim < 1 for dim in shape):
-            raise UsageError(
-                f"cannot read the shape {item!r}", "write --input-shapes NAME:1x3x224x224"
-            )
+            raise UsageError(f"cannot read the shape {item!r}", f"write {flag} NAME:1x3x224x224")
         shapes[name] = shape
     return shapes
 

@@ -1,0 +1,63 @@
+"""Flags that say how engines are built, shared by the commands that build or describe them."""
+
+import argparse
+
+from precision_bisect.durations import duration
+from precision_bisect.engine_settings import TYPINGS, EngineSettings
+from precision_bisect.inputs.shapes import parse_shapes
+
+
+def add_engine_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add the flags to a group."""
+    group.add_argument(
+        "--typing",
+        choices=TYPINGS,
+        default="auto",
+        help="TensorRT: write precisions into the graph (strong: 10, 11, RTX) or mark layers "
+        "(weak: 8.6 to 10.x); auto takes strong where the library can (auto)",
+    )
+    group.add_argument(
+        "--guard-islands",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="add zero to the FP32 input of a kept MatMul, Gemm or Conv that stands alone, which "
+        "TensorRT would turn back into half (on)",
+    )
+    group.add_argument(
+        "--tf32", action="store_true", help="allow TF32 in what stays FP32 (off, unlike trtexec)"
+    )
+    group.add_argument(
+        "--compute-capability",
+        metavar="X.Y",
+        help="TensorRT-RTX: build for this GPU, such as 8.6; a machine without a GPU needs it",
+    )
+    for which in ("min", "opt", "max"):
+        group.add_argument(
+            f"--{which}-shapes",
+            action="append",
+            metavar="NAME:1x3x224x224",
+            help=f"TensorRT: {which} shapes of dynamic inputs, as in trtexec (the samples' own)",
+        )
+    group.add_argument(
+        "--builder-optimization-level", type=int, metavar="N", help="TensorRT: 0 to 5 (3)"
+    )
+    group.add_argument("--workspace", type=int, metavar="MIB", help="TensorRT: workspace limit")
+    group.add_argument(
+        "--build-timeout", metavar="TIME", help="a build that takes longer counts as timed out"
+    )
+
+
+def to_engine_settings(parsed: argparse.Namespace) -> EngineSettings:
+    """Return the settings that the parsed flags ask for. Raises UsageError."""
+    return EngineSettings(
+        typing=parsed.typing,
+        guard_islands=parsed.guard_islands,
+        tf32=parsed.tf32,
+        compute_capability=parsed.compute_capability,
+        workspace_mib=parsed.workspace,
+        optimization_level=parsed.builder_optimization_level,
+        min_shapes=parse_shapes(parsed.min_shapes or (), "--min-shapes"),
+        opt_shapes=parse_shapes(parsed.opt_shapes or (), "--opt-shapes"),
+        max_shapes=parse_shapes(parsed.max_shapes or (), "--max-shapes"),
+        build_timeout_s=None if parsed.build_timeout is None else duration(parsed.build_timeout),
+    )
