@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from precision_bisect.backends.emulated import EmulatedBackend
+from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.inputs.check import check_samples
 from precision_bisect.inputs.files import read_samples
 from precision_bisect.model.load import Model, load_model
