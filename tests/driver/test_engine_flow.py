@@ -1,0 +1,170 @@
+"""The course of a run on an engine whose behaviour an emulator predicts."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracles
+from precision_bisect.driver import Driver
+from precision_bisect.evidence import Evidence, Honour, LayerHonour
+from precision_bisect.flow import Ending, Status, flow
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
+from precision_bisect_strategies.guided import Guided
+from simulated import SIZE, Evaluate, Simulated, by, driver_of
+
+
+def engine_course(
+    path: Path, engine: Evaluate, emulator: Evaluate, *, held_out: int = 0
+) -> tuple[Ending, Driver, Simulated]:
+    """Run the whole flow on an engine whose behaviour an emulator predicts."""
+    backend = Simulated(engine)
+    driver, ledger = driver_of(path, backend, emulator=Simulated(emulator), held_out=held_out)
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=True)
+        ending = driver.run(flow(asked, Guided(), held_out=held_out > 0))
+    return ending, driver, backend
+
+
+def test_a_right_prediction_costs_one_build_beside_ends_and_certificate(tmp_path: Path) -> None:
+    """Three builds of the preflight, the set predicted, every single drop, the final build."""
+    rule = by(oracles.monotone([2, 3, 9]))
+    ending, _, backend = engine_course(tmp_path, rule, rule)
+    assert (ending.status, ending.plan) == (Status.FOUND, Plan.of((2, 3, 9)))
+    assert 3 + 1 + 3 + 1 == len(backend.built)
+
+
+def test_the_answer_is_built_afresh_timed_and_kept(tmp_path: Path) -> None:
+    """The last build is of the answer again; both ends and it are timed; its engine is saved."""
+    rule = by(oracles.monotone([2, 3, 9]))
+    ending, driver, backend = engine_course(tmp_path, rule, rule)
+    assert ending.plan == backend.built[-1]
+    assert ending.plan is not None
+    assert ending.plan.key == (tmp_path / "engine").read_text()
+    timed = [t.proposal.plan for t in driver.trials if t.outcome.evidence.latency]
+    assert [Plan.all_high(SIZE), Plan.of(()), ending.plan] == timed
+
+
+def test_an_engine_that_is_worse_than_predicted_tightens_the_limit(tmp_path: Path) -> None:
+    """Errors twice as large on the engine: the second prediction takes that into account."""
+    errors = [0.3, 0.05, 0.3, 0.02, 0.3, 0.01, 0.3, 0.3, 0.01, 0.02, 0.3, 0.03]
+    emulator = by(oracles.additive(errors))
+    engine = by(oracles.additive([2 * error for error in errors]))
+    ending, driver, _ = engine_course(tmp_path, engine, emulator)
+    assert ending.status is Status.FOUND
+    assert ending.plan is not None
+    (tmp_path / "own").mkdir()
+    smallest = engine_course(tmp_path / "own", engine, engine)[0].plan
+    assert smallest is not None
+    assert len(smallest) == len(ending.plan)
+    searched = [
+        t
+        for t in driver.trials
+        if t.proposal.phase is Phase.SEARCH and t.proposal.kind is Kind.JUDGE
+    ]
+    assert [False, True] == [t.outcome.passed for t in searched[:2]]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    culprits=st.sets(st.integers(0, SIZE - 1), min_size=1, max_size=4),
+    predicted=st.sets(st.integers(0, SIZE - 1), max_size=4),
+)
+def test_a_wrong_emulator_costs_builds_never_the_answer(
+    culprits: set[int], predicted: set[int]
+) -> None:
+    """Whatever the emulator claims, the engine decides: exactly the culprits are kept."""
+    with TemporaryDirectory() as folder:
+        ending, _, _ = engine_course(
+            Path(folder), by(oracles.monotone(culprits)), by(oracles.monotone(predicted))
+        )
+    assert (ending.status, ending.plan) == (Status.FOUND, Plan.of(culprits))
+
+
+def test_a_build_that_does_not_obey_is_no_verdict(tmp_path: Path) -> None:
+    """A demoted layer leaves the trial unresolved, with the layer named, whatever its outputs."""
+    backend = Simulated(by(oracles.monotone([1])))
+    entry = LayerHonour(layer="layer1", honour=Honour.DEMOTED, evidence="its weights are half")
+    backend.shown[Plan.of((1,))] = Evidence(honours=(entry,))
+    driver, ledger = driver_of(tmp_path, backend)
+    with ledger:
+        outcome = driver.consider(Proposal(plan=Plan.of((1,))))
+    assert (TrialStatus.NOT_HONOURED, None, 0.0) == (
+        outcome.status,
+        outcome.verdict,
+        outcome.error,
+    )
+    assert outcome.message == "the engine does not keep 'layer1': its weights are half"
+
+
+def test_an_answer_that_cannot_be_built_again_is_no_answer(tmp_path: Path) -> None:
+    """Where the fresh build fails, the run ends without a plan and says why."""
+    rule = by(oracles.monotone([2, 3, 9]))
+    backend: Simulated
+
+    def changing(plan: Plan, feed: Sample) -> float:
+        again = plan == Plan.of((2, 3, 9)) and backend.built.count(plan) > 1
+        return 7.0 if again else rule(plan, feed)
+
+    backend = Simulated(changing)
+    driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule))
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=True)
+        ending = driver.run(flow(asked, Guided(), held_out=False))
+    assert (Status.INFEASIBLE, None) == (ending.status, ending.plan)
+    assert "when it was built afresh" in ending.message
+    assert not (tmp_path / "engine").exists()
+
+
+def test_held_out_samples_judge_the_fresh_build_too(tmp_path: Path) -> None:
+    """What a held-out sample refutes is searched again on all of them, and built afresh again."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        needed = {2, 5} if feed["x"][0] > 0 else {2}
+        return 0.0 if needed <= plan.kept else float("inf")
+
+    ending, _, backend = engine_course(tmp_path, rule, rule, held_out=1)
+    assert (Status.FOUND, Plan.of((2, 5))) == (ending.status, ending.plan)
+    assert ending.plan == backend.built[-1]
+    assert "failed on the samples held out" in ending.message
+
+
+@pytest.mark.parametrize("held_out", [0, 1])
+def test_a_fresh_build_without_a_verdict_is_not_called_a_difference(
+    tmp_path: Path, held_out: int
+) -> None:
+    """A re-check that ran out of time says so, not that outputs differ or samples refute."""
+    rule = by(oracles.monotone([2, 3, 9]))
+    late = Outcome(status=TrialStatus.TIMED_OUT, message="not built within 5 s")
+    backend: Simulated
+
+    def slow(plan: Plan, feed: Sample) -> float:
+        if plan == Plan.of((2, 3, 9)) and backend.built.count(plan) > 1:
+            raise BackendFailure(late)
+        return rule(plan, feed)
+
+    backend = Simulated(slow)
+    driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule), held_out=held_out)
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=True)
+        ending = driver.run(flow(asked, Guided(), held_out=bool(held_out)))
+    assert "not built within 5 s" in ending.message
+    assert "builds differ" not in ending.message
+    assert "failed on the samples" not in ending.message
+
+
+def test_a_latency_that_cannot_be_measured_costs_only_its_figure(tmp_path: Path) -> None:
+    """The verdict stands, and a note says why there is no figure."""
+    backend = Simulated(by(oracles.monotone([1])))
+    backend.clockless = True
+    driver, ledger = driver_of(tmp_path, backend)
+    with ledger:
+        outcome = driver.consider(Proposal(plan=Plan.of((1,)), timed=True))
+    assert outcome.passed
+    assert outcome.evidence.latency is None
+    assert ("the latency could not be measured: no clock",) == outcome.evidence.notes

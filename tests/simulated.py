@@ -1,0 +1,142 @@
+"""A backend whose outputs are what a rule says, and a driver over it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+
+import oracles
+from oracles import Oracle
+from precision_bisect.budget import Budget
+from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.driver import Driver, Evaluators
+from precision_bisect.events import Event, ignore
+from precision_bisect.evidence import Evidence, Latency
+from precision_bisect.layer_table import LayerName
+from precision_bisect.ledger.store import SqliteLedger, open_ledger
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.trial import Outcome, SampleSet, TrialStatus
+
+SIZE = 12
+Evaluate = Callable[[Plan, Sample], float]
+
+
+class Simulated:
+    """A backend whose one output is the error itself, against a reference of zero."""
+
+    name: ClassVar[str] = "simulated"
+    emulated: ClassVar[bool] = False
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+        self.built: list[Plan] = []
+        self.shown: dict[Plan, Evidence] = {}
+        self.clockless = False
+
+    def versions(self) -> Mapping[str, str]:
+        """Return nothing: there is nothing that results depend on."""
+        return {}
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return nothing: every layer can run low."""
+        return {}
+
+    def build(self, plan: Plan) -> "SimulatedEngine":
+        """Note that the plan was built."""
+        self.built.append(plan)
+        return SimulatedEngine(self, plan)
+
+    def evaluate(self, plan: Plan, feed: Sample) -> Sample:
+        """Return the error that the rule gives."""
+        return {"y": np.array([self._evaluate(plan, feed)])}
+
+
+class SimulatedEngine:
+    """One plan of a simulated backend; it leaves a file when it is saved."""
+
+    def __init__(self, backend: Simulated, plan: Plan) -> None:
+        self._backend = backend
+        self._plan = plan
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, feed: Sample) -> Sample:
+        """Return the error of the plan."""
+        return self._backend.evaluate(self._plan, feed)
+
+    def time(self, feed: Sample) -> Latency | None:
+        """Return a latency that grows with the layers kept, where this backend's clock works."""
+        del feed
+        if self._backend.clockless:
+            raise BackendFailure(Outcome(status=TrialStatus.RUN_FAILED, message="no clock"))
+        return Latency(median_ms=1.0 + len(self._plan), spread_ms=0.0, runs=1)
+
+    def evidence(self) -> Evidence:
+        """Return what the backend says of this plan."""
+        return self._backend.shown.get(self._plan, Evidence())
+
+    def save(self, folder: Path) -> None:
+        """Write down which plan it was."""
+        (folder / "engine").write_text(self._plan.key)
+
+
+def by(oracle: Oracle) -> Evaluate:
+    """Return the rule of an oracle: its error, or its failure."""
+
+    def evaluate(plan: Plan, _: Sample) -> float:
+        outcome = oracle(plan.kept)
+        if outcome.error is None:
+            raise BackendFailure(outcome)
+        return outcome.error
+
+    return evaluate
+
+
+def samples(
+    judged: int = 1, held_out: int = 0
+) -> dict[SampleSet, tuple[list[Sample], list[Sample]]]:
+    """Return sample sets whose feeds are numbered, judging ones first."""
+    feeds: list[Sample] = [{"x": np.array([i])} for i in range(judged + held_out)]
+    chosen = {
+        SampleSet.JUDGED: feeds[:judged],
+        SampleSet.RANKING: feeds[:1],
+        SampleSet.HELD_OUT: feeds[judged:],
+        SampleSet.ALL: feeds,
+    }
+    return {name: (some, [{"y": np.zeros(1)} for _ in some]) for name, some in chosen.items()}
+
+
+def driver_of(
+    path: Path,
+    backend: Simulated,
+    *,
+    emulator: Simulated | None = None,
+    budget: Budget | None = None,
+    observer: Callable[[Event], None] = ignore,
+    held_out: int = 0,
+) -> tuple[Driver, SqliteLedger]:
+    """Return a driver over a backend, with a real comparator and a ledger on disk."""
+    ledger = open_ledger(path / "ledger.sqlite", {}, resume=True)
+    comparator = PolygraphyComparator(
+        metric="elementwise",
+        atol=Tolerance(default=oracles.TOLERANCE),
+        rtol=Tolerance(default=0.0),
+        outputs=("y",),
+    )
+    sets = samples(held_out=held_out)
+    evaluators = Evaluators(
+        backend=backend,
+        emulator=emulator or backend,
+        comparator=comparator,
+        samples=sets,
+        keep=path,
+    )
+    driver = Driver(evaluators, ledger, budget or Budget(), observer)
+    return driver, ledger
