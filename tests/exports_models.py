@@ -18,6 +18,7 @@ from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.export import Export
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import load_model
+from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import TRTEXEC
 
 Parse = Callable[[onnx.ModelProto], Any]
@@ -44,7 +45,7 @@ def export_of(path: Path, kept: Sequence[str], settings: EngineSettings | None =
     return Export(
         model=load_model(path),
         kept=[LayerName(name) for name in kept],
-        low="fp16",
+        pair=Pair(low="fp16", high="fp32"),
         settings=settings or EngineSettings(),
     )
 

@@ -1,144 +1,53 @@
-"""Simulated oracles for strategies, and a loop that drives a strategy without any backend.
+"""The simulated oracles of `precision_bisect.testing`, and the certificate after a search."""
 
-An oracle says what a plan, given as the set of kept layers, comes to. The tolerance of all of them
-is `TOLERANCE`; every one passes all-high and fails all-low unless its arguments say otherwise.
-"""
+from collections.abc import Sequence
 
-import random
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-
-from precision_bisect.flow import certify
+from precision_bisect.certifying import Seen, certify, noting
+from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem, Search, Strategy, T
-from precision_bisect.trial import Outcome, Phase, Proposal, SampleSet, Trial, TrialStatus, Verdict
+from precision_bisect.protocols import Problem, Strategy
+from precision_bisect.testing.oracles import (
+    TOLERANCE,
+    Oracle,
+    additive,
+    clustered,
+    flaky,
+    interacting,
+    monotone,
+    non_monotone,
+    outcome,
+    pass_fail,
+    problem,
+)
+from precision_bisect.testing.simulation import Simulation, simulate
 
-TOLERANCE = 1.0
-Oracle = Callable[[frozenset[int]], Outcome]
-
-
-def outcome(error: float) -> Outcome:
-    """Return the finished outcome with this error."""
-    verdict = Verdict.PASS if error <= TOLERANCE else Verdict.FAIL
-    return Outcome(status=TrialStatus.FINISHED, verdict=verdict, error=error)
-
-
-def monotone(culprits: Collection[int]) -> Oracle:
-    """Pass exactly when every culprit is kept; else the outputs overflow."""
-    needed = frozenset(culprits)
-    return lambda kept: outcome(0.0 if needed <= kept else float("inf"))
-
-
-def additive(errors: Sequence[float]) -> Oracle:
-    """Let the errors of the layers that are not kept add up."""
-    return lambda kept: outcome(sum(e for i, e in enumerate(errors) if i not in kept))
-
-
-def clustered(clusters: Sequence[Collection[int]], error: float = 2.0) -> Oracle:
-    """Let each cluster cost its error unless all of it is kept: no member helps alone."""
-    whole = [frozenset(cluster) for cluster in clusters]
-    return lambda kept: outcome(sum(error for cluster in whole if not cluster <= kept))
-
-
-def interacting(pairs: Sequence[tuple[int, int]]) -> Oracle:
-    """Fail when both of a pair run low: each alone is harmless, one of the two must be kept."""
-    return lambda kept: outcome(0.1 + 2.0 * sum(a not in kept and b not in kept for a, b in pairs))
-
-
-def non_monotone(size: int, seed: int) -> Oracle:
-    """Pass and fail as a hash of the plan says; all-high passes and all-low fails."""
-
-    def judge(kept: frozenset[int]) -> Outcome:
-        if len(kept) in (0, size):
-            return outcome(0.0 if kept else 2.0)
-        return outcome(random.Random(f"{seed}:{sorted(kept)}").uniform(0.0, 2.0))
-
-    return judge
-
-
-def flaky(oracle: Oracle, size: int, seed: int, share: float = 0.2) -> Oracle:
-    """Let a share of the plans, always the same ones, fail to build: no verdict."""
-
-    def judge(kept: frozenset[int]) -> Outcome:
-        luck = random.Random(f"{seed}:{sorted(kept)}").random()
-        if 0 < len(kept) < size and luck < share:
-            return Outcome(status=TrialStatus.BUILD_FAILED, message="no implementation")
-        return oracle(kept)
-
-    return judge
-
-
-def pass_fail(oracle: Oracle) -> Oracle:
-    """Take the figure away: a check that only says yes or no."""
-    return lambda kept: replace(oracle(kept), error=None)
-
-
-def problem(size: int, tolerance: float | None = TOLERANCE, seed: int = 0) -> Problem:
-    """Return a problem of so many layers."""
-    return Problem(names=[f"layer{i}" for i in range(size)], tolerance=tolerance, seed=seed)
-
-
-class Simulation:
-    """Answers proposals by an oracle, each trial once; the preflight's two are known and free.
-
-    `scores`, one per layer, replace what the ranking would measure.
-    """
-
-    def __init__(self, size: int, oracle: Oracle, scores: Sequence[float] | None = None) -> None:
-        self.oracle = oracle
-        self.scores = scores
-        self.everything = Plan.all_high(size)
-        self.trials: list[Trial] = []
-        self._known = {
-            Proposal(plan=plan).identity: oracle(plan.kept)
-            for plan in (self.everything, Plan.of(()))
-        }
-
-    def answer(self, proposal: Proposal) -> Outcome:
-        """Return the outcome of one proposal."""
-        if proposal.identity not in self._known:
-            found = self._evaluate(proposal)
-            self._known[proposal.identity] = found
-            self.trials.append(Trial(proposal=proposal, outcome=found))
-        return self._known[proposal.identity]
-
-    def run(self, search: Search[T]) -> T:
-        """Feed a search until it ends, and return its result."""
-        try:
-            batch = next(search)
-            while True:
-                assert batch, "a strategy proposed nothing"
-                batch = search.send(tuple(self.answer(proposal) for proposal in batch))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-    def passed(self, plan: Plan) -> bool:
-        """Tell whether a plan was tried on the judging samples and passed."""
-        known = self._known.get(Proposal(plan=plan).identity)
-        return known is not None and known.passed
-
-    def count(self, *, ranking: bool = False) -> int:
-        """Return the number of trials, without or of the ranking alone."""
-        return sum((t.proposal.phase is Phase.RANKING) is ranking for t in self.trials)
-
-    def _evaluate(self, proposal: Proposal) -> Outcome:
-        if self.scores is not None and proposal.samples is SampleSet.RANKING:
-            low = self.everything.kept - proposal.plan.kept
-            return outcome(sum(self.scores[layer] for layer in low))
-        return self.oracle(proposal.plan.kept)
-
-
-def simulate(strategy: Strategy, asked: Problem, oracle: Oracle) -> tuple[Plan, list[Trial]]:
-    """Drive a strategy alone; return its plan and its trials, each distinct one once."""
-    simulation = Simulation(asked.size, oracle)
-    return simulation.run(strategy.search(asked)), simulation.trials
+__all__ = [
+    "TOLERANCE",
+    "Oracle",
+    "Simulation",
+    "additive",
+    "certified",
+    "clustered",
+    "flaky",
+    "interacting",
+    "monotone",
+    "non_monotone",
+    "outcome",
+    "pass_fail",
+    "problem",
+    "simulate",
+]
 
 
 def certified(
-    strategy: Strategy, asked: Problem, oracle: Oracle, scores: Sequence[float] | None = None
+    strategy: Strategy,
+    asked: Problem,
+    oracle: Oracle,
+    scores: Sequence[float] | None = None,
+    mode: Certify = "full",
 ) -> tuple[Plan, Simulation]:
     """Drive a strategy and the certificate after it; return the plan and the simulation."""
     simulation = Simulation(asked.size, oracle, scores)
-    plan = simulation.run(strategy.search(asked))
-    return simulation.run(certify(plan)), simulation
+    seen = Seen()
+    plan = simulation.run(noting(strategy.search(asked), seen))
+    return simulation.run(certify(asked, plan, mode, seen)), simulation

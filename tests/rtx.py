@@ -1,4 +1,4 @@
-"""Engines of TensorRT-RTX for compute capability 8.6, which needs no GPU to build."""
+"""Engines of TensorRT-RTX, which needs no GPU to build."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,12 @@ LOG = Log()
 """TensorRT takes one logger for the whole process."""
 
 
-def build(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> str:
+def build(
+    path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None, target: str = "SM86"
+) -> str:
     """Build an engine and return the builder's text on its layers, one line each.
 
-    `shapes` are those of inputs whose shape is dynamic.
+    `shapes` are those of inputs whose shape is dynamic, `target` the GPU to build for.
     """
     LOG.messages.clear()
     builder = trt.Builder(LOG)
@@ -38,7 +40,7 @@ def build(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> st
     assert parser.parse_from_file(str(path)), parser.get_error(0).desc()
     config = builder.create_builder_config()
     config.num_compute_capabilities = 1
-    config.set_compute_capability(trt.ComputeCapability.SM86, 0)
+    config.set_compute_capability(getattr(trt.ComputeCapability, target), 0)
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     if shapes:
         profile = builder.create_optimization_profile()

@@ -11,14 +11,17 @@ from oracles import Oracle
 from precision_bisect.budget import Budget
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.driver import Driver, Evaluators
+from precision_bisect.driver import Driver
+from precision_bisect.evaluation import Evaluators
 from precision_bisect.events import Event, ignore
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.speed.stopwatch import Stopwatch
 from precision_bisect.trial import Outcome, SampleSet, TrialStatus
+from precision_bisect.workers import threads
 
 SIZE = 12
 Evaluate = Callable[[Plan, Sample], float]
@@ -34,7 +37,9 @@ class Simulated:
         self._evaluate = evaluate
         self.built: list[Plan] = []
         self.shown: dict[Plan, Evidence] = {}
+        self.clock: Callable[[Plan], float] = lambda plan: 1.0 + len(plan)
         self.clockless = False
+        self.open = 0
 
     def versions(self) -> Mapping[str, str]:
         """Return nothing: there is nothing that results depend on."""
@@ -62,21 +67,22 @@ class SimulatedEngine:
         self._plan = plan
 
     def __enter__(self) -> Self:
+        self._backend.open += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._backend.open -= 1
 
     def run(self, feed: Sample) -> Sample:
         """Return the error of the plan."""
         return self._backend.evaluate(self._plan, feed)
 
     def time(self, feed: Sample) -> Latency | None:
-        """Return a latency that grows with the layers kept, where this backend's clock works."""
+        """Return what the backend's clock says, where it works: it grows with the layers kept."""
         del feed
         if self._backend.clockless:
             raise BackendFailure(Outcome(status=TrialStatus.RUN_FAILED, message="no clock"))
-        return Latency(median_ms=1.0 + len(self._plan), spread_ms=0.0, runs=1)
+        return Latency(median_ms=self._backend.clock(self._plan), spread_ms=0.0, runs=1)
 
     def evidence(self) -> Evidence:
         """Return what the backend says of this plan."""
@@ -121,6 +127,8 @@ def driver_of(
     budget: Budget | None = None,
     observer: Callable[[Event], None] = ignore,
     held_out: int = 0,
+    workers: int = 1,
+    stopwatch: Stopwatch | None = None,
 ) -> tuple[Driver, SqliteLedger]:
     """Return a driver over a backend, with a real comparator and a ledger on disk."""
     ledger = open_ledger(path / "ledger.sqlite", {}, resume=True)
@@ -137,6 +145,7 @@ def driver_of(
         comparator=comparator,
         samples=sets,
         keep=path,
+        stopwatch=stopwatch or Stopwatch(),
     )
-    driver = Driver(evaluators, ledger, budget or Budget(), observer)
+    driver = Driver(evaluators, ledger, budget or Budget(), observer, threads(workers))
     return driver, ledger

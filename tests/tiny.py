@@ -1,12 +1,13 @@
 """A model of 20 layers that needs four of them, and a search of it that can be killed anywhere.
 
-As a script, `python tiny.py MODEL OUT LOG KILL_AT` searches the model, going on with what OUT
-holds, and notes every event in LOG; it kills itself at its KILL_AT-th event (0 for never).
+As a script, `python tiny.py MODEL OUT LOG KILL_AT [WORKERS]` searches the model, going on with
+what OUT holds, and notes every event in LOG; it kills itself at its KILL_AT-th event, 0 for never.
 """
 
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,15 @@ class Killer:
     def __init__(self, log: Path, kill_at: int) -> None:
         self._log = log.open("a", buffering=1)
         self._left = kill_at
+        self._lock = threading.Lock()
 
     def note(self, what: str, key: str) -> None:
         """Note one event; die after it if it is the one."""
-        self._left -= 1
-        self._log.write(f"{what} {key}{' killed' if self._left == 0 else ''}\n")
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with self._lock:
+            self._left -= 1
+            self._log.write(f"{what} {key}{' killed' if self._left == 0 else ''}\n")
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def observe(self, event: Event) -> None:
         """Note the trials that this process evaluates."""
@@ -91,7 +94,7 @@ class Killer:
             self.note("finished", "/".join(map(str, event.proposal.identity)))
 
 
-def main(model: str, out: str, log: str, kill_at: str) -> None:
+def main(model: str, out: str, log: str, kill_at: str, workers: str = "1") -> None:
     """Search, noting everything and dying when told."""
     killer = Killer(Path(log), int(kill_at))
     evaluate = EmulatedBackend.evaluate
@@ -102,7 +105,8 @@ def main(model: str, out: str, log: str, kill_at: str) -> None:
         return outputs
 
     setattr(EmulatedBackend, "evaluate", noted)  # noqa: B010 - mypy forbids the plain form
-    search(Path(model), Path(out), resume=True, observer=killer.observe)
+    run: dict[str, Any] = {"resume": True, "observer": killer.observe, "workers": int(workers)}
+    search(Path(model), Path(out), **run)
 
 
 if __name__ == "__main__":

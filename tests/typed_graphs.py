@@ -9,8 +9,10 @@ from onnx import TensorProto, helper
 
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.lowtypes import FP16, LowType
+from precision_bisect.model.graph import HALF_TYPES
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.rewrite import TypedGraph, TypedWriter
 
@@ -24,11 +26,11 @@ def types_of(proto: onnx.ModelProto) -> dict[str, int]:
     return types
 
 
-def simulated(typed: onnx.ModelProto, low: LowType) -> onnx.ModelProto:
-    """Return an FP32 graph that computes what a typed one says: every low value is rounded.
+def simulated(typed: onnx.ModelProto) -> onnx.ModelProto:
+    """Return an FP32 graph that computes what a typed one says: every 16-bit value is rounded.
 
-    What a node writes in the low type goes through a round trip, low initializers hold the same
-    values in FP32, and all else is as it was.
+    What a node writes in a 16-bit type goes through a round trip, initializers of such a type hold
+    the same values in FP32, and all else is as it was, QuantizeLinear and its like included.
     """
     types = types_of(typed)
     proto = onnx.ModelProto()
@@ -36,21 +38,21 @@ def simulated(typed: onnx.ModelProto, low: LowType) -> onnx.ModelProto:
     graph = proto.graph
     del graph.node[:], graph.value_info[:]
     for tensor in graph.initializer:
-        if tensor.data_type == low.onnx_type:
+        if tensor.data_type in HALF_TYPES:
             values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     for node in typed.graph.node:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        if node.op_type == "Cast" and types[node.output[0]] == low.onnx_type:
+        if node.op_type == "Cast" and types[node.output[0]] in HALF_TYPES:
             copy.CopyFrom(helper.make_node("Identity", node.input, node.output))
-        rounded = [(i, n) for i, n in enumerate(node.output) if types.get(n) == low.onnx_type]
+        rounded = [(i, n) for i, n in enumerate(node.output) if types.get(n) in HALF_TYPES]
         for i, name in rounded:
             copy.output[i] = f"{name}/exact"
         graph.node.append(copy)
         for _, name in rounded:
             graph.node.append(
-                helper.make_node("Cast", [f"{name}/exact"], [f"{name}/low"], to=low.onnx_type)
+                helper.make_node("Cast", [f"{name}/exact"], [f"{name}/low"], to=types[name])
             )
             graph.node.append(
                 helper.make_node("Cast", [f"{name}/low"], [name], to=TensorProto.FLOAT)
@@ -87,7 +89,7 @@ def check_structure(model: Model, typed: onnx.ModelProto) -> None:
     assert all(tensor.name in read for tensor in graph.initializer)
     types = types_of(typed)
     nodes = {node.name: node for node in graph.node}
-    movable = (None, Exclusion.FOLLOWER, Exclusion.CONSTANT)
+    movable = (None, Exclusion.FOLLOWER, Exclusion.CONSTANT, Exclusion.PINNED)
     for layer, node in zip(model.table.layers, model.proto.graph.node, strict=True):
         if layer.exclusion in movable or layer.op_type in ("Shape", "Size"):
             continue
@@ -101,7 +103,7 @@ def check_structure(model: Model, typed: onnx.ModelProto) -> None:
 
 def checked(model: Model, plan: Plan, low: LowType = FP16) -> TypedGraph:
     """Return the typed graph of a plan that passes the checker and keeps the rules."""
-    typed = TypedWriter(model, low).write(plan)
+    typed = TypedWriter(model, Pair(low=low.name, high="fp32")).write(plan)
     path = model.path.with_name("typed.onnx")
     save_typed(typed, path)
     onnx.checker.check_model(path, full_check=True)

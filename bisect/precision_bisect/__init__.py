@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precision_bisect.api import find, layers
+    from precision_bisect.certificate import Certificate
     from precision_bisect.errors import ExitCode, PrecisionBisectError
     from precision_bisect.layer_table import Layer
-    from precision_bisect.result import Certificate, Diagnosis, Result
+    from precision_bisect.result import Diagnosis, Result
 
 __all__ = [
     "Certificate",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Certificate": "result",
+    "Certificate": "certificate",
     "Diagnosis": "result",
     "ExitCode": "errors",
     "Layer": "layer_table",

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.events import Observer, ignore
 from precision_bisect.layer_table import Layer
-from precision_bisect.options import BackendName, HighName, Limits, LowName, Metric, Options
+from precision_bisect.options import (
+    BackendName,
+    CalibrationName,
+    Certify,
+    HighName,
+    Limits,
+    LowName,
+    Metric,
+    Options,
+    PrecisionName,
+)
 from precision_bisect.result import Result
 
 if TYPE_CHECKING:
@@ -29,9 +39,16 @@ class FindOptions(TypedDict, total=False):
     check: str | None
     low: LowName
     high: HighName
+    ladder: Sequence[PrecisionName]
+    calibration: CalibrationName
     backend: BackendName
     engine: EngineSettings
     strategy: str
+    certify: Certify | None
+    workers: int
+    max_latency_ms: float | None
+    min_speedup: float | None
+    optuna_storage: str | None
     max_trials: int | None
     max_time_s: float | None
     seed: int

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from precision_bisect.arguments.commands import (
     doctor_parser,
@@ -23,15 +23,25 @@ from precision_bisect.arguments.run import run_parser, to_options
 from precision_bisect.errors import ExitCode, PrecisionBisectError, printable
 from precision_bisect.events import Event, RunStarted
 from precision_bisect.workdir import remove_all
+from precision_bisect.workers import still_working
 
 _TOO_EARLY = "interrupted before the search began; nothing was written"
 _TOO_LATE = "interrupted while the result was being written; --resume writes it again"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; every known error is one line on stderr."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run one command and return its exit code; every known error is one line on stderr.
+
+    Where a trial that was given up still goes on, the process ends with that code at once.
+    """
     _open_missing_streams()
+    code = _main(list(sys.argv[1:] if argv is None else argv))
+    if still_working():
+        _leave(code)
+    return code
+
+
+def _main(arguments: Sequence[str]) -> int:
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
@@ -74,8 +84,10 @@ def _layers(arguments: Sequence[str]) -> int:
     from precision_bisect.listing import as_json, as_text
     from precision_bisect.model.load import load_model
     from precision_bisect.pinning import pin_formless
+    from precision_bisect.precisions import Pair
 
-    table = pin_formless(load_model(parsed.model), parsed.low).table
+    pair = Pair(low=parsed.low, high=parsed.high)
+    table = pin_formless(load_model(parsed.model), pair).table
     sys.stdout.write(as_json(table) if parsed.json else as_text(table))
     return ExitCode.OK
 
@@ -169,6 +181,14 @@ def _output_failed(error: OSError) -> int:
         return ExitCode.OK
     _complain(f"cannot write the output: {error.strerror}; what was found is in the run folder")
     return ExitCode.USAGE
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process now: a build that was given up after Ctrl-C cannot be stopped, only left."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _complain(line: str) -> None:

@@ -1,39 +1,67 @@
 """From what the ledger holds to the result: certificate, diagnosis, exports, figures."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from precision_bisect.budget import Budget
+from precision_bisect.certificate import Certificate, Terms, certificate
 from precision_bisect.diagnosis import diagnose
 from precision_bisect.driver import Driver
+from precision_bisect.endings import Ending, Status
 from precision_bisect.evidence import Evidence
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import remove_exports, write_exports
-from precision_bisect.flow import Ending, Status
 from precision_bisect.layer_table import LayerName
+from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.monotone import Break, breaks, remarks, rows
 from precision_bisect.pinning import pinned_layers
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair, assigned
 from precision_bisect.prepare import Prepared
-from precision_bisect.result import Certificate, Diagnosis, Result
+from precision_bisect.protocols import Comparator
+from precision_bisect.quantization.diagnosis import diagnose_quantized
+from precision_bisect.result import Diagnosis, Result, Rung
 from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RESULT, RunFolder
-from precision_bisect.trial import Kind, SampleSet
+from precision_bisect.speed.report import Timings
+from precision_bisect.speed.report import rows as front_rows
+from precision_bisect.trial import Kind, SampleSet, Trial, TrialStatus
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
+_CUT_OFF = {Status.BUDGET_EXHAUSTED: "the budget was spent", Status.INTERRUPTED: "interrupted"}
 
 
 def conclude(
-    prepared: Prepared, driver: Driver, ending: Ending, budget: Budget, folder: RunFolder
+    prepared: Prepared,
+    driver: Driver,
+    ending: Ending,
+    budget: Budget,
+    folder: RunFolder,
+    *,
+    part: bool = False,
 ) -> Result:
-    """Return the result of a run that ended so, and write the run folder's files."""
-    plan, samples = _answer(driver, ending)
+    """Return the result of a run that ended so, and write the run folder's files.
+
+    Where it is a `part` of a larger run, nothing is written.
+    """
+    plan, samples = _answer(prepared, driver, ending)
     kept = _names(prepared, plan) if plan is not None else []
-    certificate = _certificate(prepared, driver, plan, samples)
     everything = Plan.all_high(len(prepared.model.table.candidates))
     outcome = driver.outcome_of(everything if plan is None else plan, samples)
     noise = driver.outcome_of(everything, samples, Kind.REPEAT)
+    broken = breaks(
+        driver.trials, samples, prepared.comparator.tolerance, (noise and noise.error) or 0.0
+    )
+    names = prepared.model.table.names
+    proof = certificate(plan, driver.trials, samples, names, _terms(prepared, ending, broken))
     final = _final(driver, plan, samples)
-    string, reason, unwritten = _write_exports(prepared, plan, kept, folder)
+    timings = _timings(prepared, driver, samples)
+    found = None if ending.found is None else _names(prepared, ending.found)
+    string, reason, unwritten = (
+        (None, "", ()) if part else write_answer(prepared, None if plan is None else kept, folder)
+    )
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     result = Result(
         status=ending.status,
@@ -41,49 +69,56 @@ def conclude(
         emulated=prepared.backend.emulated,
         low=prepared.options.low,
         high=prepared.options.high,
-        tolerance=_tolerance(prepared),
+        tolerance=tolerance_of(prepared.comparator),
         error=outcome.error if outcome else None,
         noise_floor=noise.error if noise else None,
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),
         kept=kept,
+        rungs=[] if plan is None else _rungs(prepared, plan),
         layer_precisions=string,
         layer_precisions_reason=reason,
-        certificate=certificate,
+        certificate=proof,
+        non_monotone=rows(broken, names),
         trials=len(counted),
+        unresolved=_unresolved(counted),
         engine_builds=0 if prepared.backend.emulated else len(counted),
         emulated_trials=len(driver.trials) - (0 if prepared.backend.emulated else len(counted)),
         wall_s=round(budget.elapsed_s(), 3),
         latency_ms=_latencies(driver, everything, final),
+        speed=timings.report(prepared.options.speed, final.latency, found),
+        front=front_rows(timings.front(), names),
         honoured=final.honoured,
         honoured_layers=final.honours,
         pinned=pinned_layers(prepared.model),
-        notes=[*prepared.remarks, *final.notes, *unwritten],
-        diagnosis=_diagnosis(prepared, kept, certificate) if ending.status is Status.FOUND else [],
+        notes=[*prepared.remarks, *final.notes, *remarks(broken), *unwritten],
+        diagnosis=_diagnosis(prepared, kept, proof) if ending.status is Status.FOUND else [],
         fingerprint=prepared.fingerprint,
         message=ending.message,
         out=folder.path,
     )
-    folder.write(RESULT, result.to_text())
+    if not part:
+        folder.write(RESULT, result.to_text())
     return result
 
 
-def _write_exports(
-    prepared: Prepared, plan: Plan | None, kept: Sequence[LayerName], folder: RunFolder
+def write_answer(
+    prepared: Prepared, kept: Sequence[LayerName] | None, folder: RunFolder
 ) -> tuple[str | None, str | None, Sequence[str]]:
-    """Write the files for deployment.
+    """Write the files for deployment; `kept` is None where there is no answer.
 
     Returns trtexec's string, or why there is none, and what went wrong with the typed model, which
     is large: the answer is written all the same.
     """
-    if plan is None:
+    if kept is None:
         remove_exports(folder)
         return None, "the run has no answer", ()
     export = Export(
         model=prepared.model,
         kept=kept,
-        low=prepared.options.low,
+        pair=Pair(low=prepared.options.low, high=prepared.options.high),
         settings=prepared.options.engine,
+        scales=prepared.scales,
     )
     reasons = write_exports(folder, export)
     mixed, reason = reasons[MIXED_MODEL], reasons[LAYER_PRECISIONS]
@@ -91,13 +126,38 @@ def _write_exports(
     return layer_precisions(export) if reason is None else None, reason, unwritten
 
 
-def _answer(driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
+def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
     """Return the plan that the ending stands by, else the best so far, and what judged it."""
     if ending.plan is None and ending.status not in _NO_ANSWER:
         best = driver.best()
         if best is not None:
-            return best.proposal.plan, best.proposal.samples
+            samples = best.proposal.samples
+            faster = _timings(prepared, driver, samples).best_so_far(prepared.options.speed)
+            given = prepared.options.speed.given and faster is not None
+            return faster if given else best.proposal.plan, samples
     return ending.plan, ending.samples
+
+
+def _timings(prepared: Prepared, driver: Driver, samples: SampleSet) -> Timings:
+    """Return what the run tells of speed; estimates where the backend emulates."""
+    return Timings(
+        trials=driver.trials,
+        samples=samples,
+        candidates=len(prepared.model.table.candidates),
+        graph=prepared.graph if prepared.backend.emulated else None,
+    )
+
+
+def _rungs(prepared: Prepared, plan: Plan) -> list[Rung]:
+    """Return what computes in each type of the pair."""
+    options = prepared.options
+    pair = Pair(low=options.low, high=options.high)
+    counts = Counter(assigned(prepared.model.table, pair, plan).values())
+    kept = _names(prepared, plan)
+    return [
+        Rung(precision=options.high, layers=kept, count=counts[options.high]),
+        Rung(precision=options.low, layers=None, count=counts[options.low]),
+    ]
 
 
 def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
@@ -126,49 +186,61 @@ def _names(prepared: Prepared, plan: Plan) -> list[LayerName]:
     return [names[i] for i in plan.indices]
 
 
-def _certificate(
-    prepared: Prepared, driver: Driver, plan: Plan | None, samples: SampleSet
-) -> Certificate:
-    """Read off the ledger which single drops from the plan were tried, and failed."""
-    names = prepared.model.table.names
-    checked: dict[str, float | None] = {}
-    unchecked = []
-    for layer in plan.indices if plan is not None else ():
-        outcome = driver.outcome_of(plan.without((layer,)), samples) if plan else None
-        if outcome is not None and outcome.failed:
-            checked[names[layer]] = outcome.error
-        else:
-            unchecked.append(names[layer])
-    return Certificate(
-        minimal=plan is not None and not unchecked,
-        checked=list(checked),
-        unchecked=unchecked,
-        errors=checked,
-    )
+def _terms(prepared: Prepared, ending: Ending, broken: Sequence[Break]) -> Terms:
+    """Return what the certificate may rest on."""
+    mode = prepared.certify
+    untested = "not tried"
+    if mode == "none":
+        untested = "--certify none"
+    elif ending.status in _CUT_OFF:
+        untested = _CUT_OFF[ending.status]
+    elif ending.found is not None:
+        untested = "not tried: changed for speed"
+    elif not prepared.strategy.minimal:
+        untested = f"strategy {prepared.strategy.name} does not certify"
+    return Terms(mode=mode, monotone=all(each.noise for each in broken), untested=untested)
 
 
-def _tolerance(prepared: Prepared) -> float | Mapping[str, Any] | None:
+def _unresolved(trials: Sequence[Trial]) -> Mapping[str, int]:
+    """Return how many trials had no verdict, by their status, in the order of the statuses."""
+    counts = Counter(trial.outcome.status for trial in trials if trial.outcome.verdict is None)
+    return {status.value: counts[status] for status in TrialStatus if counts[status]}
+
+
+def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:
     """Return the one limit where there is one, else all of them as the comparator lists them."""
-    settings = prepared.comparator.settings()
-    limit = prepared.comparator.tolerance
+    settings = comparator.settings()
+    limit = comparator.tolerance
     limits = {value for key in ("atol", "rtol") for value in settings.get(key, {}).values()}
     if limit is None or "atol" not in settings or limits <= {limit, 0.0}:
         return limit
     return {key: settings[key] for key in ("atol", "rtol") if key in settings}
 
 
-def _diagnosis(
-    prepared: Prepared, kept: Sequence[str], certificate: Certificate
-) -> Sequence[Diagnosis]:
+def _diagnosis(prepared: Prepared, kept: Sequence[str], proof: Certificate) -> Sequence[Diagnosis]:
     """Explain the kept layers; without an explanation the answer stands all the same."""
     try:
+        if prepared.options.low not in LOW_TYPES:
+            kind = QUANTIZED[prepared.options.low]
+            found = diagnose_quantized(
+                prepared.model, kept, prepared.samples, prepared.scales, kind
+            )
+            return [_with_error(each, proof) for each in found]
         return diagnose(
             prepared.model,
             kept,
             prepared.samples,
             prepared.options.low,
-            certificate.errors,
+            proof.errors,
             prepared.options.threads,
         )
     except (KeyboardInterrupt, RuntimeError, MemoryError):
         return ()
+
+
+def _with_error(diagnosis: Diagnosis, proof: Certificate) -> Diagnosis:
+    """Return the diagnosis with the error of the plan without the layer, where it was measured."""
+    error = proof.errors.get(diagnosis.layer)
+    if error is None:
+        return diagnosis
+    return replace(diagnosis, evidence=f"{diagnosis.evidence}; dropped: error {error:.3g}")

@@ -1,77 +1,43 @@
-"""The driver: the only caller of a backend.
+"""The driver: the only one who has plans evaluated.
 
-Every trial goes through `Driver.consider`: look it up, ask the budget, record the intent, build,
-run, judge, record the outcome, tell. Strategies are generators that the driver feeds; a resumed
-run feeds them the recorded outcomes first, so it comes to the same place without building
-anything.
+Every trial takes the same way: look it up, ask the budget, record the intent, have it built, run
+and judged, record the outcome, tell. A batch of proposals goes that way side by side, as many at a
+time as there are workers. Strategies are generators that the driver feeds; a resumed run feeds
+them the recorded outcomes first, so it comes to the same place without building anything.
+
+Evaluations run wherever the executor runs them; ledger, budget and observer are touched in the
+driver's thread only.
 """
 
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections import deque
+from collections.abc import Sequence
 
 from precision_bisect.budget import Budget
-from precision_bisect.errors import RunFolderError
-from precision_bisect.events import Observer, PhaseStarted, TrialFinished, TrialStarted
-from precision_bisect.evidence import Evidence
+from precision_bisect.evaluation import Evaluators
+from precision_bisect.events import Observer, PhaseStarted, TrialFinished, TrialStarted, Warned
+from precision_bisect.flights import Flights
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import (
-    Backend,
-    BackendFailure,
-    Comparator,
-    Engine,
-    Judgement,
-    Ledger,
-    Sample,
-    Search,
-    T,
-)
-from precision_bisect.reference import non_finite
-from precision_bisect.trial import (
-    Kind,
-    Outcome,
-    Phase,
-    Proposal,
-    SampleSet,
-    Trial,
-    TrialStatus,
-    Verdict,
-)
-
-Samples = Mapping[SampleSet, tuple[Sequence[Sample], Sequence[Sample]]]
-"""For each sample set the feeds and their reference outputs, in the same order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluators:
-    """What evaluates the trials of a run.
-
-    `emulator` answers `Kind.PREDICT` and may be the backend itself. `keep` is the folder for the
-    engine of a plan that passed when it was built afresh.
-    """
-
-    backend: Backend
-    emulator: Backend
-    comparator: Comparator
-    samples: Samples
-    keep: Path
+from precision_bisect.protocols import Ledger, Search, T
+from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, SampleSet, Trial
+from precision_bisect.workers import Workers
 
 
 class Driver:
-    """Runs searches over one backend, comparator, ledger and budget."""
+    """Runs searches over one backend, comparator, ledger and budget, with some workers."""
 
     def __init__(
-        self, evaluators: Evaluators, ledger: Ledger, budget: Budget, observer: Observer
+        self,
+        evaluators: Evaluators,
+        ledger: Ledger,
+        budget: Budget,
+        observer: Observer,
+        workers: Workers | None = None,
     ) -> None:
-        self._with = evaluators
-        self._ledger = ledger
         self._budget = budget
         self._observer = observer
         self._known = {trial.proposal.identity: trial for trial in ledger.trials()}
+        self._flights = Flights(evaluators, ledger, workers or Workers())
         self._phase: Phase | None = None
-        self._first: tuple[Proposal, list[Sample]] | None = None
 
     @property
     def trials(self) -> Sequence[Trial]:
@@ -79,37 +45,37 @@ class Driver:
         return tuple(self._known.values())
 
     def run(self, search: Search[T]) -> T:
-        """Feed a search until it ends, and return its result. Raises BudgetSpent."""
+        """Feed a search until it ends, and return its result. Raises what `consider_all` does."""
         try:
             batch = next(search)
             while True:
-                batch = search.send(tuple(self.consider(proposal) for proposal in batch))
+                batch = search.send(self.consider_all(batch))
         except StopIteration as end:
             result: T = end.value
             return result
 
     def consider(self, proposal: Proposal) -> Outcome:
-        """Return the outcome of a proposal, from the ledger or by evaluating it now."""
-        if proposal.phase is not self._phase:
-            self._phase = proposal.phase
-            self._observer(PhaseStarted(phase=proposal.phase))
-        known = self._known.get(proposal.identity)
-        if known is not None:
-            self._observer(TrialFinished(proposal=proposal, outcome=known.outcome, recalled=True))
-            return known.outcome
-        self._budget.admit(counted=proposal.kind is not Kind.PREDICT)
-        self._ledger.start(proposal)
-        try:
-            self._observer(TrialStarted(proposal=proposal))
-            outcome = self._evaluate(proposal)
-            self._ledger.finish(proposal, outcome)
-        except BaseException:
-            with suppress(RunFolderError):
-                self._ledger.withdraw(proposal)
-            raise
-        self._known[proposal.identity] = Trial(proposal=proposal, outcome=outcome)
-        self._observer(TrialFinished(proposal=proposal, outcome=outcome, recalled=False))
-        return outcome
+        """Return the outcome of one proposal, from the ledger or by evaluating it now."""
+        return self.consider_all((proposal,))[0]
+
+    def consider_all(self, batch: Sequence[Proposal]) -> tuple[Outcome, ...]:
+        """Return the outcomes of the proposals, in their order.
+
+        What is known is taken from the ledger, what occurs twice is evaluated once. Raises
+        BudgetSpent when the budget ends within the batch, and KeyboardInterrupt: what is in flight
+        then is waited for and recorded, unless a second KeyboardInterrupt gives it up.
+        """
+        fresh: dict[Identity, Proposal] = {}
+        for proposal in batch:
+            if proposal.identity in self._known:
+                self._recall(proposal)
+            else:
+                fresh.setdefault(proposal.identity, proposal)
+        self._evaluate(deque(fresh.values()))
+        for proposal in batch:
+            if fresh.get(proposal.identity, proposal) is not proposal:
+                self._recall(proposal)
+        return tuple(self._known[proposal.identity].outcome for proposal in batch)
 
     def best(self) -> Trial | None:
         """Return the smallest plan that nothing speaks against; None before the first.
@@ -149,89 +115,43 @@ class Driver:
             key=lambda trial: trial.proposal.plan,
         )
 
-    def _evaluate(self, proposal: Proposal) -> Outcome:
-        started = time.perf_counter()
+    def _recall(self, proposal: Proposal) -> None:
+        outcome = self._known[proposal.identity].outcome
+        self._enter(proposal.phase)
+        self._observer(TrialFinished(proposal=proposal, outcome=outcome, recalled=True))
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self._phase:
+            self._phase = phase
+            self._observer(PhaseStarted(phase=phase))
+
+    def _evaluate(self, waiting: deque[Proposal]) -> None:
+        """Evaluate the proposals, as many side by side as there are workers."""
         try:
-            outcome = self._build_and_judge(proposal)
-        except BackendFailure as failure:
-            outcome = failure.outcome
-        return replace(outcome, wall_s=time.perf_counter() - started)
+            while waiting or self._flights:
+                while waiting and self._flights.may_start(waiting[0]):
+                    self._launch(waiting.popleft())
+                self._flights.land(self._ended)
+        except BaseException as error:
+            try:
+                if isinstance(error, KeyboardInterrupt) and self._flights:
+                    self._observer(Warned(message=_waiting(len(self._flights))))
+                self._flights.finish(self._ended)
+            finally:
+                self._flights.give_up()
+            raise
 
-    def _build_and_judge(self, proposal: Proposal) -> Outcome:
-        predicted = proposal.kind is Kind.PREDICT
-        backend = self._with.emulator if predicted else self._with.backend
-        feeds, reference = self._with.samples[proposal.samples]
-        if proposal.kind is Kind.REPEAT:
-            reference = self._first_outputs(proposal, feeds)
-        with backend.build(proposal.plan) as engine:
-            outputs = _outputs(engine, feeds)
-            if proposal.kind is Kind.JUDGE:
-                self._first = proposal, outputs
-            judgement = self._judge(outputs, reference)
-            evidence = engine.evidence()
-            if proposal.timed:
-                evidence = _timed(engine, feeds[0], evidence)
-            if proposal.kind is Kind.REBUILD and judgement.verdict is Verdict.PASS:
-                self._keep(engine)
-        if evidence.demoted:
-            return Outcome(
-                status=TrialStatus.NOT_HONOURED,
-                error=judgement.error,
-                message=_disobeyed(evidence),
-                evidence=evidence,
-            )
-        return Outcome(
-            status=TrialStatus.FINISHED,
-            verdict=judgement.verdict,
-            error=judgement.error,
-            message=judgement.message,
-            evidence=evidence,
-        )
+    def _launch(self, proposal: Proposal) -> None:
+        self._enter(proposal.phase)
+        self._budget.admit(counted=proposal.kind is not Kind.PREDICT)
+        self._flights.launch(proposal, lambda: self._observer(TrialStarted(proposal=proposal)))
 
-    def _keep(self, engine: Engine) -> None:
-        try:
-            engine.save(self._with.keep)
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write the engine into {self._with.keep}: {error.strerror}",
-                "free some space, then go on with --resume",
-            ) from error
-
-    def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> Sequence[Sample]:
-        """Return the outputs of the first run, from memory where that was the last trial."""
-        if self._first is not None:
-            first, outputs = self._first
-            if (first.plan, first.samples) == (repeat.plan, repeat.samples):
-                return outputs
-        with self._with.backend.build(repeat.plan) as engine:
-            return _outputs(engine, feeds)
-
-    def _judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
-        if trouble := non_finite(outputs) or non_finite(reference):
-            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
-        return self._with.comparator.judge(outputs, reference)
+    def _ended(self, trial: Trial) -> None:
+        proposal, outcome = trial.proposal, trial.outcome
+        self._known[proposal.identity] = trial
+        self._observer(TrialFinished(proposal=proposal, outcome=outcome, recalled=False))
 
 
-def _outputs(engine: Engine, feeds: Sequence[Sample]) -> list[Sample]:
-    """Return the outputs sample by sample, up to the first that is not finite."""
-    outputs: list[Sample] = []
-    for feed in feeds:
-        outputs.append(engine.run(feed))
-        if non_finite(outputs[-1:]):
-            break
-    return outputs
-
-
-def _timed(engine: Engine, feed: Sample, evidence: Evidence) -> Evidence:
-    """Return the evidence with the latency; a measurement that fails costs only its figure."""
-    try:
-        return replace(evidence, latency=engine.time(feed))
-    except BackendFailure as failure:
-        note = f"the latency could not be measured: {failure.outcome.message}"
-        return replace(evidence, notes=(*evidence.notes, note))
-
-
-def _disobeyed(evidence: Evidence) -> str:
-    first, *others = evidence.demoted
-    more = f" (and {len(others)} more)" if others else ""
-    return f"the engine does not keep {first.layer!r}: {first.evidence}{more}"
+def _waiting(trials: int) -> str:
+    what = "the trial" if trials == 1 else f"the {trials} trials"
+    return f"interrupted; waiting for {what} in flight, Ctrl-C again gives up on that"

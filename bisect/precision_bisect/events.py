@@ -8,7 +8,11 @@ from precision_bisect.trial import Outcome, Phase, Proposal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A run begins, or goes on: what is searched and how; `why` says why on this backend."""
+    """A run begins, or goes on: what is searched and how; `why` says why on this backend.
+
+    `speed` names the speed limits, if any. A run over a ladder has one such event for each search;
+    `rung` says between which types.
+    """
 
     model: str
     backend: str
@@ -21,6 +25,9 @@ class RunStarted:
     held_out: int
     tolerance: float | None
     resumed_trials: int
+    speed: str = ""
+    workers: int = 1
+    rung: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

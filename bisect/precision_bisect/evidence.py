@@ -10,12 +10,17 @@ class Latency:
     """How long one inference takes on the engine, in milliseconds.
 
     `median_ms` over `runs` timed runs after a warm-up, inputs already on the device; `spread_ms`
-    is the interquartile range.
+    is the interquartile range. Where it was measured beside the engine with every layer high, in
+    turns, `baseline_ms` is that one's median at the time, `speedup` how many times as fast this
+    engine is, and `speedup_spread` the interquartile range of that over the turns.
     """
 
     median_ms: float
     spread_ms: float
     runs: int
+    baseline_ms: float | None = None
+    speedup: float | None = None
+    speedup_spread: float | None = None
 
 
 class Honour(StrEnum):

@@ -9,7 +9,6 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_exports
 from precision_bisect.finished import read_finished
 from precision_bisect.model.load import load_model
-from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.runfolder import RunFolder, default_run_folder
 
 
@@ -21,9 +20,14 @@ def export(path: Path, plan: Path | None, out: Path | None, settings: EngineSett
     """
     model = load_model(path)
     finished = read_finished(plan or default_run_folder(path), model)
-    model = pin(pin_formless(model, finished.low), finished.pinned)
     folder = RunFolder(out or finished.path.parent)
-    wanted = Export(model=model, kept=finished.kept, low=finished.low, settings=settings)
+    wanted = Export(
+        model=finished.settled(model),
+        kept=finished.kept,
+        pair=finished.pair,
+        settings=settings,
+        scales=finished.scales(),
+    )
     return _told(folder.path, write_exports(folder, wanted))
 
 

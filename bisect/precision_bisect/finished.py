@@ -1,4 +1,8 @@
-"""A finished run as `result.json` tells of it: untrusted input, checked field by field."""
+"""A finished run as `result.json` tells of it: untrusted input, checked field by field.
+
+A ladder lists its `rungs`, the highest first: the layers of the one above the lowest are those
+that the last search kept, the layers further up are fixed. Without `rungs` there is one pair.
+"""
 
 import json
 import os
@@ -7,11 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.endings import Status
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
-from precision_bisect.flow import Status
-from precision_bisect.layer_table import LayerName
+from precision_bisect.layer_table import SETTLED, Form, LayerName
 from precision_bisect.model.load import Model
-from precision_bisect.options import HIGH_NAMES, LOW_NAMES, HighName, LowName
+from precision_bisect.options import HIGH_NAMES, LOW_NAMES, QUANTIZED_NAMES, HighName
+from precision_bisect.pinning import pin, pin_formless
+from precision_bisect.precisions import Pair
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.quantization.scales_file import read_scales
 from precision_bisect.result import SCHEMA
 from precision_bisect.runfolder import RESULT
 
@@ -24,18 +32,32 @@ _WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
 class Finished:
     """What a run ended with.
 
-    `kept` are candidates of the model, in network order. `pinned` maps the layers that were none,
-    because they cannot run low, to the reason; `shapes` each input to those that the samples had,
-    as far as the file says. `path` is the file that says so.
+    `kept` are candidates of the model, in network order, which stay in the pair's high type.
+    `fixed` maps the layers of higher rungs to their precision, `pinned` the layers that were no
+    candidates, because they cannot run low, to the reason; `shapes` each input to those that the
+    samples had, as far as the file says. `path` is the file that says so.
     """
 
     kept: tuple[LayerName, ...]
+    fixed: Mapping[LayerName, HighName]
     pinned: Mapping[LayerName, str]
-    low: LowName
-    high: HighName
+    pair: Pair
     status: Status
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
     path: Path
+
+    def scales(self) -> Scales:
+        """Return the scales that the run has left, none where nothing is INT8 or FP8.
+
+        Raises RunFolderError where they are needed and cannot be read.
+        """
+        return read_scales(self.path.parent) if self.pair.low in QUANTIZED_NAMES else Scales()
+
+    def settled(self, model: Model) -> Model:
+        """Return the model with the layers pinned that were no candidates of the last search."""
+        for name, precision in self.fixed.items():
+            model = pin(model, {name: SETTLED}, Form(stored=precision))
+        return pin(pin_formless(model, self.pair), self.pinned)
 
 
 def read_finished(path: Path, model: Model) -> Finished:
@@ -51,7 +73,9 @@ def read_finished(path: Path, model: Model) -> Finished:
         status = Status(str(fields.get("status")))
     except ValueError as error:
         raise _wrong(file, "status", fields.get("status")) from error
-    pinned = _pinned(file, fields)
+    rungs = _rungs(file, fields, model)
+    fixed = {name: high for high, names in rungs[:-1] for name in names}
+    pinned = {name: reason for name, reason in _pinned(file, fields).items() if name not in fixed}
     kept = _texts(file, "kept", fields.get("kept"))
     _check_names(file, [*kept, *pinned], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
@@ -60,12 +84,12 @@ def read_finished(path: Path, model: Model) -> Finished:
             f"{file} has no answer: its status is {status.value!r}",
             "go on with the run by --resume, or search again with other limits",
         )
-    wanted = frozenset(kept)
+    wanted = frozenset(kept).difference(fixed)
     return Finished(
         kept=tuple(name for name in model.table.names if name in wanted),
+        fixed=fixed,
         pinned=pinned,
-        low=_chosen(file, "low", fields, LOW_NAMES),
-        high=_chosen(file, "high", fields, HIGH_NAMES),
+        pair=_pair(file, fields.get("low"), rungs[-1][0]),
         status=status,
         shapes=_shapes(fields["fingerprint"].get("shapes")),
         path=file,
@@ -134,6 +158,31 @@ def _pinned(file: Path, fields: Mapping[str, Any]) -> dict[LayerName, str]:
     if not all(isinstance(reason, str) for reason in reasons):
         raise _wrong(file, "pinned", rows)
     return dict(zip(map(LayerName, names), reasons, strict=True))
+
+
+def _rungs(
+    file: Path, fields: Mapping[str, Any], model: Model
+) -> list[tuple[HighName, list[LayerName]]]:
+    """Return the rungs above the lowest, the highest first; a run of one pair has one."""
+    high = _chosen(file, "high", fields, HIGH_NAMES)
+    rows = fields.get("rungs") or [{"precision": high, "layers": []}]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _wrong(file, "rungs", rows)
+    above = [row for row in rows if row.get("precision") != fields.get("low")]
+    if not above:
+        raise _wrong(file, "rungs", rows)
+    found = []
+    for row in above:
+        names = _texts(file, "rungs", row.get("layers"))
+        found.append((_chosen(file, "precision", row, HIGH_NAMES), list(map(LayerName, names))))
+    _check_names(file, [name for _, names in found for name in names], model)
+    return found
+
+
+def _pair(file: Path, low: object, high: HighName) -> Pair:
+    if low not in LOW_NAMES or low == high:
+        raise _wrong(file, "low", low)
+    return Pair(low=low, high=high)
 
 
 def _check_names(file: Path, names: Sequence[str], model: Model) -> None:

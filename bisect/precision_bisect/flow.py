@@ -5,63 +5,85 @@ resumed by feeding it what the ledger holds. It ends with one of a few distinct 
 short by the budget, in which case the best plan so far is in the ledger.
 """
 
-import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from precision_bisect.certifying import Seen, certify, noting
+from precision_bisect.endings import (
+    Ending,
+    Status,
+    noisy,
+    not_precision,
+    not_reproduced,
+    refuted,
+)
 from precision_bisect.errors import PluginError
+from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
+from precision_bisect.speed.settle import Settled, fast_enough, given
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
-
-
-class Status(StrEnum):
-    """How a run ended; the values are those of `result.json`."""
-
-    FOUND = "found"
-    NOTHING_TO_KEEP = "nothing_to_keep"
-    NOT_PRECISION = "not_precision"
-    INFEASIBLE = "infeasible"
-    BUDGET_EXHAUSTED = "budget_exhausted"
-    INTERRUPTED = "interrupted"
+from precision_bisect.verdicts import repeated, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How the flow ended: the plan it stands by, if any, and what else there is to say."""
+class Course:
+    """What decides how a run goes: how the answer is certified, and whether samples are held out.
 
-    status: Status
-    message: str = ""
-    plan: Plan | None = None
-    samples: SampleSet = SampleSet.JUDGED
+    Samples held out judge nothing but the final re-check. Where they refute the answer they join
+    the judging samples, and the search is repeated on all.
+    """
+
+    certify: Certify = "full"
+    held_out: bool = False
 
 
-def flow(problem: Problem, strategy: Strategy, *, held_out: bool) -> Search[Ending]:
+def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
     """Search for a plan with `strategy`; see the module for the steps.
 
-    `held_out` tells whether there are samples that judge nothing but the final re-check. Where
-    they refute the answer they join the judging samples, and the search is repeated on all. An
-    engine is built afresh for the re-check: builders may choose other kernels each time.
+    An engine is built afresh for the re-check: builders may choose other kernels each time. An
+    answer that fails then is searched for once more, as far below the tolerance as the two builds
+    differ.
     """
-    ending = yield from _settle(problem, strategy)
-    if ending.plan is None or not (held_out or problem.predicts):
+    ending = yield from _settle(problem, strategy, course)
+    if ending.plan is None or not (course.held_out or problem.predicts):
         return ending
-    recheck = yield from _recheck(problem, ending.plan, held_out=held_out)
+    recheck = yield from _recheck(problem, ending.plan, held_out=course.held_out)
     if recheck.passed:
         return ending
-    if not held_out:
-        return Ending(status=Status.INFEASIBLE, message=_not_reproduced(recheck))
-    again = yield from _on(SampleSet.ALL, _settle(problem, strategy))
+    if not course.held_out:
+        return (yield from _lower(problem, strategy, course, ending.plan))
+    again = yield from _on(SampleSet.ALL, _settle(problem, strategy, course))
     if again.plan is not None and problem.predicts:
         fresh = yield from _recheck(problem, again.plan, held_out=True)
         if not fresh.passed:
-            return Ending(status=Status.INFEASIBLE, message=_not_reproduced(fresh))
-    refuted = (
-        f"a first answer of {len(ending.plan)} layers {_refuted(recheck)}, so these judge too"
-    )
-    message = f"{again.message}; {refuted}" if again.message else refuted
+            return Ending(status=Status.INFEASIBLE, message=not_reproduced(fresh))
+    before = f"a first answer of {len(ending.plan)} layers {refuted(recheck)}, so these judge too"
+    message = f"{again.message}; {before}" if again.message else before
     return replace(again, samples=SampleSet.ALL, message=message)
+
+
+def _lower(problem: Problem, strategy: Strategy, course: Course, answer: Plan) -> Search[Ending]:
+    """Search once more, below the tolerance by as much as two builds of an answer differ."""
+    first = yield from _one(answer, Phase.SEARCH, "the answer that was refuted")
+    recheck = yield from _recheck(problem, answer, held_out=False)
+    high = yield from _one(Plan.all_high(problem.size), Phase.PREFLIGHT, "every layer high")
+    if None in (problem.tolerance, first.error, recheck.error, high.error):
+        return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
+    limit = float(problem.tolerance or 0.0) - abs((recheck.error or 0.0) - (first.error or 0.0))
+    if not limit > (high.error or 0.0):
+        return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
+    again = yield from _settle(replace(problem, tolerance=limit), strategy, course)
+    if again.plan is None:
+        return again
+    fresh = yield from _recheck(problem, again.plan, held_out=False)
+    if not fresh.passed:
+        return Ending(status=Status.INFEASIBLE, message=not_reproduced(fresh))
+    message = (
+        f"a first answer of {len(answer)} layers failed when it was built afresh, so this one "
+        f"stays below {limit:.4g}, by as much as its builds differed"
+    )
+    return replace(again, message=message)
 
 
 def _recheck(
@@ -86,21 +108,49 @@ def _recheck(
     )
 
 
-def _settle(problem: Problem, strategy: Strategy) -> Search[Ending]:
-    """Preflight, search and certificate on one set of samples."""
+def _settle(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
+    """Preflight, search and certificate on one set of samples.
+
+    The problem's tolerance may be lower than the comparator's; the strategy is told verdicts by
+    the lower one.
+    """
     ending = yield from preflight(problem)
+    if ending is not None and ending.plan is not None:
+        return _ended((yield from fast_enough(problem, given(ending.plan))), ending)
     if ending is not None:
         return ending
-    plan = yield from strategy.search(problem)
+    everything = Plan.all_high(problem.size)
+    noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
+    problem = replace(problem, noise=noise.error or 0.0)
+    search = fast_enough(problem, _search(problem, strategy, course.certify))
+    if problem.predicts:
+        search = repeated(search, problem.tolerance, problem.noise)
+    settled = yield from within(search, problem.tolerance)
+    return _ended(settled, Ending(status=Status.FOUND, plan=settled.found))
+
+
+def _ended(settled: Settled, otherwise: Ending) -> Ending:
+    """Return the ending with what became of the plan's speed; as it is where nothing did."""
+    if settled.plan is None:
+        return Ending(status=Status.INFEASIBLE, message=settled.message)
+    if settled.plan == settled.found:
+        return otherwise
+    return Ending(
+        status=Status.FOUND, message=settled.message, plan=settled.plan, found=settled.found
+    )
+
+
+def _search(problem: Problem, strategy: Strategy, mode: Certify) -> Search[Plan]:
+    """Search and certify; the trials of the search count for the certificate."""
+    seen = Seen()
+    plan = yield from noting(strategy.search(problem), seen)
     answer = yield from _one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
     if not answer.passed:
         raise PluginError(
             f"strategy {strategy.name!r} ended with a plan that does not pass",
             "report it to its author, and choose another --strategy",
         )
-    if strategy.minimal:
-        plan = yield from certify(plan)
-    return Ending(status=Status.FOUND, plan=plan)
+    return (yield from certify(problem, plan, mode if strategy.minimal else "none", seen))
 
 
 def _on(samples: SampleSet, search: Search[T]) -> Search[T]:
@@ -123,7 +173,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     timed = problem.predicts
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
     if high.verdict is None:
-        return Ending(status=Status.NOT_PRECISION, message=_not_precision(high))
+        return Ending(status=Status.NOT_PRECISION, message=not_precision(high))
     noise = yield from _one(
         everything,
         Phase.PREFLIGHT,
@@ -132,9 +182,9 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     )
     # A check that measures quality, not a difference, says the same of every repeat.
     if not noise.passed and (high.passed or noise.error != high.error):
-        return Ending(status=Status.INFEASIBLE, message=_noisy(noise))
+        return Ending(status=Status.INFEASIBLE, message=noisy(noise))
     if not high.passed:
-        return Ending(status=Status.NOT_PRECISION, message=_not_precision(high))
+        return Ending(status=Status.NOT_PRECISION, message=not_precision(high))
     low = yield from _one(Plan.of(()), Phase.PREFLIGHT, "every layer low", timed=timed)
     if low.passed:
         return Ending(
@@ -143,33 +193,6 @@ def preflight(problem: Problem) -> Search[Ending | None]:
             message="every layer can run low within the tolerance",
         )
     return None
-
-
-def certify(plan: Plan) -> Search[Plan]:
-    """Drop every kept layer once; where one can go, drop it and try the others again.
-
-    Those whose drop came closest to passing are tried first then. Ends with a plan of which every
-    single drop was tried and did not pass.
-    """
-    waiting = list(plan.indices)
-    missed: dict[int, float] = {}
-    while waiting:
-        layer = waiting.pop(0)
-        outcome = yield from _one(
-            plan.without((layer,)),
-            Phase.CERTIFICATE,
-            f"drop {len(plan) - len(waiting)} of {len(plan)}",
-            narrowed_to=len(plan),
-            about_left=len(waiting) + 1,
-        )
-        if outcome.passed:
-            plan = plan.without((layer,))
-            waiting = sorted(
-                plan.indices, key=lambda kept: (missed.get(kept, math.inf), kept in missed)
-            )
-        else:
-            missed[layer] = math.inf if outcome.error is None else outcome.error
-    return plan
 
 
 def _one(
@@ -196,42 +219,3 @@ def _one(
         ),
     )
     return outcome
-
-
-def _noisy(noise: Outcome) -> str:
-    if noise.verdict is None:
-        return f"the same plan ran once and then did not: {noise.message}"
-    figure = "" if noise.error is None else f", by {noise.error:.4g}"
-    return (
-        f"two runs of the same plan differ by more than the tolerance{figure}; "
-        "no verdict within it means anything"
-    )
-
-
-def _refuted(recheck: Outcome) -> str:
-    """Say what the re-check with the samples held out came to."""
-    if recheck.verdict is None:
-        return f"had no verdict with the samples held out ({recheck.message})"
-    return "failed on the samples held out"
-
-
-def _not_reproduced(recheck: Outcome) -> str:
-    if recheck.verdict is None:
-        return f"the answer passed, and had no verdict when it was built afresh: {recheck.message}"
-    figure = "" if recheck.error is None else f", error {recheck.error:.4g}"
-    what = recheck.message or "the outputs differ too much"
-    return (
-        f"the answer passed, and did not when it was built afresh: {what}{figure}; "
-        "builds differ by more than what the tolerance leaves"
-    )
-
-
-def _not_precision(high: Outcome) -> str:
-    if high.verdict is None:
-        return f"there is no verdict even with every layer high ({high.status}): {high.message}"
-    figure = None if high.error is None else f"error {high.error:.4g}"
-    evidence = ", ".join(part for part in (high.message, figure) if part) or "the check says so"
-    return (
-        "with every layer high the outputs already differ from the FP32 reference: "
-        f"{evidence}; no choice of layers can mend that"
-    )

@@ -10,9 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
+
+if TYPE_CHECKING:
+    from precision_bisect.options import HighName, PrecisionName, QuantizedName
 
 LayerName = NewType("LayerName", str)
+
+SETTLED = "settled by another rung of the ladder"
+"""Why a rung of a ladder does not decide on a layer that it could decide on."""
 
 
 class Exclusion(StrEnum):
@@ -35,12 +41,30 @@ class Exclusion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a layer computes.
+
+    It stores its outputs in the float type `stored`, and reads its operands in it, too, unless
+    they are `quantized` to an 8-bit type.
+    """
+
+    stored: "HighName"
+    quantized: "QuantizedName | None" = None
+
+    @property
+    def precision(self) -> "PrecisionName":
+        """The type by which the layer is called."""
+        return self.quantized or self.stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One node of the main graph.
 
     `name` is unique in the model; `named_in_model` tells whether the file itself carries this name
     exactly once, which exports that address layers by name depend on. `detail` says more about
-    the exclusion.
+    the exclusion. `fixed` is the form of a pinned layer that does not compute in the high type,
+    such as one that an earlier rung of a ladder has settled.
     """
 
     name: LayerName
@@ -50,6 +74,7 @@ class Layer:
     named_in_model: bool
     exclusion: Exclusion | None
     detail: str = ""
+    fixed: Form | None = None
 
     @property
     def module(self) -> str:
@@ -73,11 +98,14 @@ class LayerTable:
         """Names of the candidates, in network order."""
         return tuple(layer.name for layer in self.candidates)
 
-    def pinned(self, reasons: Mapping[LayerName, str]) -> "LayerTable":
-        """Return the table with these layers no candidates any more, each for its reason."""
+    def pinned(self, reasons: Mapping[LayerName, str], fixed: Form | None = None) -> "LayerTable":
+        """Return the table with these layers no candidates any more, each for its reason.
+
+        They stay in the high type, or in the form that they are `fixed` to.
+        """
         return LayerTable(
             tuple(
-                replace(layer, exclusion=Exclusion.PINNED, detail=reasons[layer.name])
+                replace(layer, exclusion=Exclusion.PINNED, detail=reasons[layer.name], fixed=fixed)
                 if layer.exclusion is None and layer.name in reasons
                 else layer
                 for layer in self.layers

@@ -1,4 +1,4 @@
-"""The low types: what they can hold, in numpy and in ONNX."""
+"""The types that layers compute in: what they can hold, in numpy and in ONNX."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.options import LowName
+from precision_bisect.options import HalfName, PrecisionName, QuantizedName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class LowType:
     the first ONNX opset whose Cast knows it.
     """
 
-    name: LowName
+    name: HalfName
     onnx_type: int
     numpy_type: np.dtype[np.generic]
     largest: float
@@ -32,6 +32,22 @@ class LowType:
         with np.errstate(all="ignore"):
             rounded: NDArray[np.float32] = array.astype(self.numpy_type).astype(np.float32)
         return rounded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedType:
+    """An 8-bit type that values are scaled into.
+
+    Scaled activations saturate at `smallest` and `largest`, scaled weights at -`largest` and
+    `largest`. `lowest_opset` is the first ONNX opset whose QuantizeLinear writes it.
+    """
+
+    name: QuantizedName
+    onnx_type: int
+    numpy_type: np.dtype[np.generic]
+    smallest: float
+    largest: float
+    lowest_opset: int
 
 
 FP16 = LowType(
@@ -52,4 +68,23 @@ BF16 = LowType(
     digits=8,
     lowest_opset=13,
 )
-LOW_TYPES: dict[LowName, LowType] = {low.name: low for low in (FP16, BF16)}
+INT8 = QuantizedType(
+    name="int8",
+    onnx_type=onnx.TensorProto.INT8,
+    numpy_type=np.dtype(np.int8),
+    smallest=-128.0,
+    largest=127.0,
+    lowest_opset=10,
+)
+FP8 = QuantizedType(
+    name="fp8",
+    onnx_type=onnx.TensorProto.FLOAT8E4M3FN,
+    numpy_type=np.dtype(ml_dtypes.float8_e4m3fn),
+    smallest=-448.0,
+    largest=448.0,
+    lowest_opset=19,
+)
+LOW_TYPES: dict[PrecisionName, LowType] = {low.name: low for low in (FP16, BF16)}
+"""The 16-bit float types by name."""
+QUANTIZED: dict[PrecisionName, QuantizedType] = {kind.name: kind for kind in (INT8, FP8)}
+"""The 8-bit types by name."""

@@ -1,5 +1,6 @@
 """Everything a run is asked to do, in one frozen object."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,23 +9,36 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import UsageError
 from precision_bisect.runfolder import default_run_folder
+from precision_bisect.speed.limits import SpeedLimits
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
 
-LowName: TypeAlias = Literal["fp16", "bf16"]
-HighName: TypeAlias = Literal["fp32"]
+HalfName: TypeAlias = Literal["fp16", "bf16"]
+QuantizedName: TypeAlias = Literal["int8", "fp8"]
+LowName: TypeAlias = Literal["fp16", "bf16", "int8", "fp8"]
+HighName: TypeAlias = Literal["fp32", "bf16", "fp16"]
+PrecisionName: TypeAlias = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
+CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
 BackendName: TypeAlias = Literal["auto", "emulated", "onnxruntime", "tensorrt", "tensorrt-rtx"]
 Metric: TypeAlias = Literal[
     "elementwise", "max", "mean", "quantile", "l2", "cosine", "psnr", "snr"
 ]
+Certify: TypeAlias = Literal["none", "groups", "full"]
+HALF_NAMES: tuple[HalfName, ...] = get_args(HalfName)
+QUANTIZED_NAMES: tuple[QuantizedName, ...] = get_args(QuantizedName)
 LOW_NAMES: tuple[LowName, ...] = get_args(LowName)
 HIGH_NAMES: tuple[HighName, ...] = get_args(HighName)
+CALIBRATIONS: tuple[CalibrationName, ...] = get_args(CalibrationName)
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 METRICS: tuple[Metric, ...] = get_args(Metric)
+CERTIFY: tuple[Certify, ...] = get_args(Certify)
 
 DEFAULT_TOLERANCE = 1e-2
 DEFAULT_STRATEGY = "guided"
+DEFAULT_LOW: LowName = "fp16"
+DEFAULT_HIGH: HighName = "fp32"
+DEFAULT_CALIBRATION: CalibrationName = "minmax"
 
 Limits: TypeAlias = "float | Mapping[str, float] | None"
 """One limit for all outputs, or one per output ("" names the default), or None if not given."""
@@ -35,7 +49,8 @@ class Options:
     """What to search and how. Times are in seconds; None means no limit or a default.
 
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
-    `inputs.files`) or the samples themselves. Raises UsageError for values that cannot work.
+    `inputs.files`) or the samples themselves. With a `ladder`, lowest type first, `low` and `high`
+    say nothing. Raises UsageError for values that cannot work.
     """
 
     model: Path
@@ -52,11 +67,18 @@ class Options:
     rtol: Limits = None
     quantile: float = 0.99
     check: str | None = None
-    low: LowName = "fp16"
-    high: HighName = "fp32"
+    low: LowName = DEFAULT_LOW
+    high: HighName = DEFAULT_HIGH
+    ladder: Sequence[PrecisionName] = ()
+    calibration: CalibrationName = DEFAULT_CALIBRATION
     backend: BackendName = "auto"
     engine: EngineSettings = field(default_factory=EngineSettings)
     strategy: str = DEFAULT_STRATEGY
+    certify: Certify | None = None
+    workers: int = 1
+    max_latency_ms: float | None = None
+    min_speedup: float | None = None
+    optuna_storage: str | None = None
     max_trials: int | None = None
     max_time_s: float | None = None
     seed: int = 0
@@ -67,7 +89,9 @@ class Options:
             "metric": METRICS,
             "low": LOW_NAMES,
             "high": HIGH_NAMES,
+            "calibration": CALIBRATIONS,
             "backend": BACKENDS,
+            **({} if self.certify is None else {"certify": CERTIFY}),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -80,20 +104,53 @@ class Options:
             ("holdout", 0),
             ("threads", 0),
             ("seed", 0),
+            ("workers", 1),
         ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"--{name.replace('_', '-')} {value} is below {least}")
         if self.max_time_s is not None and not self.max_time_s > 0:
             raise UsageError(f"--max-time {self.max_time_s} is not above zero")
+        # These build on the names above.
+        from precision_bisect.precisions import Pair, pairs_of
+
+        pairs = pairs_of(self.ladder) if self.ladder else (Pair(low=self.low, high=self.high),)
+        if self.calibration != DEFAULT_CALIBRATION and pairs[0].low != "int8":
+            raise UsageError(
+                f"--calibration {self.calibration} is for INT8, the low type is {pairs[0].low}",
+                "leave it out",
+            )
         if self.check is not None and self.metric != "elementwise":
             raise UsageError("--check and --metric exclude each other", "choose one")
         if self.inputs is not None and self.input_shapes:
             raise UsageError(
                 "--input-shapes is for made-up inputs, but --inputs is given", "leave one out"
             )
+        if self.speed.given and self.ladder:
+            raise UsageError(
+                "--max-latency and --min-speedup are for one pair of types, not for a --ladder",
+                "leave one out",
+            )
+        if self.optuna_storage is not None and self.strategy != "pareto":
+            raise UsageError("--optuna-storage is for --strategy pareto", "leave one out")
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
+
+    @property
+    def emulator_threads(self) -> int:
+        """The threads of the emulator's session, 0 for one per core.
+
+        With several workers each computes in its own thread, and all of them share the session's
+        further ones.
+        """
+        if self.workers == 1:
+            return self.threads
+        return max(1, (self.threads or os.cpu_count() or 1) - self.workers + 1)
+
+    @property
+    def speed(self) -> SpeedLimits:
+        """The speed limits, none of which may be given."""
+        return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
 
     @property
     def folder(self) -> Path:

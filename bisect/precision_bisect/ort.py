@@ -6,7 +6,7 @@ operators in FP32 (x=300: x*x/300 gives 300 there and inf on any device that com
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -59,13 +59,21 @@ class Session:
         self.raw, self._values = _open(proto, weights, options)
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
-    def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return all outputs by name. Raises RuntimeError, in one line, where the run fails."""
+    def run(
+        self, feed: Mapping[str, NDArray[Any]], wanted: Sequence[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return the `wanted` outputs by name, or all; only what they need is computed.
+
+        Raises RuntimeError, in one line, where the run fails.
+        """
+        names = self.output_names if wanted is None else list(wanted)
+        if not names:
+            return {}
         try:
-            values = self.raw.run(self.output_names, dict(feed))
+            values = self.raw.run(names, dict(feed))
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise RuntimeError(clean(error)) from error
-        return dict(zip(self.output_names, values, strict=True))
+        return dict(zip(names, values, strict=True))
 
 
 def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> dict[str, str]:

@@ -1,36 +1,48 @@
-"""Layers that cannot run low at all: no candidates, whatever a search would like."""
+"""Layers that a search does not decide on, since they have no form in one of the types."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from precision_bisect.backends.choose import MakeBackend
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.layer_table import Exclusion, LayerName
-from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.layer_table import SETTLED, Exclusion, Form, LayerName
 from precision_bisect.model.load import Model
-from precision_bisect.options import LowName
+from precision_bisect.options import HalfName, HighName, LowName
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend
+from precision_bisect.quantization.layers import not_quantizable
 from precision_bisect.typed.rewrite import TypedWriter
 
 
-def pin(model: Model, reasons: Mapping[LayerName, str]) -> Model:
-    """Return the model with these layers no candidates any more, each for its reason."""
-    return replace(model, table=model.table.pinned(reasons)) if reasons else model
+class NothingLow(ModelError):
+    """A model of which no candidate can run low."""
 
 
-def pin_formless(model: Model, low: LowName) -> Model:
-    """Return the model without the candidates that have no form in the low type.
+def pin(model: Model, reasons: Mapping[LayerName, str], fixed: Form | None = None) -> Model:
+    """Return the model with these layers no candidates any more, each for its reason.
 
-    A model that computes in 16-bit types already is returned as it is: only the emulator takes it.
+    They stay in the high type, or in the form that they are `fixed` to.
     """
-    writer = _writer(model, low)
-    return pin(model, writer.not_low) if writer else model
+    return replace(model, table=model.table.pinned(reasons, fixed)) if reasons else model
 
 
-def why_untyped(model: Model, low: LowName) -> str:
+def pin_formless(model: Model, pair: Pair) -> Model:
+    """Return the model without the candidates that have no form in one of the pair's types.
+
+    Those without a low form stay high, those without a high one FP32. A model that computes in
+    16-bit types already keeps all that TypedWriter would refuse: only the emulator takes it.
+    """
+    if pair.high == "fp16" or pair.high == "bf16":
+        model = pin(model, _formless(model, pair.high), Form(stored="fp32"))
+    if pair.low == "int8" or pair.low == "fp8":
+        return pin(model, not_quantizable(model, pair.low))
+    return pin(model, _formless(model, pair.low))
+
+
+def why_untyped(model: Model, pair: Pair) -> str:
     """Return why no engine can be built of the model, "" where one can."""
     try:
-        TypedWriter(model, LOW_TYPES[low])
+        TypedWriter(model, pair)
     except RefusedError as error:
         return error.message
     return ""
@@ -39,16 +51,15 @@ def why_untyped(model: Model, low: LowName) -> str:
 def settle(make: MakeBackend, model: Model, low: LowName) -> tuple[Model, Backend]:
     """Return a backend, and the model without the candidates that it cannot run low.
 
-    Raises ModelError where none is left.
+    Raises NothingLow where none is left.
     """
-    model = pin_formless(model, low)
     backend = make(model)
     if stuck := backend.unbuildable():
         model = pin(model, stuck)
         backend = make(model)
     if not model.table.candidates:
         name, reason = next(iter(pinned_layers(model).items()))
-        raise ModelError(
+        raise NothingLow(
             f"no layer of {model.path} can run in {low}: {name}: {reason}",
             "list them with `precision-bisect layers`",
         )
@@ -56,27 +67,48 @@ def settle(make: MakeBackend, model: Model, low: LowName) -> tuple[Model, Backen
 
 
 def pinned_layers(model: Model) -> dict[str, str]:
-    """Return the layers that were pinned, each with its reason, in network order."""
+    """Return the layers that have no form to choose, each with its reason, in network order."""
     return {
         str(layer.name): layer.detail
         for layer in model.table.layers
-        if layer.exclusion is Exclusion.PINNED
+        if layer.exclusion is Exclusion.PINNED and layer.detail != SETTLED
     }
 
 
-def weights_beyond(model: Model, low: LowName) -> str:
-    """Return a sentence about the weights that become infinite in the low type, or ""."""
-    writer = _writer(model, low)
+def pinned_remarks(model: Model, high: HighName) -> list[str]:
+    """Return one sentence for all layers that were pinned to one type for one reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for layer in model.table.layers:
+        if layer.exclusion is Exclusion.PINNED and layer.detail != SETTLED:
+            kind = layer.fixed.precision if layer.fixed else high
+            groups.setdefault((kind.upper(), layer.detail), []).append(layer.name)
+    return [
+        f"{names[0]} stays {kind}: {reason}"
+        if len(names) == 1
+        else f"{len(names)} layers stay {kind}: {reason} (the first is {names[0]})"
+        for (kind, reason), names in groups.items()
+    ]
+
+
+def weights_beyond(model: Model, pair: Pair) -> str:
+    """Return a sentence about the weights that become infinite in a 16-bit low type, or ""."""
+    writer = _writer(model, pair)
     beyond = [weight for weight in writer.out_of_range if weight.overflowing] if writer else []
     if not beyond:
         return ""
     worst = max(beyond, key=lambda weight: weight.largest)
     count = f"{len(beyond)} weights leave" if len(beyond) > 1 else "one weight leaves"
-    return f"{count} the range of {low}, the largest is {worst.largest:.3g} in {worst.name}"
+    return f"{count} the range of {pair.low}, the largest is {worst.largest:.3g} in {worst.name}"
 
 
-def _writer(model: Model, low: LowName) -> TypedWriter | None:
+def _formless(model: Model, kind: HalfName) -> Mapping[LayerName, str]:
+    """Return the candidates without a form in a 16-bit type, with the reasons."""
+    writer = _writer(model, Pair(low=kind, high="fp32"))
+    return writer.not_low if writer else {}
+
+
+def _writer(model: Model, pair: Pair) -> TypedWriter | None:
     try:
-        return TypedWriter(model, LOW_TYPES[low])
+        return TypedWriter(model, pair)
     except RefusedError:
         return None

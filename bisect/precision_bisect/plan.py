@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 
 
 @total_ordering
@@ -11,24 +11,34 @@ class Plan:
     """An immutable set of candidate indices (see `LayerTable`) that stay in high precision.
 
     Plans are totally ordered, fewer kept layers first and then network order, so that equal
-    evidence always gives the same answer.
+    evidence always gives the same answer. The set is held as a bit mask, layer 0 in the lowest
+    bit: a run remembers thousands of plans of thousands of layers.
     """
 
-    kept: frozenset[int]
+    mask: int
 
     @classmethod
     def of(cls, kept: Iterable[int]) -> "Plan":
         """Return the plan that keeps the given candidate indices."""
-        return cls(frozenset(kept))
+        return cls(_mask(kept))
 
     @classmethod
     def all_high(cls, candidates: int) -> "Plan":
         """Return the plan that keeps every one of `candidates` layers."""
-        return cls(frozenset(range(candidates)))
+        return cls((1 << candidates) - 1)
 
     def without(self, dropped: Iterable[int]) -> "Plan":
         """Return the plan with `dropped` no longer kept."""
-        return Plan(self.kept.difference(dropped))
+        return Plan(self.mask & ~_mask(dropped))
+
+    def with_(self, added: Iterable[int]) -> "Plan":
+        """Return the plan with `added` kept, too."""
+        return Plan(self.mask | _mask(added))
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The kept indices."""
+        return _indices(self.mask)
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -37,17 +47,39 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """A short canonical text: the set's bit mask in hexadecimal."""
-        return format(sum(1 << i for i in self.kept), "x")
+        """A short canonical text: the mask in hexadecimal."""
+        return format(self.mask, "x")
 
     @classmethod
     def from_key(cls, key: str) -> "Plan":
         """Return the plan whose `key` this is."""
-        mask = int(key, 16)
-        return cls(frozenset(i for i in range(mask.bit_length()) if mask >> i & 1))
+        return cls(int(key, 16))
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return self.mask.bit_count()
 
     def __lt__(self, other: "Plan") -> bool:
-        return (len(self.kept), self.indices) < (len(other.kept), other.indices)
+        if len(self) != len(other):
+            return len(self) < len(other)
+        # Of two sets of one size the one with the lowest index that they do not share comes first.
+        odd = self.mask ^ other.mask
+        return bool(self.mask & odd & -odd)
+
+
+_ONE = ord("1")
+
+
+def _mask(indices: Iterable[int]) -> int:
+    """Return the bit mask of indices."""
+    chosen = list(indices)
+    digits = bytearray(b"0") * (max(chosen, default=0) + 1)
+    for i in chosen:
+        digits[~i] = _ONE
+    return int(digits, 2)
+
+
+@lru_cache(maxsize=64)
+def _indices(mask: int) -> frozenset[int]:
+    """Return the indices of a bit mask; one plan is read several times in a row."""
+    digits = format(mask, "b")[::-1]
+    return frozenset(i for i, digit in enumerate(digits) if digit == "1")

@@ -31,6 +31,6 @@ def load(group: str, name: str) -> Callable[..., Any]:
         raise PluginError(f"{name} does not load: {error}", "install what it needs") from error
 
 
-def load_strategy(name: str) -> Strategy:
-    """Return a strategy by the name it is installed under."""
-    return cast("Strategy", load(STRATEGIES, name)())
+def load_strategy(name: str, **settings: Any) -> Strategy:
+    """Return a strategy by the name it is installed under, made with its own settings, if any."""
+    return cast("Strategy", load(STRATEGIES, name)(**settings))

@@ -1,13 +1,20 @@
 """Polygraphy without its own log lines: verdicts are reported here, once."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+
+from precision_bisect.shared_context import SharedContext
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence Polygraphy's logger inside the block."""
+def quiet() -> AbstractContextManager[None]:
+    """Silence Polygraphy's logger inside the block, for all threads."""
+    return _QUIET
+
+
+def _silent() -> AbstractContextManager[object]:
     from polygraphy.logger import G_LOGGER
 
-    with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 10):
-        yield
+    verbosity: AbstractContextManager[object] = G_LOGGER.verbosity(G_LOGGER.CRITICAL + 10)
+    return verbosity
+
+
+_QUIET = SharedContext(_silent)

@@ -8,23 +8,30 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.backends.choose import choose_backend, sample_shapes
-from precision_bisect.backends.emulation.backend import EmulatedBackend
-from precision_bisect.comparators.choose import choose_comparator
-from precision_bisect.driver import Samples
+from precision_bisect.backends.choose import choose_backend, emulator, sample_shapes
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.errors import InputError, ModelError, UsageError
+from precision_bisect.errors import UsageError
+from precision_bisect.evaluation import Samples
 from precision_bisect.events import Observer, Warned
-from precision_bisect.inputs.check import check_samples
-from precision_bisect.inputs.files import read_samples
-from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.ledger.fingerprint import digest_samples
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import Options
-from precision_bisect.pinning import pinned_layers, settle, weights_beyond, why_untyped
-from precision_bisect.plugins import load_strategy
+from precision_bisect.loading import Loaded, load
+from precision_bisect.model.load import Model
+from precision_bisect.options import Certify, Options
+from precision_bisect.pinning import (
+    pin_formless,
+    pinned_remarks,
+    settle,
+    weights_beyond,
+    why_untyped,
+)
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Problem, Sample, Strategy
-from precision_bisect.reference import reference_outputs
+from precision_bisect.quantization.calibration import scales_for
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.speed.costs import cost_graph
+from precision_bisect.speed.roofline import KERNEL_MS
 from precision_bisect.trial import SampleSet
 
 RANKING_SAMPLES = 8
@@ -36,8 +43,9 @@ class Prepared:
     """Everything of a run that exists before its first trial.
 
     `reference` has the FP32 outputs of `samples`; the last `options.holdout` of both are held out.
-    `emulator` predicts; it is the backend itself where there is no engine. `why` says why the
-    backend was chosen, `remarks` what else the report should say.
+    `emulator` predicts; it is the backend itself where there is no engine. `scales` are those of
+    what is quantized. `why` says why the backend was chosen, `remarks` what else the report should
+    say. `graph` says what plans cost where speed counts.
     """
 
     options: Options
@@ -48,9 +56,11 @@ class Prepared:
     strategy: Strategy
     backend: Backend
     emulator: Backend
+    scales: Scales
     why: str
     remarks: Sequence[str]
     fingerprint: Mapping[str, Any]
+    graph: CostGraph | None = None
 
     @property
     def judging(self) -> int:
@@ -65,7 +75,23 @@ class Prepared:
             tolerance=self.comparator.tolerance,
             seed=self.options.seed,
             predicts=not self.backend.emulated,
+            workers=self.options.workers,
+            costs=() if self.graph is None else self.graph.alone_ms,
+            graph=self.graph,
+            speed=self.options.speed if self.options.speed.given else None,
         )
+
+    @property
+    def baseline(self) -> Plan | None:
+        """The plan beside which others are timed; None where speed does not count."""
+        if self.graph is None or self.backend.emulated:
+            return None
+        return Plan.all_high(len(self.model.table.candidates))
+
+    @property
+    def certify(self) -> Certify:
+        """How the answer is certified: as asked, else in full where no trial is a build."""
+        return self.options.certify or ("full" if self.backend.emulated else "groups")
 
     @property
     def sample_sets(self) -> Samples:
@@ -89,78 +115,63 @@ def prepare(options: Options, observer: Observer, work: Path) -> Prepared:
 
     Raises a PrecisionBisectError for anything that cannot work, before anything is written.
     """
-    strategy = load_strategy(options.strategy)
-    model = load_model(options.model)
-    if not model.table.candidates:
-        raise ModelError(
-            f"{options.model} has no FP32 layers to decide on",
-            "list them with `precision-bisect layers`; give the FP32 model, not a converted one",
-        )
-    if strategy.largest is not None and len(model.table.candidates) > strategy.largest:
-        raise UsageError(
-            f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
-            f"{options.model} has {len(model.table.candidates)}",
-            "choose --strategy guided",
-        )
-    comparator = choose_comparator(options, [output.name for output in model.outputs])
-    samples = _samples(options, model, observer)
-    if options.holdout >= len(samples):
-        raise InputError(
-            f"--holdout {options.holdout} of {len(samples)} samples leaves none to search with",
-            "give more samples, or hold out fewer",
-        )
-    reference = reference_outputs(model, samples, options.threads)
-    untyped = why_untyped(model, options.low) if options.backend == "auto" else ""
-    chosen = choose_backend(options, samples, work, untyped=untyped)
+    return assemble(load(options, observer), observer, work)
+
+
+def assemble(
+    loaded: Loaded, observer: Observer, work: Path, scales: Scales | None = None
+) -> Prepared:
+    """Choose the backend for the pair of precisions, and make it; `work` is an empty folder.
+
+    Layers that the model's table pins stay so. `scales` are found by calibration unless they are
+    given. Raises a PrecisionBisectError for a pair that cannot work.
+    """
+    options, samples = loaded.options, loaded.samples
+    pair = Pair(low=options.low, high=options.high)
+    model = pin_formless(loaded.model, pair)
+    if scales is None:
+        scales = scales_for(model, pair, loaded.judging, options)
+    untyped = why_untyped(model, pair) if options.backend == "auto" else ""
+    chosen = choose_backend(options, samples, work, untyped=untyped, scales=scales)
     model, backend = settle(chosen.make, model, options.low)
-    for name, reason in pinned_layers(model).items():
-        observer(Warned(message=f"{name} stays {options.high.upper()}: {reason}"))
-    beyond = weights_beyond(model, options.low)
+    if options.speed.given and backend.emulated:
+        raise UsageError(
+            "--max-latency and --min-speedup need a backend that measures latency, and the "
+            "emulator has none",
+            "choose --backend onnxruntime (on CUDA), tensorrt or tensorrt-rtx; "
+            "`precision-bisect doctor` says which work here",
+        )
+    for remark in pinned_remarks(model, options.high):
+        observer(Warned(message=remark))
+    beyond = weights_beyond(model, pair)
     if beyond:
         observer(Warned(message=beyond))
     return Prepared(
         options=options,
         model=model,
         samples=samples,
-        reference=reference,
-        comparator=comparator,
-        strategy=strategy,
+        reference=loaded.reference,
+        comparator=loaded.comparator,
+        strategy=loaded.strategy,
         backend=backend,
-        emulator=backend
-        if backend.emulated
-        else EmulatedBackend(model, options.low, options.threads),
+        emulator=backend if backend.emulated else emulator(model, options, scales),
+        scales=scales,
         why=chosen.why,
         remarks=[beyond] if beyond else [],
-        fingerprint=_fingerprint(options, model, samples, comparator, backend),
+        fingerprint=_fingerprint(options, model, samples, loaded.comparator, backend),
+        graph=_graph(loaded, model, backend),
     )
 
 
-def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]:
-    names = [spec.name for spec in model.inputs]
-    for name in options.input_shapes:
-        if name not in names:
-            raise UsageError(
-                f"--input-shapes names {name!r}, which is no input of the model",
-                f"its inputs are {', '.join(names) or 'none'}",
-            )
-    if options.inputs is None:
-        observer(
-            Warned(
-                message="no --inputs given: synthetic inputs may not reach the ranges that real "
-                "ones do, so layers that overflow in use can be missed"
-            )
-        )
-        count = options.synthetic + options.holdout
-        found = synthetic_samples(model, options.input_shapes, count, options.seed)
-    elif isinstance(options.inputs, Path):
-        found = read_samples(options.inputs, names)
-    elif isinstance(options.inputs, Mapping) or not options.inputs:
-        raise InputError(
-            "inputs is no list of samples", "each sample is a dict from input name to array"
-        )
-    else:
-        found = list(options.inputs)
-    return check_samples(model, found)
+def _graph(loaded: Loaded, model: Model, backend: Backend) -> CostGraph | None:
+    """Return what plans cost for the first sample, where limits or the strategy ask for it.
+
+    Without an engine, no kernel is launched and only operations and traffic count.
+    """
+    if not (loaded.options.speed.given or getattr(loaded.strategy, "weighs_speed", False)):
+        return None
+    shapes = {name: array.shape for name, array in loaded.samples[0].items()}
+    return cost_graph(model, shapes, 0.0 if backend.emulated else KERNEL_MS)
 
 
 def _fingerprint(
@@ -184,6 +195,8 @@ def _fingerprint(
         "holdout": options.holdout,
         "low": options.low,
         "high": options.high,
+        "fixed": _fixed(model),
+        "calibration": options.calibration if options.low == "int8" else None,
         "backend": backend.name,
         "engine": {} if backend.emulated else _plain(options.engine),
         "strategy": options.strategy,
@@ -197,6 +210,12 @@ def _fingerprint(
             **backend.versions(),
         },
     }
+
+
+def _fixed(model: Model) -> str:
+    """Return a hash of what layers are fixed to, such as by earlier rungs; "" for none."""
+    fixed = [f"{layer.name}={layer.fixed}" for layer in model.table.layers if layer.fixed]
+    return hashlib.sha256("\0".join(fixed).encode()).hexdigest() if fixed else ""
 
 
 def _plain(settings: EngineSettings) -> dict[str, Any]:

@@ -5,14 +5,16 @@ Data flows one way. A `Strategy` proposes plans, the driver has a `Backend` eval
 knows all four.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.plan import Plan
-from precision_bisect.trial import Outcome, Proposal, Trial, Verdict
+from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.speed.limits import SpeedLimits
+from precision_bisect.trial import Identity, Outcome, Proposal, Trial, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,13 +37,22 @@ class Problem:
     `names` are in network order. `tolerance` is the limit on `Outcome.error`, or None where the
     check has no figure. The preflight has shown that all-high passes and all-low fails.
     `predicts` tells that trials are builds of an engine, which cost far more than asking the
-    emulator (`Kind.PREDICT`); False where the emulator judges the trials themselves.
+    emulator (`Kind.PREDICT`); False where the emulator judges the trials themselves. `workers` is
+    the number of proposals of one batch that are evaluated side by side. `noise` is the error
+    between two builds of the same plan, on the tolerance's scale. `costs` says what keeping each
+    layer costs, in any unit; empty where every layer counts the same. `graph` says what plans cost
+    and which layers exchange values, where speed counts; `speed` are the speed limits, if any.
     """
 
     names: Sequence[str]
     tolerance: float | None
     seed: int = 0
     predicts: bool = False
+    workers: int = 1
+    noise: float = 0.0
+    costs: Sequence[float] = ()
+    graph: CostGraph | None = None
+    speed: SpeedLimits | None = None
 
     @property
     def size(self) -> int:
@@ -82,7 +93,8 @@ class Comparator(Protocol):
     """Judges outputs against the reference.
 
     `tolerance` is the limit on the error figure, None for a pass/fail check. With a figure, the
-    verdict is a pass exactly when `error <= tolerance`. NaN or Inf in an output never passes.
+    verdict is a pass exactly when `error <= tolerance`. NaN or Inf in an output never passes. With
+    several workers `judge` is called by several threads at a time.
     """
 
     @property
@@ -135,7 +147,8 @@ class Engine(Protocol):
 class Backend(Protocol):
     """Builds plans.
 
-    `emulated` is True when results are predictions rather than an engine's own.
+    `emulated` is True when results are predictions rather than an engine's own. With several
+    workers `build` is called by several threads at a time, each of which has its engine to itself.
     """
 
     @property
@@ -162,7 +175,8 @@ class Ledger(Protocol):
 
     `start` is durable before the trial begins, `finish` before the driver goes on; a finished
     trial never changes. `withdraw` takes back the start of a trial that was broken off through no
-    fault of its plan.
+    fault of its plan. `orphans` are the trials that have begun and neither ended nor been
+    withdrawn: a process ended during them.
     """
 
     def start(self, proposal: Proposal) -> None: ...
@@ -172,3 +186,5 @@ class Ledger(Protocol):
     def withdraw(self, proposal: Proposal) -> None: ...
 
     def trials(self) -> Sequence[Trial]: ...
+
+    def orphans(self) -> Collection[Identity]: ...

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.certificate import Certificate
+from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
 from precision_bisect.evidence import LayerHonour
-from precision_bisect.flow import Status
+from precision_bisect.speed.report import SpeedReport
 
 SCHEMA = 1
 _EXIT_CODES = {
@@ -23,26 +25,30 @@ _EXIT_CODES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """Evidence of minimality: kept layers whose drop was tried and failed, and the others.
-
-    `minimal` is True when every kept layer was checked. `errors` gives the error of each checked
-    drop, by layer name, None where the check has no figure.
-    """
-
-    minimal: bool
-    checked: Sequence[str]
-    unchecked: Sequence[str]
-    errors: Mapping[str, float | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Why a kept layer needs the precision: one cause, with its evidence in one sentence."""
 
     layer: str
     cause: str
     evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """What computes in one type: `count` layers, those among them that the search chose `layers`.
+
+    The rest of the count has no form in the next lower type. `layers` is None for the lowest type,
+    in which everything computes that is not listed.
+    """
+
+    precision: str
+    layers: Sequence[str] | None
+    count: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one entry of `rungs`."""
+        layers = None if self.layers is None else list(self.layers)
+        return {"precision": self.precision, "layers": layers, "count": self.count}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,7 @@ class Result:
     layers_total: int
     candidates: int
     kept: Sequence[str]
+    rungs: Sequence[Rung] = ()
     layer_precisions: str | None
     layer_precisions_reason: str | None
     certificate: Certificate
@@ -72,10 +79,14 @@ class Result:
     emulated_trials: int
     wall_s: float
     latency_ms: Mapping[str, float | None] | None
+    speed: SpeedReport | None = None
+    front: Sequence[Mapping[str, Any]] = ()
     honoured: bool | None
     honoured_layers: Sequence[LayerHonour] = ()
     pinned: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    non_monotone: Sequence[Mapping[str, Any]] = ()
+    unresolved: Mapping[str, int] = field(default_factory=dict)
     diagnosis: Sequence[Diagnosis]
     fingerprint: Mapping[str, Any]
     schema: int = SCHEMA
@@ -99,11 +110,12 @@ class Result:
         plain["status"] = self.status.value
         plain["kept"] = list(self.kept)
         plain["kept_fraction"] = self.kept_fraction
-        plain["certificate"] = {
-            "minimal": self.certificate.minimal,
-            "checked": list(self.certificate.checked),
-            "unchecked": list(self.certificate.unchecked),
-        }
+        plain["rungs"] = [rung.to_json() for rung in self.rungs]
+        plain["certificate"] = self.certificate.to_json()
+        plain["speed"] = None if self.speed is None else self.speed.to_json()
+        plain["front"] = list(self.front)
+        plain["non_monotone"] = list(self.non_monotone)
+        plain["unresolved"] = dict(self.unresolved)
         plain["diagnosis"] = [
             {"layer": d.layer, "cause": d.cause, "evidence": d.evidence} for d in self.diagnosis
         ]
@@ -134,14 +146,19 @@ KEYS = (
     "candidates",
     "kept",
     "kept_fraction",
+    "rungs",
     "layer_precisions",
     "layer_precisions_reason",
     "certificate",
+    "non_monotone",
     "trials",
+    "unresolved",
     "engine_builds",
     "emulated_trials",
     "wall_s",
     "latency_ms",
+    "speed",
+    "front",
     "honoured",
     "honoured_layers",
     "pinned",
@@ -153,4 +170,9 @@ KEYS = (
 
 
 def _finite(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    """Return the value with figures that are not finite as text, which JSON can hold."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list) else value

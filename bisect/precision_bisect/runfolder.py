@@ -17,11 +17,16 @@ AUTOCAST = "autocast-exclude.txt"
 POLYGRAPHY_SCRIPT = "polygraphy_constraints.py"
 MIXED_MODEL = "model.mixed.onnx"
 MIXED_DATA = f"{MIXED_MODEL}.data"
+SCALES = "scales.json"
 ENGINE = "model.engine"
 TIMING_CACHE = "timing.cache"
 EXPORTS = (MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST)
-OWN_FILES = (RESULT, *EXPORTS, ENGINE, TIMING_CACHE, f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER)
+OWN_FILES = (
+    *(RESULT, *EXPORTS, SCALES, ENGINE, TIMING_CACHE),
+    *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
+)
 """In the order of removal: a log left beside a new ledger would be replayed into it."""
+_RUNG = "rung-"
 
 
 def default_run_folder(model: Path) -> Path:
@@ -37,8 +42,9 @@ class RunFolder:
         with _explained(path):
             path.mkdir(parents=True, exist_ok=True)
             if overwrite:
-                for name in OWN_FILES:
-                    (path / name).unlink(missing_ok=True)
+                for folder in (*self._rungs(), path):
+                    for name in OWN_FILES:
+                        (folder / name).unlink(missing_ok=True)
             with tempfile.TemporaryFile(dir=path) as probe:
                 probe.write(b"\0" * 65536)
                 probe.flush()
@@ -48,6 +54,21 @@ class RunFolder:
     def ledger(self) -> Path:
         """The ledger's path."""
         return self.path / LEDGER
+
+    def rung(self, number: int, low: str) -> Path:
+        """Return the folder of one search of a ladder, the first has number 1."""
+        return self.path / f"{_RUNG}{number}-{low}"
+
+    def refuse_other_run(self, *, rungs: bool) -> None:
+        """Raise RunFolderError where a run of a pair is, and one of `rungs` is to begin, or so."""
+        if self.ledger.exists() if rungs else any(self._rungs()):
+            raise RunFolderError(
+                f"{self.path} holds a run {'of a pair of types' if rungs else 'over a ladder'}",
+                "replace it with --overwrite, or choose another --out",
+            )
+
+    def _rungs(self) -> list[Path]:
+        return [path.parent for path in sorted(self.path.glob(f"{_RUNG}*/{LEDGER}"))]
 
     def write(self, name: str, text: str) -> None:
         """Write a text file: complete under its name, or the old one stays.

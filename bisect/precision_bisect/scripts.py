@@ -7,12 +7,15 @@ a script up by its bare name, so that a file named like an imported module gives
 import hashlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import UsageError
+
+_RUNNING = threading.RLock()
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
@@ -46,15 +49,19 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def running_script(path: Path) -> Iterator[None]:
-    """Inside the block, imports find what lies beside the script, and prints go to stderr."""
+    """Inside the block, imports find what lies beside the script, and prints go to stderr.
+
+    One thread at a time is inside: both are the process's, and scripts are not written for more.
+    """
     folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
+    with _RUNNING:
+        sys.path.insert(0, folder)
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            if folder in sys.path:
+                sys.path.remove(folder)
 
 
 def first_line(error: BaseException) -> str:

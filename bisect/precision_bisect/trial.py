@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from precision_bisect.evidence import Evidence
 from precision_bisect.plan import Plan
+
+Identity: TypeAlias = tuple[str, str, str]
+"""What tells trials apart: the plan's key, the samples, the kind."""
 
 
 class TrialStatus(StrEnum):
@@ -33,6 +37,7 @@ class Phase(StrEnum):
     PREDICTION = "prediction"
     SEARCH = "search"
     CERTIFICATE = "certificate"
+    SPEED = "speed"
     RECHECK = "recheck"
 
 
@@ -78,7 +83,7 @@ class Proposal:
     about_left: int | None = None
 
     @property
-    def identity(self) -> tuple[str, str, str]:
+    def identity(self) -> Identity:
         """What makes two proposals the same trial."""
         return (self.plan.key, self.samples.value, self.kind.value)
 

@@ -11,11 +11,11 @@ from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import ExitCode, printable
 from precision_bisect.evidence import Evidence, Honour
 from precision_bisect.finished import Finished, read_finished
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.pinning import pin, pin_formless
+from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.runfolder import default_run_folder
+from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect.workdir import workdir
 
 _WORDS = {
@@ -84,25 +84,26 @@ def verify(
     """
     model = load_model(path)
     finished = read_finished(plan_path or default_run_folder(path), model)
-    model = pin(pin_formless(model, finished.low), finished.pinned)
-    builder = choose_builder(backend, settings)
+    writer = TypedWriter(finished.settled(model), finished.pair, finished.scales())
+    builder = choose_builder(backend, settings, finished.pair.low)
     with workdir() as work:
-        evidence, failure = _build(builder, model, finished, work)
+        evidence, failure = _build(builder, writer, finished, work)
     return Verification(
         backend=builder.name,
         remark=builder.remark,
-        kept=finished.kept,
+        kept=[*finished.fixed, *finished.kept],
         evidence=evidence,
         failure=failure,
     )
 
 
 def _build(
-    builder: Builder, model: Model, finished: Finished, work: Path
+    builder: Builder, writer: TypedWriter, finished: Finished, work: Path
 ) -> tuple[Evidence, str | None]:
-    plan = Plan.of(i for i, name in enumerate(model.table.names) if name in set(finished.kept))
+    names, kept = writer.model.table.names, frozenset(finished.kept)
+    plan = Plan.of(i for i, name in enumerate(names) if name in kept)
     try:
-        with builder.make(model, finished.low, finished.shapes, work).build(plan) as engine:
+        with builder.make(writer, finished.shapes, work).build(plan) as engine:
             return engine.evidence(), None
     except BackendFailure as failure:
         return Evidence(), failure.outcome.message

@@ -11,6 +11,7 @@ TITLES = {
     Phase.PREDICTION: "Prediction",
     Phase.SEARCH: "Search",
     Phase.CERTIFICATE: "Certificate",
+    Phase.SPEED: "Speed",
     Phase.RECHECK: "Re-check",
 }
 
@@ -26,24 +27,32 @@ class Progress:
     narrowed_to: int | None = None
     about_left: int | None = None
     trials: int = 0
+    in_flight: int = 0
     recalled: int = 0
+    speedup: float | None = None
 
     def take(self, event: Event) -> None:
         """Account for one event."""
         match event:
             case RunStarted():
                 self.candidates = event.candidates
+                self.phase = self.narrowed_to = None
             case PhaseStarted():
                 self.phase = event.phase
             case TrialStarted():
+                self.in_flight += 1
                 self._propose(event.proposal)
             case TrialFinished():
                 self._propose(event.proposal)
                 self.outcome = event.outcome
+                latency = event.outcome.evidence.latency
+                if latency is not None:
+                    self.speedup = latency.speedup
                 if event.recalled:
                     self.recalled += 1
                 else:
                     self.trials += 1
+                    self.in_flight -= 1
                 if event.outcome.passed and event.proposal.phase in (
                     Phase.SEARCH,
                     Phase.CERTIFICATE,
@@ -61,6 +70,10 @@ class Progress:
         parts = [f"{TITLES[self.phase]}: {self.proposal.reason}"]
         if self.narrowed_to is not None and self.narrowed_to < self.candidates:
             parts.append(f"narrowed from {self.candidates} to {self.narrowed_to} layers")
+        if self.speedup is not None:
+            parts.append(f"last {self.speedup:.3g} times as fast as all high")
+        if self.in_flight > 1:
+            parts.append(f"{self.in_flight} side by side")
         if self.about_left:
             parts.append(f"about {self.about_left} trials left")
         return ", ".join(parts)

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from rich.text import Text
 
+from precision_bisect.endings import Status
 from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour
-from precision_bisect.flow import Status
 from precision_bisect.result import Diagnosis, Result
 from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
+from precision_bisect_reports.proof import proof
+from precision_bisect_reports.speed import speed
 
 MOST_SHOWN = 60
 """Longest list of layers on the screen; result.json always has all."""
@@ -65,9 +67,23 @@ def _headline(result: Result) -> Text:
     if _without_plan(result):
         word = _HEADLINES[result.status].partition(";")[0]
         return Text(f"{word}: no plan has passed yet", style=_STYLES[result.status])
+    if len(result.rungs) > 2:
+        return headline.append(f": {_by_rung(result)}", style="default not bold")
     kept = f"{len(result.kept)} of {result.candidates} layers"
     text = f": {kept} stay {result.high.upper()}, the rest runs {result.low.upper()}"
     return headline.append(text, style="default not bold")
+
+
+def _by_rung(result: Result) -> str:
+    """Return how many layers a ladder keeps in each type."""
+    kept = [
+        f"{len(rung.layers)} must be {rung.precision.upper()}"
+        for rung in result.rungs
+        if rung.layers is not None
+    ]
+    lowest = result.rungs[-1]
+    counts = f"{lowest.count} run {lowest.precision.upper()}"
+    return f"of {result.candidates} layers {', '.join([*kept, counts])}"
 
 
 def _without_plan(result: Result) -> bool:
@@ -77,8 +93,22 @@ def _without_plan(result: Result) -> bool:
 
 
 def _layers(result: Result) -> Iterator[Text]:
+    left = MOST_SHOWN
+    for rung in result.rungs[:-1] if len(result.rungs) > 2 else ():
+        if rung.layers:
+            yield Text(f"  {rung.precision.upper()}", style="bold underline")
+            yield from _by_module(result, rung.layers[:left])
+            left -= min(left, len(rung.layers))
+    if len(result.rungs) <= 2:
+        yield from _by_module(result, result.kept[:MOST_SHOWN])
+    if len(result.kept) > MOST_SHOWN:
+        yield Text(f"  … and {len(result.kept) - MOST_SHOWN} more, all in {RESULT}")
+    yield Text("")
+
+
+def _by_module(result: Result, shown: Sequence[str]) -> Iterator[Text]:
+    """Yield the layers under the headings of their modules, each with its diagnosis."""
     causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
-    shown = result.kept[:MOST_SHOWN]
     for module, group in groupby(shown, key=_module):
         yield Text(f"  {printable(module)}" if module else "  (top level)", style="bold")
         names = list(group)
@@ -86,9 +116,6 @@ def _layers(result: Result) -> Iterator[Text]:
         width = max(map(len, leaves))
         for name, leaf in zip(names, leaves, strict=True):
             yield Text(f"    {leaf:<{width}}").append_text(_why(causes.get(name)))
-    if len(result.kept) > MOST_SHOWN:
-        yield Text(f"  … and {len(result.kept) - MOST_SHOWN} more, all in {RESULT}")
-    yield Text("")
 
 
 def _module(name: str) -> str:
@@ -109,7 +136,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     ):
         yield "verdict", "by the check's own word, without a figure"
     if result.kept:
-        yield "certificate", _certificate(result)
+        yield "certificate", proof(result.certificate)
     predicted = result.emulated_trials - (result.trials if result.emulated else 0)
     extra = f" after {predicted} for the ranking" if predicted else ""
     if result.emulated:
@@ -117,6 +144,9 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     else:
         emulated = f", {predicted} emulated trials" if predicted else ""
         yield "builds", f"{result.engine_builds}{emulated}, {result.wall_s:.0f} s"
+    if result.unresolved:
+        counts = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
+        yield "unresolved", f"{', '.join(counts)}: these trials count neither way"
     yield from _engine(result)
     if result.emulated:
         yield "backend", "emulated: predicted on this machine; confirm on the target"
@@ -134,6 +164,7 @@ def _engine(result: Result) -> Iterator[tuple[str, str]]:
             for name, ms in result.latency_ms.items()
         ]
         yield "latency", ", ".join(figures)
+    yield from speed(result)
     if result.honoured_layers:
         counts = [
             f"{sum(entry.honour is honour for entry in result.honoured_layers)} {word}"
@@ -143,7 +174,8 @@ def _engine(result: Result) -> Iterator[tuple[str, str]]:
     if result.pinned:
         names = ", ".join(printable(name) for name in list(result.pinned)[:MOST_PINNED])
         more = f" and {len(result.pinned) - MOST_PINNED} more" * (len(result.pinned) > MOST_PINNED)
-        yield "also high", f"{names}{more}: cannot run in {result.low}, see {RESULT}"
+        low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
+        yield "also high", f"{names}{more}: cannot run {low}, see {RESULT}"
     for note in result.notes:
         yield "remark", printable(note)
 
@@ -152,14 +184,6 @@ def _tolerance(result: Result) -> str:
     if isinstance(result.tolerance, int | float):
         return f"{result.tolerance:g}"
     return "1 (as a multiple of the given limits)"
-
-
-def _certificate(result: Result) -> str:
-    certificate = result.certificate
-    if certificate.minimal:
-        return f"minimal: dropping any one of the {len(result.kept)} fails, each was tried"
-    checked = len(certificate.checked)
-    return f"not proven minimal: {checked} of {len(result.kept)} drops were tried and failed"
 
 
 def _next_steps(result: Result, model: Path) -> Sequence[str]:
@@ -177,6 +201,8 @@ def _next_steps(result: Result, model: Path) -> Sequence[str]:
         case Status.NOT_PRECISION:
             return ["Next: compare the FP32 engine with ONNX Runtime (polygraphy run --onnxrt)."]
         case Status.INFEASIBLE:
+            if result.speed is not None and result.front:
+                return ["Next: loosen one of the limits; result.json lists the front."]
             return ["Next: loosen the tolerance, or find what makes the outputs vary."]
 
 

@@ -107,10 +107,13 @@ class TerminalReport:
 def _opening(event: RunStarted) -> str:
     held_out = f", {event.held_out} held out" if event.held_out else ""
     recalled = f", resuming after {event.resumed_trials} trials" if event.resumed_trials else ""
+    workers = f", {event.workers} workers" if event.workers > 1 else ""
     limit = "" if event.tolerance is None else f", tolerance {event.tolerance:g}"
+    limit += f", {event.speed}" if event.speed else ""
+    rung = f"{event.rung}: " if event.rung else ""
     return (
-        f"{event.model}: {event.candidates} of {event.layers_total} nodes are candidates, "
-        f"{event.samples} samples{held_out}{limit}, {event.backend} backend, "
+        f"{rung}{event.model}: {event.candidates} of {event.layers_total} nodes are candidates, "
+        f"{event.samples} samples{held_out}{limit}, {event.backend} backend{workers}, "
         f"strategy {event.strategy} (assumes: {event.assumption}){recalled}"
     )
 

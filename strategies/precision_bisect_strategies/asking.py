@@ -1,9 +1,10 @@
-"""One question at a time: what the sequential strategies share."""
+"""Asking: one question at a time, and none twice."""
 
 from collections.abc import Generator
 
 from precision_bisect.plan import Plan
-from precision_bisect.trial import Outcome, Proposal
+from precision_bisect.protocols import Search, T
+from precision_bisect.trial import Identity, Outcome, Proposal
 
 
 def ask(
@@ -14,3 +15,20 @@ def ask(
         Proposal(plan=plan, reason=reason, narrowed_to=narrowed_to, about_left=about_left),
     )
     return outcome
+
+
+def unrepeated(search: Search[T]) -> Search[T]:
+    """Return the same search; what it asks again is answered from memory."""
+    known: dict[Identity, Outcome] = {}
+    try:
+        batch = next(search)
+        while True:
+            fresh = {proposal.identity: proposal for proposal in batch}
+            unknown = [key for key in fresh if key not in known]
+            if unknown:
+                outcomes = yield tuple(fresh[key] for key in unknown)
+                known.update(zip(unknown, outcomes, strict=True))
+            batch = search.send(tuple(known[proposal.identity] for proposal in batch))
+    except StopIteration as end:
+        result: T = end.value
+        return result

@@ -1,12 +1,12 @@
 """Delta debugging: ddmin over the set of kept layers."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect_strategies.asking import ask
+from precision_bisect_strategies.speculation import speculate
 
 
 class Ddmin:
@@ -23,43 +23,52 @@ class Ddmin:
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Reduce from all layers to a 1-minimal set."""
-        kept: Sequence[int] = range(problem.size)
-        pieces = 2
-        while len(kept) > 1:
-            chunks = _chunks(kept, pieces)
-            alone = yield from self._first_passing(kept, chunks, "keep only")
-            if alone is not None:
-                kept, pieces = alone, 2
-                continue
-            complements = [_without(kept, chunk) for chunk in chunks] if pieces > 2 else []
-            rest = yield from self._first_passing(kept, complements, "drop")
-            if rest is not None:
-                kept, pieces = rest, max(pieces - 1, 2)
-            elif pieces < len(kept):
-                pieces = min(2 * pieces, len(kept))
-            else:
-                break
-        return Plan.of(kept)
-
-    def _first_passing(
-        self, kept: Sequence[int], choices: Sequence[Sequence[int]], what: str
-    ) -> Search[Sequence[int] | None]:
-        for number, choice in enumerate(choices):
-            outcome = yield from ask(
-                Plan.of(choice),
-                f"{what} chunk {number + 1} of {len(choices)}",
-                narrowed_to=len(kept),
-            )
-            if outcome.passed:
-                return choice
-        return None
+        start = _Round(kept=tuple(range(problem.size)))
+        end = yield from speculate(problem, _try_next, start)
+        return Plan.of(end.kept)
 
 
-def _chunks(kept: Sequence[int], pieces: int) -> list[Sequence[int]]:
-    bounds = [len(kept) * i // pieces for i in range(pieces + 1)]
-    return [kept[a:b] for a, b in pairwise(bounds)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """A passing set in so many chunks: each is tried alone, then each is dropped.
+
+    `tried` counts both. Two chunks are each other's complement, so neither is dropped.
+    """
+
+    kept: tuple[int, ...]
+    chunks: int = 2
+    tried: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether every choice of this round was tried."""
+        return self.tried == (2 * self.chunks if self.chunks > 2 else self.chunks)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the next choice is a chunk, not what is left without one."""
+        return self.tried < self.chunks
+
+    def choice(self) -> tuple[int, ...]:
+        """Return what the next trial keeps."""
+        number = self.tried % self.chunks
+        start, end = (len(self.kept) * i // self.chunks for i in (number, number + 1))
+        return self.kept[start:end] if self.alone else self.kept[:start] + self.kept[end:]
 
 
-def _without(kept: Sequence[int], chunk: Sequence[int]) -> Sequence[int]:
-    dropped = frozenset(chunk)
-    return [layer for layer in kept if layer not in dropped]
+def _try_next(now: _Round) -> Search[_Round]:
+    """Try one chunk or complement; after the last one, cut finer."""
+    if now.over and now.chunks < len(now.kept):
+        now = replace(now, chunks=min(2 * now.chunks, len(now.kept)), tried=0)
+    if now.over or len(now.kept) == 1:
+        return now
+    choice = now.choice()
+    outcome = yield from ask(
+        Plan.of(choice),
+        f"{'keep only' if now.alone else 'drop'} chunk {now.tried % now.chunks + 1} "
+        f"of {now.chunks}",
+        narrowed_to=len(now.kept),
+    )
+    if outcome.passed:
+        return _Round(kept=choice, chunks=2 if now.alone else max(now.chunks - 1, 2))
+    return replace(now, tried=now.tried + 1)

@@ -1,11 +1,11 @@
 """Every set, smallest first: the truth, for small models and for tests."""
 
-from itertools import combinations
+from itertools import chain, combinations, islice
 from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect_strategies.asking import ask
+from precision_bisect.trial import Proposal
 
 LARGEST = 16
 
@@ -20,9 +20,15 @@ class Exhaustive:
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Enumerate by size."""
-        for size in range(1, problem.size):
-            for kept in combinations(range(problem.size), size):
-                outcome = yield from ask(Plan.of(kept), f"a set of {size}")
+        layers = range(problem.size)
+        every = chain.from_iterable(combinations(layers, size) for size in layers[1:])
+        while batch := tuple(_proposal(kept) for kept in islice(every, problem.workers)):
+            outcomes = yield batch
+            for asked, outcome in zip(batch, outcomes, strict=True):
                 if outcome.passed:
-                    return Plan.of(kept)
+                    return asked.plan
         return Plan.all_high(problem.size)
+
+
+def _proposal(kept: tuple[int, ...]) -> Proposal:
+    return Proposal(plan=Plan.of(kept), reason=f"a set of {len(kept)}")

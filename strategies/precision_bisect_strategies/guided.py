@@ -1,37 +1,124 @@
-"""The default: rank the layers, bisect the ranking, shrink by groups; the driver certifies."""
+"""The default: the emulator chooses, the engine decides, and every trial tells much."""
 
+import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect_strategies.bisection import shortest_prefix
-from precision_bisect_strategies.by_prediction import by_prediction
+from precision_bisect.trial import Outcome
+from precision_bisect_strategies.asking import ask, unrepeated
+from precision_bisect_strategies.choosing import chosen
+from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
 from precision_bisect_strategies.ranking import by_sensitivity, rank
-from precision_bisect_strategies.shrinking import shrink
+from precision_bisect_strategies.tuning import tuned
+from precision_bisect_strategies.units import Unit, together
+
+ADDITIVE = 0.5
+"""Errors add up where all layers low come to at least this share of the sum of each alone."""
 
 
 class Guided:
-    """Searches along a ranking by sensitivity.
+    """Searches along a ranking by sensitivity, and learns how good the ranking is.
 
-    The shortest passing prefix of the ranking is found by galloping from the number of layers that
-    exceed the tolerance alone. What the prefix keeps needlessly is dropped in groups, least
-    sensitive first (see `shrink`). Where trials are builds, the emulator goes that way first, and
-    the engine is asked for what it predicts (see `by_prediction`). A poor ranking or prediction
-    costs trials, never correctness.
+    The emulator ranks the layers and chooses a plan. From there on groups of layers are demoted on
+    top of what passed (see `demotion`), as large as the outcomes so far make likely to pass (see
+    `beliefs`). A poor ranking or emulator costs trials, never correctness.
     """
 
     name: ClassVar[str] = "guided"
-    assumption: ClassVar[str] = "sensitivity of single layers predicts which must be kept"
+    assumption: ClassVar[str] = "the emulator's sensitivities say something of the engine's"
     minimal: ClassVar[bool] = True
     largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Rank, bisect, shrink."""
+        """Rank, choose, demote; what is known is not asked again."""
+        return (yield from unrepeated(self._search(problem)))
+
+    def _search(self, problem: Problem) -> Search[Plan]:
+        from precision_bisect_strategies.beliefs import Beliefs
+        from precision_bisect_strategies.demotion import Demotion, Line
+        from precision_bisect_strategies.rounds import demote
+        from precision_bisect_strategies.spending import refill
+
+        everything = Plan.all_high(problem.size)
         scores = yield from rank(problem)
-        order = by_sensitivity(scores)
-        limit = problem.tolerance if problem.tolerance is not None else 0.0
-        guess = sum(score > limit for score in scores)
-        if problem.predicts:
-            return (yield from by_prediction(problem, order, guess))
-        length = yield from shortest_prefix(order, "keep the most sensitive", guess)
-        return (yield from shrink(order[:length]))
+        high = yield from ask(everything, "every layer high")
+        low = yield from ask(Plan.of(()), "every layer low")
+        forecast = yield from predicted(ask(Plan.of(()), "the error expected"), None)
+        plan = yield from chosen(problem, scores, _limit(problem, low, forecast))
+        units = yield from _units(problem, scores, plan)
+        room = _room(problem, high, units, scores, forecast)
+        if room is None and problem.predicts and math.isfinite(sum(scores)):
+            plan = yield from tuned(problem, by_sensitivity(scores), plan)
+        ranked = _ranked(problem, units, scores, plan)
+        order = [unit for unit, _, _ in ranked]
+        dropped = sum(plan.kept.isdisjoint(unit) for unit in order)
+        line = list(range(len(order)))
+        beliefs = Beliefs(
+            [rate for _, rate, _ in ranked],
+            [cost for _, _, cost in ranked],
+            room=room,
+            expected=len(order) - dropped,
+            seed=problem.seed,
+        )
+        if low.error is not None and high.error is not None:
+            beliefs.learn_sum(line, low.error - high.error)
+        state = Demotion(
+            order=order,
+            beliefs=beliefs,
+            limit=problem.tolerance,
+            plan=everything,
+            error=high.error,
+            suspects=[Line(line, bad=True, error=low.error)],
+            workers=problem.workers,
+        )
+        yield from demote(state, dropped)
+        yield from refill(state)
+        return state.plan
+
+
+def _units(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[list[Unit]]:
+    """Return what is decided on together; looked for where that saves builds."""
+    if not problem.predicts:
+        return [(layer,) for layer in range(problem.size)]
+    return (yield from together(problem, scores, 3 * len(plan)))
+
+
+def _limit(problem: Problem, low: Outcome, forecast: Outcome) -> float | None:
+    """Return the tolerance on the emulator's scale, which all-low tells on both."""
+    limit = corrected(problem.tolerance, forecast.error, low.error) or problem.tolerance
+    return limit if limit is None or not problem.predicts else SAFETY * limit
+
+
+def _room(
+    problem: Problem,
+    high: Outcome,
+    units: Sequence[Unit],
+    scores: Sequence[float],
+    forecast: Outcome,
+) -> float | None:
+    """Return the error that low layers may add up to; None where errors do not add up."""
+    if problem.tolerance is None or high.error is None or forecast.error is None:
+        return None
+    total = sum(max(scores[layer] for layer in unit) for unit in units)
+    if not math.isfinite(total) or forecast.error < ADDITIVE * total:
+        return None
+    return problem.tolerance - high.error
+
+
+def _ranked(
+    problem: Problem, units: Sequence[Unit], scores: Sequence[float], plan: Plan
+) -> list[tuple[Unit, float, float]]:
+    """Return each unit with its error per cost and its cost, the least sensitive first.
+
+    Those that the emulator keeps come last. Members of one unit show its error each.
+    """
+    costs = problem.costs or [1.0] * problem.size
+    rated = []
+    for unit in units:
+        cost = sum(costs[layer] for layer in unit)
+        rated.append((unit, max(scores[layer] for layer in unit) / cost, cost))
+    return sorted(
+        rated, key=lambda each: (not plan.kept.isdisjoint(each[0]), each[1], -each[0][0])
+    )

@@ -4,13 +4,16 @@ import math
 from dataclasses import replace
 
 from precision_bisect.protocols import Search, T
-from precision_bisect.trial import Kind, Outcome, Phase, TrialStatus, Verdict
+from precision_bisect.trial import Kind, Phase, SampleSet
+from precision_bisect.verdicts import judged_within
 
 SAFETY = 0.9
-"""Share of a corrected limit that is used, since the correction is one sample of the ratio."""
+"""Share of the limit that the emulator's plan may use where an engine judges it."""
 
 
-def predicted(search: Search[T], limit: float | None) -> Search[T]:
+def predicted(
+    search: Search[T], limit: float | None, samples: SampleSet = SampleSet.JUDGED
+) -> Search[T]:
     """Return the same search, asked of the emulator, with errors judged against `limit`.
 
     Without a limit, or where the check has no figure, the emulator's own verdicts stand.
@@ -19,9 +22,10 @@ def predicted(search: Search[T], limit: float | None) -> Search[T]:
         batch = next(search)
         while True:
             outcomes = yield tuple(
-                replace(proposal, kind=Kind.PREDICT, phase=Phase.PREDICTION) for proposal in batch
+                replace(proposal, kind=Kind.PREDICT, phase=Phase.PREDICTION, samples=samples)
+                for proposal in batch
             )
-            batch = search.send(tuple(_judged(outcome, limit) for outcome in outcomes))
+            batch = search.send(tuple(judged_within(outcome, limit) for outcome in outcomes))
     except StopIteration as end:
         result: T = end.value
         return result
@@ -40,9 +44,3 @@ def corrected(
     if not math.isfinite(forecast) or not math.isfinite(actual):
         return None
     return tolerance * forecast / actual
-
-
-def _judged(outcome: Outcome, limit: float | None) -> Outcome:
-    if limit is None or outcome.error is None or outcome.status is not TrialStatus.FINISHED:
-        return outcome
-    return replace(outcome, verdict=Verdict.PASS if outcome.error <= limit else Verdict.FAIL)

@@ -1,10 +1,12 @@
 """Contiguous prefixes and suffixes, as `polygraphy debug precision` searches."""
 
+from functools import partial
 from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect_strategies.bisection import shortest_prefix
+from precision_bisect_strategies.speculation import speculate
 
 
 class Prefix:
@@ -17,8 +19,17 @@ class Prefix:
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Bisect from both ends of the network."""
-        forward = tuple(range(problem.size))
-        backward = forward[::-1]
-        first = yield from shortest_prefix(forward, "keep the first")
-        last = yield from shortest_prefix(backward, "keep the last")
-        return min(Plan.of(forward[:first]), Plan.of(backward[:last]))
+        nothing: tuple[Plan, ...] = ()
+        ends = yield from speculate(problem, partial(_both_ends, problem.size), nothing)
+        return min(ends)
+
+
+def _both_ends(size: int, found: tuple[Plan, ...]) -> Search[tuple[Plan, ...]]:
+    """Bisect from the first layer on, then from the last one back."""
+    if found:
+        return found
+    forward = range(size)
+    backward = forward[::-1]
+    first = yield from shortest_prefix(forward, "keep the first")
+    last = yield from shortest_prefix(backward, "keep the last")
+    return Plan.of(forward[:first]), Plan.of(backward[:last])

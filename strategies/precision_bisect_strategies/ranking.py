@@ -1,7 +1,7 @@
 """How sensitive each layer is: the error when it alone runs low."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
@@ -10,30 +10,36 @@ from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 BLOCKS_FROM = 512
 """From this many layers on, whole blocks are measured first."""
 BLOCK = 16
+SINGLES = 512
+SINGLES_FOR_BUILDS = 1536
+"""So many layers of large models are measured alone; more where trials are builds, which cost
+more than what a better ranking takes."""
+NEGLIGIBLE = 0.01
+"""Blocks that come to this share of the tolerance together are not looked into."""
 
 
 def rank(problem: Problem) -> Search[Sequence[float]]:
     """Return one figure per layer, in network order: larger is more sensitive.
 
     It is the error with that layer alone low. Large models are measured in blocks of consecutive
-    layers first. The mildest blocks, as many as together stay within the tolerance, share their
-    joint error among their layers; only the others are measured layer by layer.
+    layers first, and the layers of the most sensitive blocks one by one. Layers of other blocks
+    share their block's error.
     """
-    everything = frozenset(range(problem.size))
     if problem.size < BLOCKS_FROM:
-        return (yield from _measure(everything, [(layer,) for layer in range(problem.size)]))
+        return (yield from measure(problem, [(layer,) for layer in range(problem.size)]))
     blocks = [
         tuple(range(start, min(start + BLOCK, problem.size)))
         for start in range(0, problem.size, BLOCK)
     ]
-    joint = yield from _measure(everything, blocks)
+    joint = yield from measure(problem, blocks)
     scores = [
         error / len(block) for block, error in zip(blocks, joint, strict=True) for _ in block
     ]
+    most = SINGLES_FOR_BUILDS if problem.predicts else SINGLES
     singles = [
-        layer for number in _beyond(joint, problem.tolerance or 0.0) for layer in blocks[number]
+        layer for number in _worst(joint, problem.tolerance, most) for layer in blocks[number]
     ]
-    errors = yield from _measure(everything, [(layer,) for layer in singles])
+    errors = yield from measure(problem, [(layer,) for layer in singles])
     for layer, error in zip(singles, errors, strict=True):
         scores[layer] = error
     return scores
@@ -44,35 +50,35 @@ def by_sensitivity(scores: Sequence[float]) -> list[int]:
     return sorted(range(len(scores)), key=lambda layer: (-scores[layer], layer))
 
 
-def _beyond(errors: Sequence[float], tolerance: float) -> list[int]:
-    """Return the places of the errors that remain when the smallest have used the tolerance."""
-    spent = 0.0
-    left = []
-    for place in sorted(range(len(errors)), key=lambda place: (errors[place], place)):
+def _worst(errors: Sequence[float], tolerance: float | None, most: int) -> list[int]:
+    """Return the places of the largest errors, in order; without a tolerance the non-zero ones."""
+    places = sorted(range(len(errors)), key=lambda place: (errors[place], place))
+    spent, small = 0.0, 0
+    for place in places:
         spent += errors[place]
-        if spent > tolerance:
-            left.append(place)
-    return sorted(left)
+        if spent > NEGLIGIBLE * (tolerance or 0.0):
+            break
+        small += 1
+    return sorted(places[max(small, len(places) - most // BLOCK) :])
 
 
-def _measure(
-    everything: frozenset[int], groups: Iterable[Sequence[int]]
-) -> Search[Sequence[float]]:
-    """Return the error with each group low and everything else high."""
-    errors = []
-    groups = list(groups)
-    for number, group in enumerate(groups):
-        (outcome,) = yield (
+def measure(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[Sequence[float]]:
+    """Return what the emulator says is the error with each group low and everything else high."""
+    everything = Plan.all_high(problem.size)
+    errors: list[float] = []
+    for start in range(0, len(groups), problem.workers):
+        outcomes = yield tuple(
             Proposal(
-                plan=Plan(everything.difference(group)),
+                plan=everything.without(group),
                 phase=Phase.RANKING,
                 samples=SampleSet.RANKING,
                 kind=Kind.PREDICT,
                 reason=f"{number + 1} of {len(groups)}",
                 about_left=len(groups) - number,
-            ),
+            )
+            for number, group in enumerate(groups[start : start + problem.workers], start)
         )
-        errors.append(_figure(outcome))
+        errors += [_figure(outcome) for outcome in outcomes]
     return errors
 
 

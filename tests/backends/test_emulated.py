@@ -25,18 +25,31 @@ from models import (
     save,
     with_weights,
 )
-from precision_bisect.backends.emulation import backend as emulated
+from precision_bisect.backends.emulation import self_test as self_testing
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.lowtypes import BF16, FP16, LOW_TYPES, LowType
+from precision_bisect.lowtypes import (
+    BF16,
+    FP8,
+    FP16,
+    INT8,
+    LOW_TYPES,
+    QUANTIZED,
+    LowType,
+    QuantizedType,
+)
 from precision_bisect.model.load import load_model
-from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.options import HALF_NAMES, LOW_NAMES, LowName
 from precision_bisect.ort import Session
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
+from precision_bisect.quantization.scales import Scales
 from precision_bisect.reference import reference_outputs
 from random_graphs import SIZE, random_models, static_graph
+
+FP16_IN_FP32 = Pair(low="fp16", high="fp32")
 
 
 def run_oracle(proto: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
@@ -55,7 +68,7 @@ def run_oracle(proto: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
 @settings(deadline=None, max_examples=120)
 @given(
     proto=random_models(),
-    low=st.sampled_from(LOW_NAMES),
+    low=st.sampled_from(HALF_NAMES),
     choose=st.randoms(use_true_random=False),
     scale=st.sampled_from((0.01, 1.0, 30.0)),
 )
@@ -100,7 +113,7 @@ def test_constants_from_nodes_are_rounded_like_weights(tmp_path: Path) -> None:
     np.testing.assert_array_equal(high["y"], exact)
     low = backend.evaluate(Plan.of(()), {"x": x})
     np.testing.assert_array_equal(low["y"], exact.astype(np.float16))
-    graph = switch(model, FP16)
+    graph = switch(model, FP16_IN_FP32, Scales())
     assert len(graph.flag_layers) == 3  # what it reads, its weight, what it stores
 
 
@@ -110,7 +123,8 @@ def test_exact_constants_cost_no_switch(tmp_path: Path) -> None:
         "(float[2] x) => (float[2] y) { c = Constant<value = float {2}>() y = Pow(x, c) }",
         tmp_path,
     )
-    assert len(switch(model, FP16).flag_layers) == 2  # what it reads and what it stores
+    graph = switch(model, FP16_IN_FP32, Scales())
+    assert len(graph.flag_layers) == 2  # what it reads and what it stores
 
 
 @pytest.mark.parametrize(
@@ -227,13 +241,13 @@ def test_every_place_that_a_16_bit_type_hides_in(body: str) -> None:
 
 @pytest.mark.parametrize("low", LOW_NAMES)
 def test_the_self_test_passes_here(low: LowName) -> None:
-    """The installed ONNX Runtime keeps round trips to both types."""
-    emulated.self_test(LOW_TYPES[low])
+    """The installed ONNX Runtime keeps round trips to every type."""
+    self_testing.self_test((LOW_TYPES | QUANTIZED)[low])
 
 
-@pytest.mark.parametrize("low", [FP16, BF16])
+@pytest.mark.parametrize("low", [FP16, BF16, INT8, FP8])
 def test_the_self_test_refuses_what_does_not_round(
-    low: LowType, monkeypatch: pytest.MonkeyPatch
+    low: LowType | QuantizedType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If round trips were optimized away, nothing would be judged."""
 
@@ -241,9 +255,9 @@ def test_the_self_test_refuses_what_does_not_round(
         def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:  # type: ignore[override]
             return {"y": feed["x"]}
 
-    monkeypatch.setattr(emulated, "Session", Careless)
+    monkeypatch.setattr(self_testing, "Session", Careless)
     with pytest.raises(RefusedError, match="does not keep a round trip"):
-        emulated.self_test(low)
+        self_testing.self_test(low)
 
 
 def test_bf16_below_opset_13_is_converted_or_refused(tmp_path: Path) -> None:
@@ -330,7 +344,7 @@ def test_unaligned_weights_are_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs["y"], normal(1, 64) @ values, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 def test_spatial_convolutions_round_like_casts_in_the_graph(tmp_path: Path, low: LowName) -> None:
     """Blocked kernels sum in another order, so a value may land on the neighbouring low number."""
     proto = parse(

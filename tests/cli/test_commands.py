@@ -157,7 +157,7 @@ def test_ctrl_c_says_what_it_ended(
 ) -> None:
     """A second one, while the result is written, does not claim that nothing was searched."""
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     model = str(tiny.write_model(tmp_path / "m.onnx"))

@@ -54,7 +54,10 @@ def test_example_keeps_few_layers_with_few_trials(example: tuple[Path, str, floa
 def test_example_is_certified(example: tuple[Path, str, float]) -> None:
     """Every kept layer was dropped once, and each drop failed."""
     result = json.loads((example[0] / "result.json").read_text())
-    assert {"minimal": True, "checked": result["kept"], "unchecked": []} == result["certificate"]
+    certificate = result["certificate"]
+    assert ("full", True, None) == tuple(certificate[k] for k in ("mode", "minimal", "assumes"))
+    assert (result["kept"], []) == (certificate["checked"], certificate["unchecked"])
+    assert {("dropped", True)} == {(e["how"], e["needed"]) for e in certificate["evidence"]}
 
 
 def test_example_is_explained(example: tuple[Path, str, float]) -> None:

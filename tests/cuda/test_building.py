@@ -11,8 +11,10 @@ from precision_bisect.model.load import Model
 from precision_bisect.options import LowName
 from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import TrialStatus
+from precision_bisect.typed.rewrite import TypedWriter
 
 CHAIN = """(float[4] x) => (float[4] y) {
   [first] a = Sigmoid(x)
@@ -26,7 +28,8 @@ def sessions(
 ) -> TypedSessions:
     """Return what opens plans of the model on the CPU provider."""
     opener = Opener(providers=[CPU], profiles=folder / "profile", timeout_s=timeout_s)
-    return TypedSessions(model, low, opener, folder / "typed")
+    writer = TypedWriter(model, Pair(low=low, high="fp32"))
+    return TypedSessions(writer, opener, folder / "typed")
 
 
 def test_cpu_runs_nothing_low(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import TrialStatus
+from precision_bisect.typed.rewrite import TypedWriter
 
 GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = {1},
   float half = {0.5}> {
@@ -33,7 +35,8 @@ GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = 
 def engine(model: Model, folder: Path) -> SessionEngine:
     """Return the all-high plan on the CPU provider."""
     opener = Opener(providers=[CPU], profiles=folder / "profile")
-    sessions = TypedSessions(model, "fp16", opener, folder / "typed")
+    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+    sessions = TypedSessions(writer, opener, folder / "typed")
     return SessionEngine(sessions.open(Plan.all_high(len(model.table.candidates))), "cpu")
 
 

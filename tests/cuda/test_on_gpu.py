@@ -11,9 +11,11 @@ from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.evidence import Honour
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import LowName
-from precision_bisect.pinning import settle
+from precision_bisect.pinning import pin_formless, settle
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend
+from precision_bisect.typed.rewrite import TypedWriter
 
 TROUBLE = why_not()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(TROUBLE is not None, reason=str(TROUBLE))]
@@ -32,7 +34,8 @@ BLOCK = """(float[4,16,64] x) => (float[4,16,64] y) {
 
 def backend(model: Model, folder: Path, low: LowName = "fp16") -> CudaBackend:
     """Return the backend with its default settings."""
-    return CudaBackend(model, low, EngineSettings(), folder)
+    writer = TypedWriter(model, Pair(low=low, high="fp32"))
+    return CudaBackend(writer, EngineSettings(), folder)
 
 
 def block(folder: Path) -> Model:
@@ -71,7 +74,8 @@ def test_plans_of_a_block_run(tmp_path: Path, low: LowName) -> None:
     def make(model: Model) -> Backend:
         return backend(model, tmp_path, low)
 
-    model, cuda = settle(make, block(tmp_path), low)
+    pair = Pair(low=low, high="fp32")
+    model, cuda = settle(make, pin_formless(block(tmp_path), pair), low)
     count = len(model.table.candidates)
     feed = {"x": normal(4, 16, 64, seed=9)}
     with cuda.build(Plan.all_high(count)) as engine:

@@ -8,9 +8,10 @@ import pytest
 import oracles
 from precision_bisect.budget import Budget, BudgetSpent
 from precision_bisect.driver import Driver
+from precision_bisect.endings import Ending, Status
 from precision_bisect.errors import PluginError
 from precision_bisect.events import Event, PhaseStarted, TrialFinished, TrialStarted
-from precision_bisect.flow import Ending, Status, flow
+from precision_bisect.flow import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Problem, Sample, Search, Strategy
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
@@ -28,7 +29,7 @@ def course(
     driver, ledger = driver_of(path, backend, held_out=held_out)
     with ledger:
         asked = oracles.problem(SIZE)
-        ending = driver.run(flow(asked, strategy or Guided(), held_out=held_out > 0))
+        ending = driver.run(flow(asked, strategy or Guided(), Course(held_out=held_out > 0)))
     return ending, driver, backend
 
 
@@ -156,7 +157,7 @@ def test_a_refuted_answer_is_never_the_best_so_far(tmp_path: Path) -> None:
         budget = Budget(max_trials=number)
         driver, ledger = driver_of(folder, Simulated(held_out_rule), budget=budget, held_out=1)
         with ledger:
-            search = flow(oracles.problem(SIZE), Guided(), held_out=True)
+            search = flow(oracles.problem(SIZE), Guided(), Course(held_out=True))
             try:
                 driver.run(search)
             except BudgetSpent as spent:

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exports_models import chain
+from precision_bisect.endings import Status
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.finished import Finished, read_finished
-from precision_bisect.flow import Status
+from precision_bisect.layer_table import Form
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import RESULT
 from tiny import KEPT, search, write_model
 
@@ -56,7 +58,11 @@ def test_a_finished_run_is_read(tmp_path: Path) -> None:
     loaded = load_model(path)
     from_file = read_finished(tmp_path / "run" / RESULT, loaded)
     assert from_file == read_finished(tmp_path / "run", loaded)
-    assert (tuple(KEPT), "fp16", "fp32") == (from_file.kept, from_file.low, from_file.high)
+    assert (tuple(KEPT), "fp16", "fp32") == (
+        from_file.kept,
+        from_file.pair.low,
+        from_file.pair.high,
+    )
     assert (Status.FOUND, tmp_path / "run" / RESULT) == (from_file.status, from_file.path)
 
 
@@ -91,7 +97,7 @@ def test_results_without_pinned_layers_are_read(tmp_path: Path) -> None:
         ({"kept": ["b"]}, "names the layer 'b', twice"),
         ({"pinned": ["b"]}, "its pinned is ['b']"),
         ({"pinned": [{"layer": "b"}]}, "its pinned is"),
-        ({"low": "fp8"}, "its low is 'fp8'"),
+        ({"low": "fp4"}, "its low is 'fp4'"),
         ({"high": ["fp32"]}, "its high is ['fp32']"),
         ({"fingerprint": None}, "its fingerprint is None"),
         ({"fingerprint": {"model": "00"}}, "belongs to another model than"),
@@ -103,6 +109,57 @@ def test_what_is_wrong_is_said(change: dict[str, Any], says: str, tmp_path: Path
         reading(tmp_path / "r.json", {**valid(), **change})
     assert says in error.value.one_line()
     assert error.value.hint
+
+
+RUNGS = [
+    {"precision": "fp32", "layers": ["a"], "count": 1},
+    {"precision": "fp16", "layers": ["c"], "count": 2},
+    {"precision": "int8", "layers": None, "count": 0},
+]
+
+
+def test_a_ladder_is_the_pair_of_its_lowest_rungs(tmp_path: Path) -> None:
+    """What the last search kept is kept, layers of higher rungs are fixed to their type."""
+    fields = {**valid(), "low": "int8", "rungs": RUNGS}
+    found = reading(tmp_path / "r.json", fields)
+    assert Pair(low="int8", high="fp16") == found.pair
+    assert (("c",), {"a": "fp32"}, {"b": "because"}) == (found.kept, found.fixed, found.pinned)
+    fixed = {layer.name: layer.fixed for layer in found.settled(model()).table.layers}
+    assert {"a": Form(stored="fp32"), "b": None, "c": None} == fixed
+
+
+def test_a_pair_lists_its_rungs_too(tmp_path: Path) -> None:
+    """With one rung above the lowest nothing is fixed, and `kept` counts."""
+    rungs = [{"precision": "fp32", "layers": ["c", "a"]}, {"precision": "fp16", "layers": None}]
+    found = reading(tmp_path / "r.json", {**valid(), "rungs": rungs})
+    assert reading(tmp_path / "r.json", valid()) == found
+    assert {} == found.fixed
+
+
+@pytest.mark.parametrize(
+    ("rungs", "says"),
+    [
+        ("fp32", "its rungs is 'fp32'"),
+        (["fp32"], "its rungs is ['fp32']"),
+        ([{"precision": "fp16", "layers": []}], "its rungs is"),
+        ([{"precision": "fp64", "layers": []}], "its precision is 'fp64'"),
+        ([{"precision": "fp32", "layers": None}], "its rungs is None"),
+        ([{"precision": "fp32", "layers": ["x"]}], "names the layer 'x'"),
+    ],
+)
+def test_damaged_rungs_are_named(rungs: Any, says: str, tmp_path: Path) -> None:
+    """What is no list of types and layers of the model is an error in one line."""
+    with pytest.raises(PrecisionBisectError) as error:
+        reading(tmp_path / "r.json", {**valid(), "rungs": rungs})
+    assert says in error.value.one_line()
+
+
+def test_a_quantized_run_needs_its_scales(tmp_path: Path) -> None:
+    """Without scales.json nothing can be written again, which is said in one line."""
+    fields = {**valid(), "low": "int8", "rungs": RUNGS}
+    with pytest.raises(PrecisionBisectError, match=r"cannot read .*scales\.json"):
+        reading(tmp_path / "r.json", fields).scales()
+    assert {} == reading(tmp_path / "r.json", valid()).scales().activations
 
 
 @pytest.mark.parametrize("status", ["budget_exhausted", "interrupted"])
@@ -137,7 +194,9 @@ JSON = st.recursive(
 )
 
 
-@given(JSON | st.dictionaries(st.sampled_from(list(valid())), JSON).map(lambda c: valid() | c))
+@given(
+    JSON | st.dictionaries(st.sampled_from([*valid(), "rungs"]), JSON).map(lambda c: valid() | c)
+)
 def test_any_json_is_a_finished_run_or_an_error(fields: Any) -> None:
     """Nothing that a file may hold ends in another exception."""
     path = model().path.with_name("any.json")

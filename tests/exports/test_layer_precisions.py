@@ -19,7 +19,7 @@ def test_the_string_selects_exactly_the_kept_layers(names: list[str], data: st.D
     kept = data.draw(st.lists(st.sampled_from(names), unique=True))
     others = [name for name in names if name not in kept]
     try:
-        spec = write_layer_precisions(kept, others)
+        spec = write_layer_precisions(dict.fromkeys(kept, "fp32"), others)
     except NotWritable as reason:
         assert str(reason)
         return
@@ -55,25 +55,25 @@ def test_known_cases(kept: list[str], others: list[str], expected: str | None) -
     """Commas and quotes become a star where that hits nothing else; else there is no string."""
     if expected is None:
         with pytest.raises(NotWritable):
-            write_layer_precisions(kept, others)
+            write_layer_precisions(dict.fromkeys(kept, "fp32"), others)
     else:
-        assert expected == write_layer_precisions(kept, others)
+        assert expected == write_layer_precisions(dict.fromkeys(kept, "fp32"), others)
 
 
 def test_the_type_is_the_one_asked_for() -> None:
     """Another high precision is written in place of fp32."""
-    assert write_layer_precisions(["a"], [], "bf16") == "a:bf16"
+    assert write_layer_precisions({"a": "bf16", "b": "fp32"}, []) == "a:bf16,b:fp32"
 
 
 def test_the_longest_argument_of_linux_is_the_limit() -> None:
     """A string that fills one argument to the last byte is given out, one byte more is not."""
     room = LONGEST_ARGUMENT - len("--layerPrecisions=" + ":fp32")
-    assert len(write_layer_precisions(["n" * room], [])) == room + len(":fp32")
+    assert len(write_layer_precisions({"n" * room: "fp32"}, [])) == room + len(":fp32")
     with pytest.raises(NotWritable, match="128 KiB"):
-        write_layer_precisions(["n" * (room + 1)], [])
+        write_layer_precisions({"n" * (room + 1): "fp32"}, [])
 
 
 def test_bytes_count_not_characters() -> None:
     """Names outside ASCII count by their encoded length."""
     with pytest.raises(NotWritable, match="128 KiB"):
-        write_layer_precisions(["层" * (LONGEST_ARGUMENT // 3)], [])
+        write_layer_precisions({"层" * (LONGEST_ARGUMENT // 3): "fp32"}, [])

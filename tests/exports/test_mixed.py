@@ -14,7 +14,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.mixed import differing
 from precision_bisect.exports.write import remove_exports, write_exports
-from precision_bisect.lowtypes import FP16
+from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import (
     EXPORTS,
     LEDGER,
@@ -45,7 +45,7 @@ def test_types_that_contradict_the_plan_are_seen(tmp_path: Path) -> None:
     onnx.save(chain(["a", "b", "c"]), tmp_path / "model.onnx")
     export = export_of(tmp_path / "model.onnx", ["a"])
     other = export_of(tmp_path / "model.onnx", ["b"])
-    typed = TypedWriter(export.model, FP16).write(other.plan)
+    typed = TypedWriter(export.model, Pair(low="fp16", high="fp32")).write(other.plan)
     assert [] == list(differing(other, typed))
     assert ["a", "b"] == list(differing(export, typed))
 
@@ -53,8 +53,10 @@ def test_types_that_contradict_the_plan_are_seen(tmp_path: Path) -> None:
 def test_a_layer_without_a_low_form_is_a_reason(tmp_path: Path) -> None:
     """A plan that runs a layer low which cannot is not written as something else."""
     model = load_text("(float[4] x) => (float[4] y) { s = Relu(x) y = Celu(s) }", tmp_path)
-    export = Export(model=model, kept=[], low="fp16", settings=EngineSettings())
-    (stuck,) = TypedWriter(model, FP16).not_low
+    export = Export(
+        model=model, kept=[], pair=Pair(low="fp16", high="fp32"), settings=EngineSettings()
+    )
+    (stuck,) = TypedWriter(model, Pair(low="fp16", high="fp32")).not_low
     reason = write_exports(RunFolder(tmp_path), export)[MIXED_MODEL]
     assert reason is not None
     assert reason.startswith(f"layer {stuck!r} of the typed model: Celu ")

@@ -98,7 +98,7 @@ def test_the_script_marks_what_weak_trials_mark(
     bodies = ONE_LAYER | NAMED_ELSEWHERE | {key: body for key, (body, _) in SEVERAL_LAYERS.items()}
     network = parse_rtx(named(bodies[operator]))
     path = tmp_path / "script.py"
-    path.write_text(write_polygraphy_script(["node"], "fp16"))
+    path.write_text(write_polygraphy_script({"node": "fp32"}, ["fp16"]))
     found = runpy.run_path(str(path))["select"](network)["node"]
     trials = to_mark(layers_of(network), ["node"], import_module("tensorrt_rtx"))
     assert [layer.name for layer in trials] == [layer.name for layer in found]

@@ -9,6 +9,7 @@ from exports_models import SHELLS, chain, export_of, flag, run_script
 from models import parse, save
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.write import write_exports
+from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
 
 SHELL = SHELLS[0]
@@ -74,7 +75,8 @@ def test_an_input_name_that_trtexec_cannot_read_leaves_no_script(tmp_path: Path)
 def test_bf16_has_its_own_flag(tmp_path: Path) -> None:
     """The low type of the plan is the one that the rest runs in."""
     onnx.save(chain(["a", "b"]), tmp_path / "model.onnx")
-    export = dataclasses.replace(export_of(tmp_path / "model.onnx", ["a"]), low="bf16")
+    pair = Pair(low="bf16", high="fp32")
+    export = dataclasses.replace(export_of(tmp_path / "model.onnx", ["a"]), pair=pair)
     write_exports(RunFolder(tmp_path), export)
     assert "--bf16" == run_script(tmp_path, "weak", SHELL).arguments[2]
 

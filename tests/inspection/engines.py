@@ -12,9 +12,9 @@ from precision_bisect.evidence import Honour, LayerHonour
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.inspection.verbose_text import parse_layers
-from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import LowName
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 
@@ -50,13 +50,13 @@ def inspect(
     rtx: Flavour, model: Model, kept: Sequence[str], folder: Path, target: Target
 ) -> Inspected:
     """Build the plan that keeps these layers, and judge it."""
-    low, plan = LOW_TYPES[target.low], keeping(model, *kept)
-    typed = TypedWriter(model, low).write(plan, target.guard)
+    pair, plan = Pair(low=target.low, high="fp32"), keeping(model, *kept)
+    typed = TypedWriter(model, pair).write(plan, target.guard)
     save_typed(typed, folder / "typed.onnx")
     settings = EngineSettings(compute_capability=target.capability)
     built = build(rtx, folder / "typed.onnx", Recipe(settings=settings, ranges={}))
     layers = parse_layers(built.layers)
-    judged = judge_layers(model, plan, typed, layers, low)
+    judged = judge_layers(model, plan, typed, layers, pair)
     return Inspected(layers=layers, engine=built.engine, judged=judged)
 
 

@@ -11,7 +11,9 @@ from precision_bisect.evidence import LayerHonour
 from precision_bisect.inspection.engine_json import parse_json
 from precision_bisect.inspection.engine_layers import EngineLayer, EngineTensor
 from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.lowtypes import FP16
+from precision_bisect.layer_table import Form, LayerName
+from precision_bisect.pinning import pin
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.rewrite import TypedWriter
 
 BODY = (
@@ -35,12 +37,13 @@ def judge(
     *kept: str,
     typed: bool = False,
     body: str = BODY,
+    pair: Pair = Pair(low="fp16", high="fp32"),  # noqa: B008 - it is frozen
 ) -> list[LayerHonour]:
     """Judge an engine of these layers that should keep some layers of a graph."""
     model = load_text(body, folder)
     plan = keeping(model, *kept)
-    graph = TypedWriter(model, FP16).write(plan) if typed else None
-    return judge_layers(model, plan, graph, layers, FP16)
+    graph = TypedWriter(model, pair).write(plan) if typed else None
+    return judge_layers(model, plan, graph, layers, pair)
 
 
 def engine_layer(kind: str, nodes: Sequence[str], types: str, *weights: str) -> EngineLayer:
@@ -91,6 +94,38 @@ def test_a_weakly_typed_elementwise_layer(
 ) -> None:
     """A layer of its own shows its type; fused into a low one it may not be there at all."""
     assert [expected] == [entry.honour.value for entry in judge(tmp_path, [layer], "exp")]
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (engine_layer("correlation", ["conv"], "fp16 fp16", "fp16"), HONOURED),
+        (engine_layer("correlation", ["conv"], "fp32 fp16", "fp32"), HONOURED),
+        (engine_layer("correlation", ["conv"], "int8 fp16", "int8"), DEMOTED),
+        (engine_layer("correlation", ["conv"], "fp8 fp16", "fp8"), DEMOTED),
+        (engine_layer("correlation", ["conv"], "int8 int8"), DEMOTED),
+        (engine_layer("correlation", ["conv"], "fp16 bf16", "bf16"), DEMOTED),
+        (engine_layer("correlation", ["conv"], "int8 fp16"), UNSEEN),
+    ],
+)
+def test_a_convolution_that_should_stay_fp16(
+    tmp_path: Path, layer: EngineLayer, expected: str
+) -> None:
+    """FP16 and FP32 honour it; INT8, FP8 and the other 16-bit type do not."""
+    pair = Pair(low="int8", high="fp16")
+    (found,) = judge(tmp_path, [layer], "conv", pair=pair)
+    assert expected == found.honour.value
+
+
+def test_layers_of_a_rung_above_are_judged_too(tmp_path: Path) -> None:
+    """What is fixed to FP32 above an FP16 high type must compute in FP32."""
+    model = load_text(BODY, tmp_path)
+    model = pin(model, {LayerName("exp"): "a rung"}, Form(stored="fp32"))
+    layers = [engine_layer("PointWiseV2", ["exp"], types) for types in ("fp16 fp16",)]
+    plan, pair = keeping(model, "conv"), Pair(low="int8", high="fp16")
+    layers.append(engine_layer("correlation", ["conv"], "fp16 fp16", "fp16"))
+    judged = judge_layers(model, plan, None, layers, pair)
+    assert [("conv", HONOURED), ("exp", DEMOTED)] == [(j.layer, j.honour.value) for j in judged]
 
 
 def test_engine_layers_that_disagree(tmp_path: Path) -> None:

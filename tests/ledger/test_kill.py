@@ -17,9 +17,10 @@ so all but the first outlive the trial that they begin with, and no trial is kil
 ALL_HIGH = "fffff"
 
 
-def run(folder: Path, model: Path, kill_at: int) -> int:
+def run(folder: Path, model: Path, kill_at: int, workers: int = 1) -> int:
     """Search in a process of its own and return how it ended."""
-    command = [sys.executable, tiny.__file__, model, folder / "run", folder / "log", kill_at]
+    script = [sys.executable, tiny.__file__]
+    command = [*script, model, folder / "run", folder / "log", kill_at, workers]
     return subprocess.run([str(part) for part in command], check=False).returncode
 
 
@@ -69,3 +70,25 @@ def test_a_trial_that_kills_each_time_counts_as_crashed(tmp_path: Path) -> None:
     (fatal,) = {key for what, key, killed in noted if killed and what == "started"}
     assert Counter(key for what, key, _ in noted if what == "started")[fatal] == 3
     assert (answer(tmp_path)["status"], answer(tmp_path)["kept"]) == ("found", tiny.KEPT)
+
+
+def test_trials_side_by_side_that_are_killed_lose_only_themselves(tmp_path: Path) -> None:
+    """Three workers, killed six times: nothing that ended is tried again, nothing is blamed."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    kills = (9, 14, 11, 16, 13, 12)
+    assert [run(tmp_path, model, kill_at, 3) for kill_at in kills] == [-9] * len(kills)
+    assert run(tmp_path, model, 0, 3) == 0
+
+    noted = lines(tmp_path)
+    finished = Counter(key for what, key, _ in noted if what == "finished")
+    assert set(finished.values()) == {1}
+    started = Counter(key for what, key, _ in noted if what == "started")
+    # Each kill cuts off three trials at most, which are started again.
+    assert started.total() <= finished.total() + 3 * len(kills)
+    ends = [i for i, (_, _, killed) in enumerate(noted) if killed]
+    for end in ends:
+        done = {key for what, key, _ in noted[:end] if what == "finished"}
+        assert done.isdisjoint(key for what, key, _ in noted[end + 1 :] if what == "started")
+    found = answer(tmp_path)
+    assert (found["status"], found["kept"], found["unresolved"]) == ("found", tiny.KEPT, {})
+    assert found["certificate"]["minimal"]

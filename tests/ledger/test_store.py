@@ -213,6 +213,19 @@ def test_a_read_only_ledger_is_refused() -> None:
             fill(path, ended=False)
 
 
+def test_orphans_are_what_began_and_did_not_end(tmp_path: Path) -> None:
+    """A finished trial and a withdrawn one are none; the one that a process died of is."""
+    ended, withdrawn, cut_off = (replace(PLAN, plan=Plan.of(kept)) for kept in ((1,), (2,), (3,)))
+    path = tmp_path / "ledger.sqlite"
+    with open_ledger(path, FINGERPRINT, resume=True) as ledger:
+        for proposal in (ended, withdrawn, cut_off):
+            ledger.start(proposal)
+        ledger.finish(ended, PASSED)
+        ledger.withdraw(withdrawn)
+    with open_ledger(path, FINGERPRINT, resume=True) as ledger:
+        assert {cut_off.identity} == ledger.orphans()
+
+
 @pytest.mark.parametrize("phase", Phase)
 def test_an_orphan_is_tried_again(tmp_path: Path, phase: Phase) -> None:
     """A start without an end is open again; only one of the search ever counts as crashed."""
@@ -224,7 +237,7 @@ def test_an_orphan_is_tried_again(tmp_path: Path, phase: Phase) -> None:
             ledger.start(proposal)
     with open_ledger(path, FINGERPRINT, resume=True) as ledger:
         statuses = [trial.outcome.status for trial in ledger.trials()]
-    crashed = phase in (Phase.SEARCH, Phase.CERTIFICATE)
+    crashed = phase in (Phase.SEARCH, Phase.CERTIFICATE, Phase.SPEED)
     assert statuses == ([TrialStatus.CRASHED] if crashed else [])
 
 

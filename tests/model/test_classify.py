@@ -7,6 +7,7 @@ import pytest
 from models import load_text
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.pinning import pin_formless
+from precision_bisect.precisions import Pair
 
 IF = (
     "(bool c, float[1] x) => (float[1] y) { [n] y = If (c) <"
@@ -38,7 +39,7 @@ CASES = {
 def test_every_reason_has_a_model_that_shows_it(tmp_path: Path, reason: Exclusion) -> None:
     """Node `n` of the model is excluded for just this reason."""
     model = load_text(CASES[reason], tmp_path, domains='"com.microsoft": 1, "acme": 1')
-    model = pin_formless(model, "fp16")
+    model = pin_formless(model, Pair(low="fp16", high="fp32"))
     found = {str(layer.name): layer.exclusion for layer in model.table.layers}
     assert found["n"] is reason
 

@@ -11,7 +11,7 @@ from models import load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.reference import reference_outputs
@@ -35,7 +35,7 @@ def names_of(model: Model, exclusion: Exclusion | None) -> list[str]:
     return [layer.name for layer in model.table.layers if layer.exclusion is exclusion]
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 @pytest.mark.parametrize("opset", range(9, NEWEST_OPSET + 1))
 def test_every_opset_loads_lists_and_emulates(tmp_path: Path, opset: int, low: LowName) -> None:
     """A small network loads, lists its layers and is emulated at every opset from 9 on."""
@@ -70,15 +70,17 @@ def test_external_data_is_mapped_and_the_graph_stays_small(tmp_path: Path) -> No
 def test_the_switched_graph_stays_small(tmp_path: Path) -> None:
     """Neither the weights nor their rounded copies are in a proto, so 2 GiB is no limit."""
     from precision_bisect.backends.emulation.switched import switch
-    from precision_bisect.lowtypes import FP16
+    from precision_bisect.precisions import Pair
+    from precision_bisect.quantization.scales import Scales
 
     proto = with_weights(
         parse("(float[1,256] x) => (float[1,256] y) { h = MatMul(x, w) y = MatMul(h, w) }"),
         {"w": normal(256, 256)},
     )
-    switched = switch(load_model(save(proto, tmp_path)), FP16)
+    model = load_model(save(proto, tmp_path))
+    switched = switch(model, Pair(low="fp16", high="fp32"), Scales())
     assert switched.proto.ByteSize() < 10_000
-    assert sorted(switched.weights) == ["precision_bisect/low/w", "w"]
+    assert sorted(switched.weights) == ["precision_bisect/fp16/w", "w"]
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "float8e4m3fn", "int4"])

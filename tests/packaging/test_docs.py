@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from precision_bisect.arguments.run import run_parser
-from precision_bisect.plugins import STRATEGIES, installed
+from precision_bisect.plugins import STRATEGIES, installed, load_strategy
 from precision_bisect.result import KEYS
 
 REPO = Path(__file__).parents[2]
@@ -36,6 +36,13 @@ def test_readme_names_every_strategy(name: str) -> None:
     assert f"`{name}`" in README
 
 
+@pytest.mark.parametrize("name", sorted(installed(STRATEGIES)))
+def test_strategies_are_documented_with_their_assumptions(name: str) -> None:
+    """docs/strategies.md has a row per strategy, with the assumption that --help shows."""
+    text = (REPO / "docs" / "strategies.md").read_text(encoding="utf-8")
+    assert f"| `{name}` | {load_strategy(name).assumption} |" in text
+
+
 def test_result_keys_are_documented() -> None:
     """docs/result.md has one entry per key of result.json, in order."""
     text = (REPO / "docs" / "result.md").read_text(encoding="utf-8")
@@ -58,7 +65,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def test_readme_has_the_measured_rows() -> None:
     """The table of measurements has a row per committed result, with its figures."""
-    for row in json.loads((REPO / "benchmarks/results/search.json").read_text()):
+    for row in json.loads((REPO / "benchmarks/results/command_line.json").read_text()):
         figures = f"| {row['kept']} of {row['candidates']} | {row['trials']} |"
         assert any(
             f"`{row['strategy']}`" in line and figures in line for line in README.splitlines()

@@ -10,6 +10,7 @@ HEAVY = {
     "numpy",
     "onnx",
     "onnxruntime",
+    "optuna",
     "polygraphy",
     "rich",
     "ml_dtypes",

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from precision_bisect.certificate import Certificate, How, Need
+from precision_bisect.endings import Status
 from precision_bisect.evidence import Honour, LayerHonour
-from precision_bisect.flow import Status
-from precision_bisect.result import Certificate, Diagnosis, Result
+from precision_bisect.result import Diagnosis, Result, Rung
 from precision_bisect_reports.summary import MOST_SHOWN, final_screen
 
 KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")
@@ -48,6 +49,19 @@ def screen(result: Result, model: str = "my model.onnx") -> str:
     for part in final_screen(result, Path(model)):
         console.print(part)
     return stream.getvalue()
+
+
+def test_a_ladder_is_shown_rung_by_rung() -> None:
+    """Counts per type in the headline, the layers below the name of their type."""
+    rungs = (
+        Rung(precision="fp32", layers=KEPT[:2], count=2),
+        Rung(precision="fp16", layers=KEPT[2:], count=5),
+        Rung(precision="int8", layers=None, count=3),
+    )
+    shown = screen(replace(RESULT, low="int8", rungs=rungs))
+    assert "of 10 layers 2 must be FP32, 2 must be FP16, 3 run INT8" in shown
+    places = [shown.index(text) for text in ("  FP32\n", "    Pow", "  FP16\n", "    Sqrt")]
+    assert sorted(places) == places
 
 
 def test_layers_are_grouped_by_module() -> None:
@@ -99,6 +113,58 @@ def test_unproven_minimality_is_said() -> None:
     """What was not certified is counted."""
     certificate = Certificate(minimal=False, checked=KEPT[:1], unchecked=KEPT[1:])
     assert "not proven minimal: 1 of 4" in screen(replace(RESULT, certificate=certificate))
+
+
+def need(layer: str, needed: bool | None, how: How | None, reason: str = "") -> Need:
+    """Return what is known of a layer."""
+    return Need(layer=layer, needed=needed, how=how, reason=reason)
+
+
+def test_what_a_certificate_rests_on_is_said() -> None:
+    """Drops that were tried and needs that are implied are told apart, with the assumption."""
+    evidence = [need(name, True, "dropped") for name in KEPT[:3]]
+    evidence.append(need(KEPT[3], True, "implied"))
+    certificate = Certificate(
+        minimal=True, checked=KEPT, unchecked=(), evidence=evidence, assumes="monotone"
+    )
+    expected = (
+        "minimal, if keeping more never hurts: 3 of 4 drops were tried and failed, "
+        "1 by plans that kept more"
+    )
+    assert expected in screen(replace(RESULT, certificate=certificate))
+
+
+def test_what_is_not_proven_is_counted_by_its_reason() -> None:
+    """A group, a drop that passed, a build that failed, what the budget left: each is said."""
+    evidence = [
+        need("a", True, "dropped"),
+        need("b", None, "group"),
+        need("c", None, "group"),
+        need("d", False, "dropped"),
+        need("e", None, None, "build_failed: no implementation: sorry"),
+        need("f", None, None, "the budget was spent"),
+        need("g", None, "implied", "it does not count"),
+    ]
+    certificate = Certificate(
+        minimal=False,
+        checked=["a"],
+        unchecked=[each.layer for each in evidence[1:]],
+        mode="groups",
+        evidence=evidence,
+    )
+    assert (
+        "not proven minimal: 1 of 7 drops were tried and failed, 2 failed in a group, "
+        "1 could go, 1 not tested (build_failed), 1 not tested (the budget was spent), "
+        "1 only by plans that kept more"
+    ) in screen(replace(RESULT, certificate=certificate))
+
+
+def test_unresolved_trials_are_counted() -> None:
+    """Each status has its number; a run without any has no such line."""
+    counts = {"build_failed": 3, "timed_out": 1, "not_honoured": 2}
+    shown = screen(replace(RESULT, unresolved=counts))
+    assert "unresolved  3 build failed, 1 timed out, 2 not honoured: these" in shown
+    assert "unresolved" not in screen(RESULT)
 
 
 def test_missing_string_is_explained() -> None:

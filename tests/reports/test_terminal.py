@@ -4,7 +4,14 @@ import io
 import re
 from dataclasses import replace
 
-from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
+from precision_bisect.events import (
+    Event,
+    PhaseStarted,
+    RunStarted,
+    TrialFinished,
+    TrialStarted,
+    Warned,
+)
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 from precision_bisect_reports.progress import Progress
@@ -57,6 +64,25 @@ def test_narrowing_is_said_in_one_sentence() -> None:
         progress.take(event)
     expected = "Search: keep 12, narrowed from 100 to 12 layers, about 5 trials left"
     assert expected == progress.sentence()
+
+
+def test_trials_side_by_side_are_counted() -> None:
+    """What flies together is said, and no more once it has landed."""
+    progress = Progress()
+    events: list[Event] = [STARTED, PhaseStarted(phase=Phase.SEARCH)]
+    events += [TrialStarted(proposal=finished(n, Verdict.PASS).proposal) for n in (3, 4, 5)]
+    for event in events:
+        progress.take(event)
+    assert "Search: keep 5, 3 side by side, about 5 trials left" == progress.sentence()
+    for n in (3, 4):
+        progress.take(finished(n, Verdict.FAIL))
+    assert "side by side" not in progress.sentence()
+
+
+def test_the_number_of_workers_is_said() -> None:
+    """More than one worker is part of the record."""
+    (line,) = lines(replace(STARTED, workers=4))
+    assert "emulated backend, 4 workers, strategy" in line
 
 
 def test_failures_do_not_narrow() -> None:

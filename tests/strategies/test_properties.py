@@ -1,115 +1,130 @@
-"""What every strategy promises, over generated oracles."""
+"""What every installed strategy promises, over generated oracles."""
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import oracles
+from drawn import SMALL, any_case, any_oracle, culprits
 from oracles import Oracle, Simulation
+from precision_bisect.budget import Budget, BudgetSpent
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Strategy
+from precision_bisect.plugins import STRATEGIES, installed, load
+from precision_bisect.protocols import Problem, Strategy
+from precision_bisect.testing.cases import Case
+from precision_bisect.testing.promises import PROMISES, Promise
+from precision_bisect.trial import Kind
 from precision_bisect_strategies.ddmin import Ddmin
 from precision_bisect_strategies.exhaustive import Exhaustive
-from precision_bisect_strategies.guided import Guided
+from precision_bisect_strategies.hierarchical import Hierarchical
 from precision_bisect_strategies.prefix import Prefix
+from precision_bisect_strategies.probdd import ProbDD
+from precision_bisect_strategies.quickxplain import QuickXplain
+from simulated import Simulated, by, driver_of
 
-EVERY: list[type[Strategy]] = [Guided, Ddmin, Prefix, Exhaustive]
-MINIMAL: list[type[Strategy]] = [Guided, Ddmin, Exhaustive]
-FEW = settings(deadline=None, max_examples=25)
+EVERY: dict[str, Callable[[], Strategy]] = {
+    name: load(STRATEGIES, name) for name in installed(STRATEGIES)
+}
+MINIMAL = [make for make in EVERY.values() if make().minimal]
+LARGE = [make for make in MINIMAL if make().largest is None]
+FEW = settings(deadline=None, max_examples=20)
+FEWER = settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 
-
-@st.composite
-def culprits(draw: st.DrawFn, most: int = 40) -> tuple[int, frozenset[int]]:
-    """Draw a number of layers and a set of culprits among them."""
-    size = draw(st.integers(1, most))
-    found = draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=8))
-    return size, frozenset(found)
-
-
-@st.composite
-def any_oracle(draw: st.DrawFn, most: int = 9) -> tuple[int, Oracle]:
-    """Draw a number of layers and one of every kind of oracle."""
-    size = draw(st.integers(2, most))
-    layer = st.integers(0, size - 1)
-    some = st.sets(layer, min_size=1)
-    pairs = st.lists(st.tuples(layer, layer), min_size=1, max_size=3)
-    errors = st.lists(st.floats(0.0, 1.0), min_size=size, max_size=size).filter(
-        lambda found: sum(found) > oracles.TOLERANCE
-    )
-    seed = st.integers(0, 1000)
-    plain = st.one_of(
-        some.map(oracles.monotone),
-        st.lists(some, min_size=1, max_size=3).map(oracles.clustered),
-        pairs.map(oracles.interacting),
-        errors.map(oracles.additive),
-        seed.map(lambda number: oracles.non_monotone(size, number)),
-    )
-    chosen = draw(plain)
-    if draw(st.booleans()):
-        chosen = oracles.flaky(chosen, size, draw(seed))
-    return size, oracles.pass_fail(chosen) if draw(st.booleans()) else chosen
+every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 
 
-@pytest.mark.parametrize("strategy", EVERY)
-@given(any_oracle())
-@settings(deadline=None, max_examples=60)
-def test_ends_with_a_plan_that_passed(strategy: type[Strategy], drawn: tuple[int, Oracle]) -> None:
+@pytest.fixture(autouse=True)
+def short_explorations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pareto try a few plans instead of forty, which its own tests do."""
+    monkeypatch.setattr("precision_bisect_strategies.pareto.TRIALS", 4)
+    monkeypatch.setattr("precision_bisect_strategies.pareto.MOST_ASKED", 6)
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=[promise.text for promise in PROMISES])
+@every
+@given(any_case())
+@FEWER
+def test_promises_are_kept(make: Callable[[], Strategy], promise: Promise, case: Case) -> None:
+    """Every strategy keeps every promise of the contract on drawn problems, too."""
+    for vary in promise.variations:
+        promise.check(make, vary(case))
+
+
+@every
+@given(any_oracle(SMALL))
+@FEW
+def test_ends_with_a_plan_that_passed(
+    make: Callable[[], Strategy], drawn: tuple[int, Oracle]
+) -> None:
     """Whatever the oracle does, the answer is a plan that was tried and passed."""
     size, oracle = drawn
     simulation = Simulation(size, oracle)
-    plan = simulation.run(strategy().search(oracles.problem(size)))
+    plan = simulation.run(make().search(oracles.problem(size)))
     assert simulation.passed(plan)
 
 
-@pytest.mark.parametrize("strategy", EVERY)
-@given(any_oracle())
-@FEW
-def test_same_outcomes_give_the_same_proposals(
-    strategy: type[Strategy], drawn: tuple[int, Oracle]
+@every
+@given(any_oracle(SMALL), st.integers(1, 12), st.sampled_from([1, 4]))
+@FEWER
+def test_budgets_hold(
+    make: Callable[[], Strategy], drawn: tuple[int, Oracle], most: int, workers: int
 ) -> None:
-    """Two searches that are told the same propose the same, trial by trial."""
+    """A driver with a budget never tries more than it allows, and what is best has passed."""
     size, oracle = drawn
-    first = oracles.simulate(strategy(), oracles.problem(size), oracle)
-    assert first == oracles.simulate(strategy(), oracles.problem(size), oracle)
+    asked = replace(oracles.problem(size), workers=workers)
+    with tempfile.TemporaryDirectory() as folder:
+        backend = Simulated(by(oracle))
+        driver, ledger = driver_of(Path(folder), backend, budget=Budget(max_trials=most))
+        with ledger:
+            with suppress(BudgetSpent):
+                driver.run(make().search(asked))
+            best = driver.best()
+    tried = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
+    assert len(tried) <= most
+    assert best is None or oracle(best.proposal.plan.kept).passed
 
 
-@pytest.mark.parametrize("strategy", MINIMAL)
-@given(culprits(12))
+@pytest.mark.parametrize("make", MINIMAL)
+@given(culprits(8))
 @FEW
 def test_monotone_culprits_are_found_exactly(
-    strategy: type[Strategy], drawn: tuple[int, frozenset[int]]
+    make: Callable[[], Strategy], drawn: tuple[int, frozenset[int]]
 ) -> None:
     """With culprits that must each be kept, exactly those are kept."""
     size, needed = drawn
-    plan, _ = oracles.certified(strategy(), oracles.problem(size), oracles.monotone(needed))
+    plan, _ = oracles.certified(make(), oracles.problem(size), oracles.monotone(needed))
     assert plan.kept == needed
 
 
-@pytest.mark.parametrize("strategy", [Guided, Ddmin])
+@pytest.mark.parametrize("make", LARGE)
 @given(any_oracle(14))
 @FEW
 def test_no_single_layer_can_be_dropped_after_the_certificate(
-    strategy: type[Strategy], drawn: tuple[int, Oracle]
+    make: Callable[[], Strategy], drawn: tuple[int, Oracle]
 ) -> None:
     """Of the certified plan every single drop was tried and none passed, whatever the oracle."""
     size, oracle = drawn
-    plan, simulation = oracles.certified(strategy(), oracles.problem(size), oracle)
+    plan, simulation = oracles.certified(make(), oracles.problem(size), oracle)
     assert simulation.passed(plan)
     assert not any(oracle(plan.kept - {layer}).passed for layer in plan.kept)
 
 
-@pytest.mark.parametrize("strategy", [Guided, Ddmin])
+@pytest.mark.parametrize("make", LARGE)
 @given(culprits(60))
 @FEW
 def test_pass_fail_alone_finds_the_culprits(
-    strategy: type[Strategy], drawn: tuple[int, frozenset[int]]
+    make: Callable[[], Strategy], drawn: tuple[int, frozenset[int]]
 ) -> None:
     """A check without a figure leads to the same answer."""
     size, needed = drawn
     oracle = oracles.pass_fail(oracles.monotone(needed))
-    plan, _ = oracles.certified(strategy(), oracles.problem(size, tolerance=None), oracle)
+    plan, _ = oracles.certified(make(), oracles.problem(size, tolerance=None), oracle)
     assert plan.kept == needed
 
 
@@ -137,19 +152,49 @@ def test_prefix_finds_the_shortest_end(drawn: tuple[int, frozenset[int]]) -> Non
 @pytest.mark.parametrize(
     "clusters", [[range(40, 45)], [range(5), range(60, 65), range(30, 35)]], ids=["one", "three"]
 )
-@pytest.mark.parametrize("strategy", [Guided, Ddmin])
+@pytest.mark.parametrize("make", LARGE)
 def test_clusters_are_kept_whole(
-    strategy: type[Strategy], clusters: Sequence[Sequence[int]]
+    make: Callable[[], Strategy], clusters: Sequence[Sequence[int]]
 ) -> None:
     """Blocks that only help when kept whole are found whole, and nothing else is."""
-    plan, _ = oracles.certified(strategy(), oracles.problem(80), oracles.clustered(clusters))
+    plan, _ = oracles.certified(make(), oracles.problem(80), oracles.clustered(clusters))
     assert plan.kept == frozenset(layer for cluster in clusters for layer in cluster)
 
 
-@pytest.mark.parametrize("strategy", [Guided, Ddmin])
-def test_one_of_each_interacting_pair_is_kept(strategy: type[Strategy]) -> None:
+@pytest.mark.parametrize("make", LARGE)
+def test_one_of_each_interacting_pair_is_kept(make: Callable[[], Strategy]) -> None:
     """Layers that are harmless alone and harmful together cost one layer a pair."""
     pairs = [(3, 50), (20, 21), (44, 7)]
-    plan, _ = oracles.certified(strategy(), oracles.problem(64), oracles.interacting(pairs))
+    plan, _ = oracles.certified(make(), oracles.problem(64), oracles.interacting(pairs))
     assert len(plan) == len(pairs)
     assert all(len(plan.kept & set(pair)) == 1 for pair in pairs)
+
+
+@pytest.mark.parametrize("make", [QuickXplain, ProbDD, Hierarchical, Ddmin, Prefix, Exhaustive])
+@given(any_oracle(), st.integers(2, 20))
+@FEW
+def test_more_workers_do_not_change_the_answer(
+    make: Callable[[], Strategy], drawn: tuple[int, Oracle], workers: int
+) -> None:
+    """Looking ahead finds what the sequential search finds, in no more rounds."""
+    size, oracle = drawn
+    asked = oracles.problem(size)
+    alone, trials = oracles.simulate(make(), asked, oracle)
+    together, batches = rounds(make(), replace(asked, workers=workers), oracle)
+    assert alone == together
+    assert batches <= sum(trial.proposal.kind is Kind.JUDGE for trial in trials)
+
+
+def rounds(strategy: Strategy, asked: Problem, oracle: Oracle) -> tuple[Plan, int]:
+    """Drive a strategy; return its plan and the number of batches with trials in them."""
+    simulation = Simulation(asked.size, oracle)
+    search = strategy.search(asked)
+    count = 0
+    try:
+        batch = next(search)
+        while True:
+            count += batch[0].kind is Kind.JUDGE
+            batch = search.send(tuple(map(simulation.answer, batch)))
+    except StopIteration as end:
+        plan: Plan = end.value
+        return plan, count

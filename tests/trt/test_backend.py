@@ -16,9 +16,11 @@ from precision_bisect.errors import PrecisionBisectError, RefusedError, UsageErr
 from precision_bisect.evidence import Evidence, Honour, LayerHonour
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.runfolder import ENGINE, TIMING_CACHE
 from precision_bisect.trial import TrialStatus
+from precision_bisect.typed.rewrite import TypedWriter
 
 FOR_86 = EngineSettings(compute_capability="8.6")
 CHAIN = (
@@ -44,7 +46,8 @@ def make(rtx: Flavour, chain: Model, tmp_path: Path) -> MakeBackend:
         model: Model = chain, settings: EngineSettings = FOR_86, flavour: Flavour = rtx
     ) -> TensorRTBackend:
         shapes = {spec.name: [(8, 64)] for spec in model.inputs}
-        return TensorRTBackend(model, "fp16", settings, flavour, shapes, tmp_path / "work")
+        writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+        return TensorRTBackend(writer, settings, flavour, shapes, tmp_path / "work")
 
     return make
 

@@ -14,10 +14,11 @@ from onnx import TensorProto
 import tiny
 from models import keeping, normal, parse, save_external, with_weights
 from precision_bisect.errors import RunFolderError
-from precision_bisect.lowtypes import FP16, LOW_TYPES
+from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.typed import files
 from precision_bisect.typed.files import TypedFolder, save_typed
 from precision_bisect.typed.rewrite import TypedWriter
@@ -41,11 +42,11 @@ def initializers(path: Path) -> dict[str, np.ndarray]:
     return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 def test_plans_share_one_weights_file(tmp_path: Path, low: LowName) -> None:
     """A weight is appended when a plan first needs it, and further plans only point to it."""
     model = three_layers(tmp_path)
-    writer = TypedWriter(model, LOW_TYPES[low])
+    writer = TypedWriter(model, Pair(low=low, high="fp32"))
     folder = TypedFolder(tmp_path / "typed")
     sizes = []
     for number, kept in enumerate(((), ("a",), ("b",), ("a", "b"))):
@@ -67,20 +68,22 @@ def test_plans_share_one_weights_file(tmp_path: Path, low: LowName) -> None:
 
 def test_a_new_folder_begins_anew(tmp_path: Path) -> None:
     """What an earlier run left in the weights file is not counted on."""
-    typed = TypedWriter(three_layers(tmp_path), FP16).write(Plan.of(()))
+    typed = TypedWriter(three_layers(tmp_path), Pair(low="fp16", high="fp32")).write(Plan.of(()))
     TypedFolder(tmp_path / "typed").save(typed, "model.onnx")
     path = TypedFolder(tmp_path / "typed").save(typed, "model.onnx")
     found = initializers(path)["precision_bisect/weight/w/fp16"]
     np.testing.assert_array_equal(found, WEIGHTS["w"].astype(np.float16))
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 def test_an_export_is_one_file(tmp_path: Path, low: LowName) -> None:
     """Below 2 GiB an export holds its weights, and nothing else is left beside it."""
     model = three_layers(tmp_path)
     out = tmp_path / "out"
     out.mkdir()
-    typed = TypedWriter(model, LOW_TYPES[low]).write(keeping(model, "b"), guard_islands=False)
+    typed = TypedWriter(model, Pair(low=low, high="fp32")).write(
+        keeping(model, "b"), guard_islands=False
+    )
     save_typed(typed, out / "mixed.onnx")
     assert [out / "mixed.onnx"] == list(out.iterdir())
     found = initializers(out / "mixed.onnx")
@@ -96,7 +99,7 @@ def test_an_export_over_the_limit_has_a_data_file(
 ) -> None:
     """Beyond protobuf's limit the weights lie in a file beside it, by a relative path."""
     model = three_layers(tmp_path)
-    typed = TypedWriter(model, FP16).write(keeping(model, "b"))
+    typed = TypedWriter(model, Pair(low="fp16", high="fp32")).write(keeping(model, "b"))
     save_typed(typed, tmp_path / "whole.onnx")
     size = (tmp_path / "whole.onnx").stat().st_size
     for limit, parts in ((size, 1), (size - 1, 2)):
@@ -116,7 +119,7 @@ def test_a_failed_export_leaves_the_old_one(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "mixed.onnx").write_text("old")
-    typed = TypedWriter(model, FP16).write(Plan.of(()))
+    typed = TypedWriter(model, Pair(low="fp16", high="fp32")).write(Plan.of(()))
     (tmp_path / "model.data").unlink()
     with pytest.raises(FileNotFoundError):
         save_typed(typed, out / "mixed.onnx")
@@ -131,6 +134,7 @@ from precision_bisect.lowtypes import FP16
 from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.typed.files import TypedFolder, save_typed
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.rewrite import TypedWriter
 
 def peak():
@@ -139,7 +143,7 @@ def peak():
 folder = Path(sys.argv[1])
 model = load_model(folder / "model.onnx")
 before = peak()
-writer = TypedWriter(model, FP16)
+writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
 typed = TypedFolder(folder / "typed")
 for kept in ((), (0,)):
     typed.save(writer.write(Plan.of(kept)), "model.onnx")
@@ -180,7 +184,7 @@ def test_memory_does_not_grow_with_the_weights(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     """A full or lost temporary folder says where it is and what to do, in a search too."""
     model = load_model(tiny.write_model(tmp_path / "m.onnx"))
-    typed = TypedWriter(model, LOW_TYPES["fp16"]).write(Plan.of(()))
+    typed = TypedWriter(model, Pair(low="fp16", high="fp32")).write(Plan.of(()))
     folder = TypedFolder(tmp_path / "typed")
     shutil.rmtree(tmp_path / "typed")
     with pytest.raises(RunFolderError, match="cannot write typed graphs"):

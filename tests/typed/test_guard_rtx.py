@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from models import keeping, normal, parse, save, with_weights
-from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import load_model
-from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.options import HALF_NAMES, LowName
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 from rtx import build
@@ -121,12 +121,12 @@ def types_with(case: Case, folder: Path, low: LowName, *, guard: bool) -> tuple[
     """Return the types at layer `k` of the engine, and how many layers got a guard."""
     model = case.load(folder)
     kept = [name for name in model.table.names if name.startswith("k")]
-    typed = TypedWriter(model, LOW_TYPES[low]).write(keeping(model, *kept), guard)
+    typed = TypedWriter(model, Pair(low=low, high="fp32")).write(keeping(model, *kept), guard)
     save_typed(typed, folder / "typed.onnx")
     return types_at(build(folder / "typed.onnx"), "k"), len(typed.guarded)
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 @pytest.mark.parametrize("case", DEMOTED.values(), ids=DEMOTED)
 def test_a_guard_keeps_a_lone_layer(tmp_path: Path, case: Case, low: LowName) -> None:
     """Alone between low layers it is demoted, weights and all; behind an Add of zero it is not."""
@@ -162,7 +162,7 @@ def test_a_guard_is_put_in_where_there_is_doubt(tmp_path: Path) -> None:
 def test_a_layer_that_cannot_be_low_is_guarded(tmp_path: Path) -> None:
     """With BF16 a transposed convolution is FP32 in every plan, and stays it."""
     model = NO_BF16["ConvTranspose"].load(tmp_path)
-    typed = TypedWriter(model, LOW_TYPES["bf16"]).write(keeping(model))
+    typed = TypedWriter(model, Pair(low="bf16", high="fp32")).write(keeping(model))
     save_typed(typed, tmp_path / "typed.onnx")
     assert ("k",) == typed.guarded
     assert {"Float"} == types_at(build(tmp_path / "typed.onnx"), "k")

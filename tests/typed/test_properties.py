@@ -16,8 +16,9 @@ from models import normal, save
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 from random_graphs import FOLLOWERS, SIZE, random_models
@@ -65,7 +66,7 @@ def as_written(model: Model, writer: TypedWriter, plan: Plan) -> Plan:
 @settings(deadline=None, max_examples=100)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
-    low=st.sampled_from(LOW_NAMES),
+    low=st.sampled_from(HALF_NAMES),
     choose=st.randoms(use_true_random=False),
     guard=st.booleans(),
 )
@@ -74,12 +75,12 @@ def test_every_plan_means_what_the_emulator_means(
 ) -> None:
     """Rounding where the graph's types say gives the emulator's outputs bit for bit."""
     model = loaded(proto)
-    writer = TypedWriter(model, LOW_TYPES[low])
+    writer = TypedWriter(model, Pair(low=low, high="fp32"))
     backend = EmulatedBackend(model, low, threads=1)
     for plan in some_plans(model, choose):
         typed = written(writer, plan, guard)
         check_structure(model, typed)
-        found = run_as_written(simulated(typed, LOW_TYPES[low]), FEED)
+        found = run_as_written(simulated(typed), FEED)
         for name, array in backend.evaluate(as_written(model, writer, plan), FEED).items():
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {plan}")
 
@@ -87,7 +88,7 @@ def test_every_plan_means_what_the_emulator_means(
 @settings(deadline=None, max_examples=50)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
-    low=st.sampled_from(LOW_NAMES),
+    low=st.sampled_from(HALF_NAMES),
     guard=st.booleans(),
 )
 def test_the_all_high_plan_changes_nothing(
@@ -96,7 +97,9 @@ def test_the_all_high_plan_changes_nothing(
     """All layers kept gives the input model: the same bits, no Cast, no guard."""
     model = loaded(proto)
     typed = written(
-        TypedWriter(model, LOW_TYPES[low]), Plan.all_high(len(model.table.names)), guard
+        TypedWriter(model, Pair(low=low, high="fp32")),
+        Plan.all_high(len(model.table.names)),
+        guard,
     )
     names = [node.name for node in model.proto.graph.node]
     assert names == [node.name for node in typed.graph.node if node.name in names]
@@ -110,7 +113,7 @@ def test_the_all_high_plan_changes_nothing(
 @settings(deadline=None, max_examples=50)
 @given(
     proto=random_models(WiderMaker, (*ROUNDED_ONCE, *FOLLOWERS, *MOVERS)),
-    low=st.sampled_from(LOW_NAMES),
+    low=st.sampled_from(HALF_NAMES),
     choose=st.randoms(use_true_random=False),
 )
 def test_honest_arithmetic_agrees_where_results_are_rounded_once(
@@ -118,7 +121,7 @@ def test_honest_arithmetic_agrees_where_results_are_rounded_once(
 ) -> None:
     """Run in real 16-bit arithmetic the typed graph gives the emulator's outputs bit for bit."""
     model = loaded(proto)
-    writer = TypedWriter(model, LOW_TYPES[low])
+    writer = TypedWriter(model, Pair(low=low, high="fp32"))
     backend = EmulatedBackend(model, low, threads=1)
     for plan in some_plans(model, choose):
         expected = backend.evaluate(as_written(model, writer, plan), FEED)
@@ -127,7 +130,7 @@ def test_honest_arithmetic_agrees_where_results_are_rounded_once(
             np.testing.assert_array_equal(array, wanted, err_msg=f"{name} of {plan}")
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 @pytest.mark.parametrize("op", ROUNDED_INSIDE)
 def test_honest_arithmetic_agrees_within_the_roundings_inside(op: str, low: LowName) -> None:
     """An operator of sums over SIZE terms is off by at most one rounding for each term.
@@ -139,7 +142,7 @@ def test_honest_arithmetic_agrees_within_the_roundings_inside(op: str, low: LowN
         maker = WiderMaker(seed)
         maker.add(op, 0, seed)
         model = loaded(maker.model())
-        writer = TypedWriter(model, LOW_TYPES[low])
+        writer = TypedWriter(model, Pair(low=low, high="fp32"))
         assert {} == writer.not_low
         feed = {"x": normal(SIZE, SIZE, seed=seed)}
         (found,) = ReferenceEvaluator(written(writer, Plan.of(()))).run(None, feed)

@@ -12,8 +12,9 @@ import pytest
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 from random_graphs import static_graph
@@ -39,7 +40,7 @@ def written(model: Model, low: LowName, plan: str, folder: Path) -> Written:
     start, step = PLANS[plan]
     count = len(model.table.candidates)
     chosen = Plan.of(range(start, count, step) if step else ())
-    writer = TypedWriter(model, LOW_TYPES[low])
+    writer = TypedWriter(model, Pair(low=low, high="fp32"))
     assert {} == writer.not_low
     path = folder / "typed.onnx"
     save_typed(writer.write(chosen), path)
@@ -58,7 +59,7 @@ def with_values(proto: onnx.ModelProto, model: Model) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 @pytest.mark.parametrize("plan", PLANS)
 def test_nafnet_means_what_its_casts_mean(tmp_path: Path, plan: str, low: LowName) -> None:
     """Rounding where the types say equals a pair of Casts wherever the plan rounds, bit for bit.
@@ -69,11 +70,11 @@ def test_nafnet_means_what_its_casts_mean(tmp_path: Path, plan: str, low: LowNam
     feed = dict(np.load(sorted((NAFNET / "inputs").iterdir())[0]))
     static = static_graph(found.model, found.plan.indices, LOW_TYPES[low].onnx_type)
     expected = run_as_written(with_values(static, found.model), feed)
-    outputs = run_as_written(simulated(found.typed, LOW_TYPES[low]), feed)
+    outputs = run_as_written(simulated(found.typed), feed)
     np.testing.assert_array_equal(outputs["denoised"], expected["denoised"])
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 @pytest.mark.parametrize("plan", PLANS)
 def test_nafnet_builds(tmp_path: Path, plan: str, low: LowName) -> None:
     """TensorRT-RTX parses and builds the plans of the example, kept convolutions in FP32."""
@@ -121,7 +122,7 @@ def test_minilm_means_what_the_emulator_means(
     model, feed = minilm
     found = written(model, low, plan, tmp_path)
     expected = EmulatedBackend(model, low).evaluate(found.plan, feed)
-    outputs = run_as_written(simulated(found.typed, LOW_TYPES[low]), dict(feed))
+    outputs = run_as_written(simulated(found.typed), dict(feed))
     for name, array in expected.items():
         np.testing.assert_array_equal(outputs[name], array)
     build(found.path, {name: array.shape for name, array in feed.items()})

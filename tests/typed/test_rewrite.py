@@ -10,10 +10,11 @@ from onnx import TensorProto, helper
 from models import keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.errors import RefusedError
-from precision_bisect.lowtypes import BF16, FP16, LOW_TYPES
+from precision_bisect.lowtypes import BF16, LOW_TYPES
 from precision_bisect.model.load import load_model
-from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.rewrite import TypedWriter
 from typed_graphs import casts, checked, run_as_written, simulated, types_of
 
@@ -34,7 +35,7 @@ def test_settings_stay_fp32(tmp_path: Path) -> None:
     assert TensorProto.FLOAT16 == types[resize.output[0]]
 
 
-@pytest.mark.parametrize("low", LOW_NAMES)
+@pytest.mark.parametrize("low", HALF_NAMES)
 def test_pow_and_normalizations_take_their_weights_along(tmp_path: Path, low: LowName) -> None:
     """Exponents, scales, biases, means and variances are low with the layer, as TensorRT wants."""
     proto = parse(
@@ -44,7 +45,7 @@ def test_pow_and_normalizations_take_their_weights_along(tmp_path: Path, low: Lo
     )
     weights = {"v": np.array([1, 2], np.float32), "w": np.arange(4, dtype=np.float32)}
     model = load_model(save(with_weights(proto, weights), tmp_path))
-    writer = TypedWriter(model, LOW_TYPES[low])
+    writer = TypedWriter(model, Pair(low=low, high="fp32"))
     assert {} == writer.not_low
     typed = checked(model, LOWEST, LOW_TYPES[low])
     types = types_of(typed.proto)
@@ -61,7 +62,7 @@ def test_layers_without_a_low_form_say_why(tmp_path: Path) -> None:
             [m] y = Mul(b, f) }""",
         tmp_path,
     )
-    writer = TypedWriter(model, FP16)
+    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
     assert {
         "c": "Celu takes no fp16 as its input 'X' at opset 17",
         "v": "ONNX defines MeanVarianceNormalization with an FP32 constant inside",
@@ -79,14 +80,15 @@ def test_bf16_takes_models_to_an_opset_that_has_it(tmp_path: Path) -> None:
         opset=12,
     )
     model = load_model(save(with_weights(proto, {"w": normal(1, 1, 1)}), tmp_path))
-    writer = TypedWriter(model, BF16)
+    writer = TypedWriter(model, Pair(low="bf16", high="fp32"))
     assert {} == writer.not_low
     typed = checked(model, keeping(model, "r"), BF16)
     assert [22] == [o.version for o in typed.proto.opset_import]
-    assert 12 == TypedWriter(model, FP16).write(LOWEST).proto.opset_import[0].version
+    in_fp16 = TypedWriter(model, Pair(low="fp16", high="fp32")).write(LOWEST)
+    assert 12 == in_fp16.proto.opset_import[0].version
     path = model.path.with_name("typed.onnx")
     feed = {"x": normal(1, 1, 4)}
-    found = run_as_written(simulated(onnx.load(path), BF16), feed)
+    found = run_as_written(simulated(onnx.load(path)), feed)
     expected = EmulatedBackend(model, "bf16").evaluate(keeping(model, "r"), feed)
     np.testing.assert_array_equal(found["y"], expected["y"])
 
@@ -131,5 +133,5 @@ def test_models_that_compute_in_16_bits_are_refused(tmp_path: Path, body: str) -
         f"(float[2] x) => (float[2] y) <float[2] w = {{1.1, 2.2}}> {{ {body} }}", tmp_path
     )
     with pytest.raises(RefusedError, match="'a' has a 16-bit float type already") as caught:
-        TypedWriter(model, FP16)
+        TypedWriter(model, Pair(low="fp16", high="fp32"))
     assert "give the FP32 model, before it was converted" == caught.value.hint

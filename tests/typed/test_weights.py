@@ -9,6 +9,7 @@ from models import keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.lowtypes import BF16, FP16, LowType
 from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.rewrite import TypedWriter
 from typed_graphs import casts, checked
 
@@ -32,7 +33,10 @@ def test_weights_cross_in_the_file(tmp_path: Path) -> None:
     assert {low_copy: "float16"} == stored[()]
     assert {low_copy: "float16", "w": "float32"} == stored[("b",)]
     assert {"w": "float32"} == stored[("a", "b", "c")]
-    assert TypedWriter(model, FP16).write(LOWEST).weights[low_copy].source is model.weights["w"]
+    assert (
+        TypedWriter(model, Pair(low="fp16", high="fp32")).write(LOWEST).weights[low_copy].source
+        is model.weights["w"]
+    )
 
 
 def test_constants_of_nodes_become_low_weights(tmp_path: Path) -> None:
@@ -67,7 +71,7 @@ def test_weights_out_of_range_are_listed(tmp_path: Path) -> None:
         "far": np.full((2, 20), 7e4, np.float32),
     }
     model = load_model(save(with_weights(proto, weights), tmp_path))
-    first, second = TypedWriter(model, FP16).out_of_range
+    first, second = TypedWriter(model, Pair(low="fp16", high="fp32")).out_of_range
     assert ("w", 2e5, 2, 1, 2) == (
         first.name,
         first.largest,
@@ -76,7 +80,7 @@ def test_weights_out_of_range_are_listed(tmp_path: Path) -> None:
         first.subnormal,
     )
     assert ("far", 40) == (second.name, second.overflowing)
-    assert () == TypedWriter(model, BF16).out_of_range
+    assert () == TypedWriter(model, Pair(low="bf16", high="fp32")).out_of_range
 
 
 def test_weights_stored_in_16_bits_are_weights(tmp_path: Path) -> None:
@@ -96,7 +100,8 @@ def test_ranges_are_counted_as_the_type_rounds(tmp_path: Path, low: LowType) -> 
     values = np.concatenate([values, np.nextafter(values, 0), np.nextafter(values, np.inf)])
     values = values[np.isfinite(values)]
     proto = with_weights(parse("(float[1] x) => (float[n] y) { y = Mul(x, w) }"), {"w": values})
-    (found,) = TypedWriter(load_model(save(proto, tmp_path)), low).out_of_range
+    writer = TypedWriter(load_model(save(proto, tmp_path)), Pair(low=low.name, high="fp32"))
+    (found,) = writer.out_of_range
     rounded = np.abs(low.round(values))
     assert (
         int(np.isinf(rounded).sum()),

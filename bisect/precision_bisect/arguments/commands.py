@@ -5,7 +5,7 @@ from pathlib import Path
 
 from precision_bisect.arguments.engine import add_engine_arguments
 from precision_bisect.arguments.parser import Parser, folder
-from precision_bisect.options import LOW_NAMES
+from precision_bisect.options import HIGH_NAMES, LOW_NAMES
 
 
 def layers_parser() -> argparse.ArgumentParser:
@@ -18,6 +18,7 @@ def layers_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", type=Path, help="the ONNX model")
     parser.add_argument("--low", choices=LOW_NAMES, default="fp16", help="the low type (fp16)")
+    parser.add_argument("--high", choices=HIGH_NAMES, default="fp32", help="the high type (fp32)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -7,20 +7,28 @@ from pathlib import Path
 
 from precision_bisect.arguments.engine import add_engine_arguments, to_engine_settings
 from precision_bisect.arguments.parser import Parser, folder
+from precision_bisect.arguments.speed import add_speed_arguments
 from precision_bisect.comparators.tolerance import parse_limits
 from precision_bisect.durations import duration
-from precision_bisect.errors import PluginError
+from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.inputs.shapes import parse_shapes
 from precision_bisect.options import (
     BACKENDS,
+    CALIBRATIONS,
+    CERTIFY,
+    DEFAULT_CALIBRATION,
+    DEFAULT_HIGH,
+    DEFAULT_LOW,
     DEFAULT_STRATEGY,
     DEFAULT_TOLERANCE,
     HIGH_NAMES,
     LOW_NAMES,
     METRICS,
     Options,
+    PrecisionName,
 )
 from precision_bisect.plugins import STRATEGIES, installed, load_strategy
+from precision_bisect.precisions import parse_ladder
 
 _EPILOG = """\
 exit codes:
@@ -55,6 +63,7 @@ def run_parser() -> argparse.ArgumentParser:
     _input_arguments(parser.add_argument_group("inputs"))
     _verdict_arguments(parser.add_argument_group("verdict"))
     _search_arguments(parser.add_argument_group("search"))
+    add_speed_arguments(parser.add_argument_group("speed"))
     add_engine_arguments(parser.add_argument_group("engine"))
     _output_arguments(parser.add_argument_group("output"))
     return parser
@@ -77,11 +86,18 @@ def to_options(parsed: argparse.Namespace) -> Options:
         rtol=_limits(parsed.rtol, "--rtol"),
         quantile=parsed.quantile,
         check=parsed.check,
-        low=parsed.low,
-        high=parsed.high,
+        low=parsed.low or DEFAULT_LOW,
+        high=parsed.high or DEFAULT_HIGH,
+        ladder=_ladder(parsed),
+        calibration=parsed.calibration,
         backend=parsed.backend,
         engine=to_engine_settings(parsed),
         strategy=parsed.strategy,
+        certify=parsed.certify,
+        workers=parsed.workers,
+        max_latency_ms=parsed.max_latency,
+        min_speedup=parsed.min_speedup,
+        optuna_storage=parsed.optuna_storage,
         max_trials=parsed.max_trials,
         max_time_s=None if parsed.max_time is None else duration(parsed.max_time),
         seed=parsed.seed,
@@ -94,6 +110,14 @@ def _limits(texts: Sequence[str] | None, flag: str) -> dict[str, float] | float 
         return None
     limits = parse_limits(texts, flag)
     return limits[""] if set(limits) == {""} else limits
+
+
+def _ladder(parsed: argparse.Namespace) -> tuple[PrecisionName, ...]:
+    if parsed.ladder is None:
+        return ()
+    if parsed.low or parsed.high:
+        raise UsageError("--ladder excludes --low and --high", "it names all types itself")
+    return parse_ladder(parsed.ladder)
 
 
 def _input_arguments(group: argparse._ArgumentGroup) -> None:
@@ -151,8 +175,20 @@ def _verdict_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def _search_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--low", choices=LOW_NAMES, default="fp16", help="the low type (fp16)")
-    group.add_argument("--high", choices=HIGH_NAMES, default="fp32", help="what is kept (fp32)")
+    group.add_argument("--low", choices=LOW_NAMES, help="the low type (fp16)")
+    group.add_argument("--high", choices=HIGH_NAMES, help="the type of kept layers (fp32)")
+    group.add_argument(
+        "--ladder",
+        metavar="LOWEST,...,HIGHEST",
+        help="instead of a pair: types from the lowest to the highest, such as int8,fp16,fp32; "
+        "finds the layers that cannot be INT8, and among them those that cannot be FP16",
+    )
+    group.add_argument(
+        "--calibration",
+        choices=CALIBRATIONS,
+        default=DEFAULT_CALIBRATION,
+        help=f"how INT8 scales are found on the judging samples ({DEFAULT_CALIBRATION})",
+    )
     group.add_argument(
         "--backend",
         choices=BACKENDS,
@@ -165,6 +201,22 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
         default=DEFAULT_STRATEGY,
         metavar="NAME",
         help=f"how to search ({DEFAULT_STRATEGY}). {_assumptions()}",
+    )
+    group.add_argument(
+        "--certify",
+        choices=CERTIFY,
+        help="what proves that no kept layer can be dropped. full: each was dropped alone and "
+        "that failed; groups: a failing plan that kept all others and more counts, too, which "
+        "assumes that keeping more never hurts; none: no trials for it (full where the emulator "
+        "judges, groups where trials are builds)",
+    )
+    group.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="evaluate up to N plans side by side (1). Emulated, they share --threads; builds "
+        "share one GPU, which needs the memory for N of them at a time",
     )
     group.add_argument(
         "--max-trials", type=int, metavar="N", help="stop after N trials, ranking not counted"

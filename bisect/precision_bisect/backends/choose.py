@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from precision_bisect.backends.tensorrt.eight_bit import FP8_CAPABILITY
 from precision_bisect.backends.tensorrt.flavour import (
     NAMES,
     Flavour,
@@ -16,8 +17,12 @@ from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PluginError, RefusedError
 from precision_bisect.model.load import Model
 from precision_bisect.options import BackendName, LowName, Options
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Sample
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.typed.rewrite import TypedWriter
 
+NO_SCALES = Scales()
 DEFAULT_CAPABILITY = "8.6"
 """What an engine is built for where no GPU can run it and nothing else is asked."""
 
@@ -53,7 +58,7 @@ class Builder:
 
     name: BackendName
     remark: str
-    make: Callable[[Model, LowName, SampleShapes, Path], Backend]
+    make: Callable[[TypedWriter, SampleShapes, Path], Backend]
 
 
 def availabilities() -> list[Availability]:
@@ -69,19 +74,26 @@ def availabilities() -> list[Availability]:
 
 
 def choose_backend(
-    options: Options, samples: Sequence[Sample], work: Path, *, untyped: str = ""
+    options: Options,
+    samples: Sequence[Sample],
+    work: Path,
+    *,
+    untyped: str = "",
+    scales: Scales = NO_SCALES,
 ) -> Chosen:
     """Return the backend that the options ask for; `work` is an empty folder for its files.
 
-    `untyped` says why no engine can be built of the model, "" where one can: `auto` takes the
-    emulator then.
+    `scales` are those of what some plan quantizes. `untyped` says why no engine can be built of
+    the model, "" where one can: `auto` takes the emulator then.
     Raises RefusedError when it was asked for by name and cannot run here, with the reason.
     """
     if options.backend == "emulated":
-        return Chosen(name="emulated", make=_maker("emulated", options, samples, work), why="")
+        return Chosen(
+            name="emulated", make=_maker("emulated", options, samples, work, scales), why=""
+        )
     if options.backend == "auto" and untyped:
         return Chosen(
-            name="emulated", make=_maker("emulated", options, samples, work), why=untyped
+            name="emulated", make=_maker("emulated", options, samples, work, scales), why=untyped
         )
     found = availabilities()
     taken = next(
@@ -96,11 +108,13 @@ def choose_backend(
         )
     passed_over = found[: found.index(taken)] if options.backend == "auto" else ()
     why = "; ".join(f"{entry.name}: {entry.why}" for entry in passed_over)
-    return Chosen(name=taken.name, make=_maker(taken.name, options, samples, work), why=why)
+    return Chosen(
+        name=taken.name, make=_maker(taken.name, options, samples, work, scales), why=why
+    )
 
 
-def choose_builder(name: str, settings: EngineSettings) -> Builder:
-    """Return what builds engines here; `auto` takes the first TensorRT that can build.
+def choose_builder(name: str, settings: EngineSettings, low: LowName = "fp16") -> Builder:
+    """Return what builds engines with `low` here; `auto` takes the first TensorRT that can build.
 
     Raises PluginError where it is not installed, RefusedError where ONNX Runtime has no GPU.
     """
@@ -114,7 +128,7 @@ def choose_builder(name: str, settings: EngineSettings) -> Builder:
             f"{what} installed, so no engine can be built",
             "pip install 'precision-bisect[rtx]', which builds without a GPU, too",
         )
-    return _tensorrt_builder(wanted[0], settings)
+    return _tensorrt_builder(wanted[0], settings, low)
 
 
 def sample_shapes(samples: Sequence[Sample]) -> SampleShapes:
@@ -160,16 +174,17 @@ def _cuda_builder(settings: EngineSettings) -> Builder:
     return Builder(
         name="onnxruntime",
         remark="",
-        make=lambda model, low, shapes, work: CudaBackend(model, low, settings, work),
+        make=lambda writer, shapes, work: CudaBackend(writer, settings, work),
     )
 
 
-def _tensorrt_builder(flavour: Flavour, settings: EngineSettings) -> Builder:
+def _tensorrt_builder(flavour: Flavour, settings: EngineSettings, low: LowName) -> Builder:
     from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 
     remark = f"{flavour.version}, "
     if settings.compute_capability is None and flavour.targets and not flavour.can_run:
-        settings = replace(settings, compute_capability=DEFAULT_CAPABILITY)
+        default = FP8_CAPABILITY if low == "fp8" else DEFAULT_CAPABILITY
+        settings = replace(settings, compute_capability=default)
     target = settings.compute_capability
     remark += f"built for compute capability {target}" if target else f"built for {flavour.device}"
     if not flavour.can_run:
@@ -177,26 +192,32 @@ def _tensorrt_builder(flavour: Flavour, settings: EngineSettings) -> Builder:
     return Builder(
         name=flavour.name,
         remark=remark,
-        make=lambda model, low, shapes, work: TensorRTBackend(
-            model, low, settings, flavour, shapes, work
-        ),
+        make=lambda writer, shapes, work: TensorRTBackend(writer, settings, flavour, shapes, work),
+    )
+
+
+def emulator(model: Model, options: Options, scales: Scales) -> Backend:
+    """Return the emulator of a model for the options' pair of precisions."""
+    from precision_bisect.backends.emulation.backend import EmulatedBackend
+
+    return EmulatedBackend(
+        model, options.low, options.emulator_threads, high=options.high, scales=scales
     )
 
 
 def _maker(
-    name: BackendName, options: Options, samples: Sequence[Sample], work: Path
+    name: BackendName, options: Options, samples: Sequence[Sample], work: Path, scales: Scales
 ) -> MakeBackend:
     if name == "emulated":
-        from precision_bisect.backends.emulation.backend import EmulatedBackend
-
-        return lambda model: EmulatedBackend(model, options.low, options.threads)
+        return lambda model: emulator(model, options, scales)
+    pair = Pair(low=options.low, high=options.high)
     if name == "onnxruntime":
         from precision_bisect.backends.cuda.backend import CudaBackend
 
-        return lambda model: CudaBackend(model, options.low, options.engine, work)
+        return lambda model: CudaBackend(TypedWriter(model, pair, scales), options.engine, work)
     from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 
     flavour = load_flavour("tensorrt" if name == "tensorrt" else "tensorrt-rtx")
     return lambda model: TensorRTBackend(
-        model, options.low, options.engine, flavour, sample_shapes(samples), work
+        TypedWriter(model, pair, scales), options.engine, flavour, sample_shapes(samples), work
     )

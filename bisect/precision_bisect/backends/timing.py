@@ -8,11 +8,11 @@ import numpy as np
 from precision_bisect.evidence import Latency
 
 WARM_UP_RUNS = 3
-WARM_UP_S = 0.1
-LEAST_RUNS = 20
-TIME_S = 0.5
-"""Timed runs go on for so long, and for `LEAST_RUNS` at least."""
-LONGEST_S = 10.0
+WARM_UP_S = 0.02
+LEAST_RUNS = 10
+TIME_S = 0.1
+"""Timed runs go on for so long, and for `LEAST_RUNS` at least: the driver times in short turns."""
+LONGEST_S = 4.0
 """No measurement takes longer, however few runs that allows."""
 
 

@@ -1,32 +1,38 @@
-"""What every export writes down: a model, the layers of it that stay high, and the low type."""
+"""What every export writes down: a model, the precision of each layer of it, and the scales."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.layer_table import Exclusion, Layer, LayerName
+from precision_bisect.layer_table import Layer, LayerName
+from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.graph import all_graphs
 from precision_bisect.model.load import Model
-from precision_bisect.options import LowName
+from precision_bisect.options import HIGH_NAMES, PrecisionName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair, assigned
+from precision_bisect.quantization.scales import Scales
 
 _NAMELESS_INSIDE = frozenset(("Attention", "GRU", "GlobalLpPool", "LSTM", "Mod", "RNN"))
 """Operators that TensorRT's parser builds partly of layers with neither name nor metadata."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Export:
     """A plan to write down.
 
-    `kept` are names of candidates of `model`. What the model's table calls pinned stays FP32 too:
-    the plan was judged with those layers in FP32.
+    `kept` are names of candidates of `model`, which stay in the pair's high type. What the model's
+    table calls pinned stays high, too, or in the form that it is fixed to: the plan was judged
+    with those layers so. `scales` are needed where a layer is INT8 or FP8.
     """
 
     model: Model
     kept: Sequence[LayerName]
-    low: LowName
+    pair: Pair
     settings: EngineSettings
+    scales: Scales = field(default_factory=Scales)
 
     @property
     def plan(self) -> Plan:
@@ -35,15 +41,35 @@ class Export:
         names = self.model.table.names
         return Plan.of(i for i, name in enumerate(names) if name in wanted)
 
+    @cached_property
+    def precisions(self) -> Mapping[LayerName, PrecisionName]:
+        """The precision of every layer that has one, in network order."""
+        return assigned(self.model.table, self.pair, self.plan)
+
+    @property
+    def lowest(self) -> PrecisionName:
+        """The precision that all layers have which no other export names."""
+        return next((p for p in self.precisions.values() if p in QUANTIZED), self.pair.low)
+
     @property
     def high_layers(self) -> tuple[Layer, ...]:
-        """The layers that stay FP32, kept and pinned, in network order."""
-        wanted = frozenset(self.kept)
+        """The layers above the lowest precision, kept and pinned, in network order."""
         return tuple(
             layer
             for layer in self.model.table.layers
-            if layer.name in wanted or layer.exclusion is Exclusion.PINNED
+            if self.precisions.get(layer.name, self.lowest) != self.lowest
         )
+
+    @property
+    def below_fp32(self) -> tuple[PrecisionName, ...]:
+        """The precisions below FP32 that engines must be allowed to use, the lowest first."""
+        wanted = {self.pair.low, self.pair.high, *self.precisions.values()}
+        return tuple(name for name in (*QUANTIZED, *LOW_TYPES) if name in wanted)
+
+    @property
+    def quantized(self) -> bool:
+        """Whether some layer may be INT8 or FP8, so that names alone do not say the plan."""
+        return any(name in QUANTIZED for name in self.below_fp32)
 
     def other_names(self) -> Iterator[str]:
         """Yield every other name that a TensorRT layer of this model may have.
@@ -57,9 +83,17 @@ class Export:
             if graph is not self.model.proto.graph:
                 yield from (node.name for node in graph.node if node.name)
 
+    def summary(self) -> str:
+        """Return how many layers have which precision, in one phrase."""
+        rungs = [self.precisions[layer.name] for layer in self.high_layers]
+        high = [name for name in HIGH_NAMES if name in rungs] or [self.pair.high]
+        counts = [f"{rungs.count(name)} stay {name.upper()}" for name in high]
+        counts[0] = counts[0].replace(" ", f" of {len(self.precisions)} layers ", 1)
+        return f"{', '.join(counts)}, the rest runs {self.lowest.upper()}"
+
 
 def named_layers(export: Export) -> tuple[Layer, ...]:
-    """Return the layers that stay FP32, in network order.
+    """Return the layers above the lowest precision, in network order.
 
     Raises NotWritable where there is none, and where the model's file does not carry the name of
     one of them exactly once, so that other tools call the node something else.
@@ -75,11 +109,12 @@ def named_layers(export: Export) -> tuple[Layer, ...]:
     return export.high_layers
 
 
-def layers_in_tensorrt(export: Export) -> tuple[Layer, ...]:
-    """Return the layers that stay FP32, which TensorRT can be told of by their names.
+def layers_in_tensorrt(export: Export) -> Mapping[str, PrecisionName]:
+    """Return the layers above the lowest precision, which TensorRT can be told of by their names.
 
-    Raises NotWritable as `named_layers` does, and for operators of which TensorRT's parser builds
-    layers without a name (seen with TensorRT-RTX 1.7.1), and for names that it cuts short.
+    Each comes with its precision. Raises NotWritable as `named_layers` does, and for operators of
+    which TensorRT's parser builds layers without a name (seen with TensorRT-RTX 1.7.1), and for
+    names that it cuts short.
     """
     for layer in named_layers(export):
         if "\0" in layer.name:
@@ -88,4 +123,4 @@ def layers_in_tensorrt(export: Export) -> tuple[Layer, ...]:
             raise NotWritable(
                 f"TensorRT builds {layer.name!r} ({layer.op_type}) of layers without a name"
             )
-    return export.high_layers
+    return {str(layer.name): export.precisions[layer.name] for layer in export.high_layers}

@@ -10,35 +10,34 @@ Grammar: NVIDIA/TensorRT, samples/common/sampleOptions.cpp and sampleUtils.h (10
 has no effect without `--precisionConstraints=obey`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 LONGEST_ARGUMENT = 128 * 1024 - 1
 """Linux' limit on a single argument, in bytes."""
 _FLAG = "--layerPrecisions="
-_UNWRITABLE = ",'"
+UNWRITABLE = frozenset(",'")
+"""Characters that no exact name may have."""
 
 
 class NotWritable(Exception):
     """An export cannot say exactly this plan; the message says why, in one sentence."""
 
 
-def write_layer_precisions(
-    kept: Sequence[str], others: Iterable[str], precision: str = "fp32"
-) -> str:
-    """Return the string that gives `precision` to exactly the layers `kept`.
+def write_layer_precisions(wanted: Mapping[str, str], others: Iterable[str]) -> str:
+    """Return the string that gives exactly these layers the precision that `wanted` has for each.
 
     `others` are all further names that trtexec could match: layers and initializers. Raises
     NotWritable when there is no such string.
     """
-    if not kept:
+    if not wanted:
         raise NotWritable("no layer is kept")
-    universe = [*kept, *others]
-    spec = ",".join(f"{_written(name)}:{precision}" for name in kept)
+    universe = [*wanted, *others]
+    spec = ",".join(f"{_written(name)}:{precision}" for name, precision in wanted.items())
     if len(_FLAG.encode()) + len(spec.encode()) > LONGEST_ARGUMENT:
         raise NotWritable("the string is longer than Linux allows for one argument (128 KiB)")
     selected = select(parse(spec), universe)
-    wrong = [name for name in selected if name not in set(kept)]
-    missed = [name for name in kept if selected.get(name) != precision]
+    wrong = [name for name in selected if name not in wanted]
+    missed = [name for name, precision in wanted.items() if selected.get(name) != precision]
     if wrong:
         raise NotWritable(f"the string would also select {wrong[0]!r}")
     if missed:
@@ -50,7 +49,7 @@ def _written(name: str) -> str:
     """Return the name, or a pattern for it where trtexec could not read the name."""
     if not name or not name.isprintable():
         raise NotWritable(f"the name {name!r} is empty or has control characters")
-    places = [i for i, character in enumerate(name) if character in _UNWRITABLE]
+    places = [i for i, character in enumerate(name) if character in UNWRITABLE]
     if not places:
         return name
     stars = [i for i, character in enumerate(name) if character == "*"]

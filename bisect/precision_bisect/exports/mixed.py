@@ -7,7 +7,9 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.graph import HALF_TYPES
 from precision_bisect.model.types import infer_elem_types
+from precision_bisect.precisions import forms_of
 from precision_bisect.runfolder import MIXED_DATA, MIXED_MODEL, RunFolder
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.graph import TypedGraph
@@ -23,7 +25,7 @@ def write_mixed(folder: RunFolder, export: Export) -> None:
     folder.remove(MIXED_MODEL)
     folder.remove(MIXED_DATA)
     try:
-        writer = TypedWriter(export.model, LOW_TYPES[export.low])
+        writer = TypedWriter(export.model, export.pair, export.scales)
         typed = writer.write(export.plan, guard_islands=export.settings.guard_islands)
     except PrecisionBisectError as error:
         raise NotWritable(error.one_line()) from error
@@ -41,15 +43,22 @@ def write_mixed(folder: RunFolder, export: Export) -> None:
 def differing(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
     """Yield the layers that the typed graph computes in another type than the plan asks for.
 
-    A layer is low if an output of it has the low type. Layers whose types ONNX cannot infer are
-    passed over.
+    What counts is the type of a layer's outputs, and whether it reads what was quantized. Layers
+    whose types ONNX cannot infer are passed over.
     """
-    low = LOW_TYPES[export.low].onnx_type
     types = infer_elem_types(typed.proto, {})
-    high = frozenset(layer.name for layer in export.high_layers)
-    layers = high.union(export.model.table.names)
+    forms = forms_of(export.model.table, export.pair)
+    kept = frozenset(export.kept)
+    quantized: set[str] = set()
     for node in typed.proto.graph.node:
+        if node.op_type == "DequantizeLinear" and node.name not in forms:
+            quantized.update(node.output)
+        if node.name not in forms:
+            continue
         name = LayerName(node.name)
+        form = forms[name].high if name in kept else forms[name].low
         known = {types[output] for output in node.output if output in types}
-        if name in layers and known and (low in known) == (name in high):
+        halves = [LOW_TYPES[form.stored].onnx_type] if form.stored in LOW_TYPES else []
+        wrong = bool(known) and known.intersection(HALF_TYPES) != set(halves)
+        if wrong or quantized.isdisjoint(node.input) == (form.quantized is not None):
             yield name

@@ -1,22 +1,26 @@
-"""Keeps layers FP32 while TensorRT runs the rest low, by weak typing (TensorRT 8.6 to 10.x).
+"""Keeps layers high while TensorRT runs the rest low, by weak typing (TensorRT 8.6 to 10.x).
 
 Written by precision-bisect, which copies this file and fills in FLAGS and KEPT. Use it as
 
     polygraphy convert MODEL.onnx -o MODEL.engine FLAGS --trt-network-postprocess-script THIS_FILE
     polygraphy run MODEL.onnx --trt FLAGS --trt-network-postprocess-script THIS_FILE
 
-with the FLAGS below: without them TensorRT takes no notice of what is set here.
+with the FLAGS below: without them TensorRT takes no notice of what is set here. Where --int8 or
+--fp8 is among them, MODEL.onnx is model.mixed.onnx, which says what is quantized and how.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 FLAGS = ""
-KEPT: tuple[str, ...] = ()
+KEPT: dict[str, str] = {}
+"""The layers above the lowest precision, each with its type."""
 
 PREFIX = "[ONNX Layer: "
-FLOATS = ("FLOAT", "HALF", "BF16")
+ENUMERATORS = {"FP32": "FLOAT", "FP16": "HALF", "BF16": "BF16"}
+FLOATS = tuple(ENUMERATORS.values())
 LEFT_ALONE = (
     "ASSERTION",
     "CAST",
@@ -55,11 +59,14 @@ def postprocess(network: Any) -> None:
     for name in KEPT:
         if not found[name]:
             raise SystemExit(f"the network has no layer that computes floats for {name!r}")
-    layers = [layer for name in KEPT for layer in found[name]]
-    for layer in layers:
-        mark(layer)
+    for name, wanted in KEPT.items():
+        for layer in found[name]:
+            mark(layer, wanted)
+    counts = Counter(KEPT.values())
+    stay = ", ".join(f"{counts[kind]} layers of the model stay {kind}" for kind in counts)
+    marked = sum(map(len, found.values()))
     print(  # noqa: T201 - the script is a program of its own
-        f"{len(KEPT)} layers of the model stay FP32 ({len(layers)} in TensorRT), given {FLAGS}"
+        f"{stay} ({marked} in TensorRT), given {FLAGS}"
     )
 
 
@@ -92,13 +99,14 @@ def float_outputs(layer: Any) -> list[int]:
     return [i for i, t in enumerate(outputs) if t.dtype.name in FLOATS and not t.is_shape_tensor]
 
 
-def mark(layer: Any) -> None:
-    """Have the layer compute and give out FP32."""
+def mark(layer: Any, wanted: str) -> None:
+    """Have the layer compute and give out the wanted type."""
     floats = float_outputs(layer)
-    float32 = type(layer.get_output(floats[0]).dtype).FLOAT
-    layer.precision = float32
+    types = type(layer.get_output(floats[0]).dtype)
+    precision = getattr(types, ENUMERATORS[wanted])
+    layer.precision = precision
     for i in floats:
-        layer.set_output_type(i, float32)
+        layer.set_output_type(i, precision)
     if not layer.precision_is_set:
         raise SystemExit(
             "this network is strongly typed: leave --strongly-typed out, "

@@ -22,12 +22,12 @@ from precision_bisect.runfolder import MIXED_MODEL
 
 _HEAD = """\
 #!/bin/sh
-# {model}: {high} of {all} layers stay FP32, the rest runs {low}.
+# {model}: {summary}.
 #
 #   sh trtexec.sh strong10   TensorRT 10: {mixed}, strongly typed
 #   sh trtexec.sh strong11   TensorRT 11: {mixed}
 #   sh trtexec.sh rtx        TensorRT-RTX: {mixed}, by its tool tensorrt_rtx
-#   sh trtexec.sh weak       TensorRT 8.6 to 10.x: the model itself, precisions by layer name
+#   sh trtexec.sh weak       TensorRT 8.6 to 10.x: {weak}, precisions by layer name
 #
 # Further flags are handed on: sh trtexec.sh strong10 --saveEngine=model.engine
 # TRTEXEC=/path/to/trtexec says where the tool is, ONNX_MODEL=/path/to/model.onnx where weak finds
@@ -66,33 +66,42 @@ def write_trtexec(export: Export, folder: Path, no_mixed: str | None) -> str:
     input names that trtexec cannot read.
     """
     common = list(_common(export))
-    where = '"$here"/' + shlex.quote(MIXED_MODEL)
     branches = []
     for mode, tool, own in (
         ("strong10", "trtexec", ["--stronglyTyped"]),
         ("strong11", "trtexec", []),
         ("rtx", "tensorrt_rtx", []),
     ):
-        branches.append(
-            _branch(mode, _command(tool, where, [*own, *common]))
-            if no_mixed is None
-            else _branch(mode, _fail(f"there is no {MIXED_MODEL}: {no_mixed}"))
-        )
+        branches.append(_branch(mode, _of_mixed(tool, [*own, *common], no_mixed)))
     try:
-        weak = _command("trtexec", '"$model"', [*_by_name(export), *common])
-        branches.append(_branch("weak", f"{_MODEL_EXISTS}\n    {weak}"))
+        flags = [*_by_name(export), *common]
+        if export.quantized:
+            weak = _of_mixed("trtexec", flags, no_mixed)
+        else:
+            weak = f"{_MODEL_EXISTS}\n    {_command('trtexec', _MODEL, flags)}"
+        branches.append(_branch("weak", weak))
     except NotWritable as reason:
         branches.append(_branch("weak", _fail(f"no command by layer names: {reason}")))
     return _head(export, folder) + "".join(branches) + _FOOT
 
 
+_MODEL = '"$model"'
 _MODEL_EXISTS = '[ -f "$model" ] || fail 1 "no file $model; say ONNX_MODEL=/path/to/model.onnx"'
+
+
+def _of_mixed(tool: str, flags: Sequence[str], no_mixed: str | None) -> str:
+    """Return the command that builds the typed model, or a message where there is none."""
+    if no_mixed is not None:
+        return _fail(f"there is no {MIXED_MODEL}: {no_mixed}")
+    return _command(tool, '"$here"/' + shlex.quote(MIXED_MODEL), flags)
 
 
 def _head(export: Export, folder: Path) -> str:
     remarks = []
-    if export.low == "bf16":
+    if "bf16" in export.below_fp32:
         remarks.append("# BF16 by layer name needs TensorRT 10.")
+    if "fp8" in export.below_fp32:
+        remarks.append("# FP8 needs a GPU of compute capability 8.9 or higher.")
     dynamic = any(
         spec.shape is None or any(not isinstance(d, int) for d in spec.shape)
         for spec in export.model.inputs
@@ -104,9 +113,8 @@ def _head(export: Export, folder: Path) -> str:
         )
     return _HEAD.format(
         model=printable(export.model.path.name),
-        high=len(export.high_layers),
-        all=len({*export.model.table.candidates, *export.high_layers}),
-        low=export.low.upper(),
+        summary=export.summary(),
+        weak=MIXED_MODEL if export.quantized else "the model itself",
         mixed=MIXED_MODEL,
         remarks="".join(f"#\n{remark}\n" for remark in remarks),
         path=_located(export.model.path, folder),
@@ -127,7 +135,7 @@ def _located(model: Path, folder: Path) -> str:
 
 def _by_name(export: Export) -> Iterator[str]:
     """Yield the flags of weak typing. Raises NotWritable."""
-    yield f"--{export.low}"
+    yield from (f"--{name}" for name in export.below_fp32)
     if not export.high_layers:
         return
     precisions, types = layer_precisions(export), layer_output_types(export)

@@ -10,6 +10,7 @@ from precision_bisect.exports.mixed import write_mixed
 from precision_bisect.exports.polygraphy_script import write_polygraphy_script
 from precision_bisect.exports.trtexec import write_trtexec
 from precision_bisect.exports.trtexec_names import layer_precisions
+from precision_bisect.quantization.scales_file import write_scales
 from precision_bisect.runfolder import (
     AUTOCAST,
     EXPORTS,
@@ -24,6 +25,7 @@ from precision_bisect.runfolder import (
 def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
     """Write every export of the plan; return for each file why it could not be, or None.
 
+    Scales go with them, so that all of this can be written again.
     What a former run left of a file that cannot be written is removed. Raises RunFolderError.
     """
     reasons: dict[str, str | None] = {}
@@ -32,6 +34,8 @@ def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]
         reasons[MIXED_MODEL] = None
     except NotWritable as reason:
         reasons[MIXED_MODEL] = str(reason)
+    if export.quantized:
+        write_scales(folder, export.scales)
     texts = {
         TRTEXEC: partial(write_trtexec, export, folder.path, reasons[MIXED_MODEL]),
         LAYER_PRECISIONS: partial(layer_precisions, export),
@@ -55,9 +59,16 @@ def remove_exports(folder: RunFolder) -> None:
 
 
 def _polygraphy(export: Export) -> str:
-    names = [layer.name for layer in layers_in_tensorrt(export)]
-    return write_polygraphy_script(names, export.low, tf32=export.settings.tf32)
+    return write_polygraphy_script(
+        layers_in_tensorrt(export), export.below_fp32, tf32=export.settings.tf32
+    )
 
 
 def _autocast(export: Export) -> str:
-    return write_autocast(layer.name for layer in named_layers(export))
+    layers = named_layers(export)
+    if export.quantized or len({"fp32", *export.below_fp32}) > 2:
+        types = ", ".join(("fp32", *reversed(export.below_fp32)))
+        raise NotWritable(f"AutoCast knows one 16-bit type beside fp32, and the plan has {types}")
+    if export.pair.high != "fp32":
+        raise NotWritable(f"AutoCast keeps layers in fp32, and the plan in {export.pair.high}")
+    return write_autocast(layer.name for layer in layers)

@@ -9,8 +9,8 @@ import math
 import re
 from dataclasses import dataclass
 
-LOW = frozenset(("fp16", "bf16", "fp8", "fp4"))
-"""The floating-point types below FP32 that engines name."""
+LOW = frozenset(("fp16", "bf16", "fp8", "fp4", "int8"))
+"""The types below FP32 in which engines compute what the graph has as floats."""
 
 _TYPES = {
     "float": "fp32",

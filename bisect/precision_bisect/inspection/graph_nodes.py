@@ -6,25 +6,25 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 
 import onnx
 
-from precision_bisect.lowtypes import LowType
-from precision_bisect.model.graph import captured
+from precision_bisect.model.graph import HALF_TYPES, captured
 from precision_bisect.model.types import infer_elem_types
 
 _COUNTS = frozenset(
     (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
 )
+_FLOATS = frozenset((onnx.TensorProto.FLOAT, *HALF_TYPES))
 
 
 class GraphNodes:
     """The nodes of a graph, numbered in its order.
 
     `index` gives the number of a node by name. As sets of numbers, `low` are the nodes that read
-    or write the low type, `casts` those that convert a computed value between it and FP32 (these
-    are not in `low`), `counting` those that write integers. `weights` has for each node the
-    element counts of the initializers that it reads, by name, scalars left out.
+    or write a 16-bit float type, `casts` those that convert a computed value from one float type
+    to another (these are not in `low`), `counting` those that write integers. `weights` has for
+    each node the element counts of the initializers that it reads, by name, scalars left out.
     """
 
-    def __init__(self, proto: onnx.ModelProto, low: LowType) -> None:
+    def __init__(self, proto: onnx.ModelProto) -> None:
         self.nodes = list(proto.graph.node)
         self.index = {node.name: number for number, node in enumerate(self.nodes)}
         self.low: set[int] = set()
@@ -35,7 +35,7 @@ class GraphNodes:
             {name: sizes[name] for name in node.input if sizes.get(name, 0) > 1}
             for node in self.nodes
         ]
-        self._sort(infer_elem_types(proto, {}), set(sizes), low.onnx_type)
+        self._sort(infer_elem_types(proto, {}), set(sizes))
         self._sources = self._find_sources()
         self._before = self._reach()
         self._borders = self._find_borders()
@@ -61,7 +61,7 @@ class GraphNodes:
         mask = _mask_of(numbers)
         return _mask_of(i for i, before in enumerate(self._before) if before & mask) & ~mask
 
-    def _sort(self, types: Mapping[str, int], constants: set[str], low: int) -> None:
+    def _sort(self, types: Mapping[str, int], constants: set[str]) -> None:
         """Fill the sets of numbers. What reads constants only is computed while building."""
         for number, node in enumerate(self.nodes):
             read = {types.get(name, 0) for name in node.input if name}
@@ -72,9 +72,9 @@ class GraphNodes:
             if written & _COUNTS:
                 self.counting.add(number)
             if node.op_type != "Cast":
-                if low in read | written:
+                if not (read | written).isdisjoint(HALF_TYPES):
                     self.low.add(number)
-            elif not constant and {low, onnx.TensorProto.FLOAT} == read | written:
+            elif not constant and read != written and read | written <= _FLOATS:
                 self.casts.add(number)
 
     def _find_sources(self) -> list[set[int]]:

@@ -1,4 +1,4 @@
-"""Whether a built engine computes the kept layers in FP32: a verdict and its evidence for each.
+"""Whether a built engine computes the kept layers high: a verdict and its evidence for each.
 
 TensorRT-RTX turns an FP32 product that stands alone between low layers into a low kernel and says
 nothing. What it built shows in the text that it gives of its engine: see `rules` for what counts
@@ -6,16 +6,18 @@ as evidence.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from precision_bisect.evidence import Honour, LayerHonour
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.inspection.kernels import Kernel, find_kernels
-from precision_bisect.inspection.rules import Finding, examine
-from precision_bisect.lowtypes import LowType
+from precision_bisect.inspection.rules import Asked, Finding, examine
+from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.model.load import Model
+from precision_bisect.options import HighName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.typed.graph import TypedGraph
 
 
@@ -24,31 +26,43 @@ def judge_layers(
     plan: Plan,
     typed: TypedGraph | None,
     engine_layers: Sequence[EngineLayer],
-    low: LowType,
+    pair: Pair,
 ) -> list[LayerHonour]:
     """Return a verdict for each layer that `plan` keeps, in network order.
 
-    `typed` is the strongly typed graph that the engine was built from, None where the layers of
-    `model` were marked instead (weak typing). Honoured and demoted are said only on evidence that
-    the engine computes in FP32, or in a lower type; everything else is not observable.
+    With them come those that are fixed above the pair's high type. `typed` is the strongly typed
+    graph that the engine was built from, None where the layers of `model` were marked instead
+    (weak typing). Honoured and demoted are said only on evidence that the engine computes in the
+    type that is asked for or in FP32, or in a lower type; everything else is not observable.
     """
-    graph = GraphNodes(model.proto if typed is None else typed.proto, low)
+    graph = GraphNodes(model.proto if typed is None else typed.proto)
     holders: dict[int, list[Kernel]] = defaultdict(list)
     for kernel in find_kernels(graph, engine_layers):
         for number in kernel.span:
             holders[number].append(kernel)
     detailed = any(layer.nodes for layer in engine_layers)
     verdicts = []
-    for index in plan.indices:
-        name = model.table.names[index]
+    for name, wanted in _judged(model.table, plan, pair):
         number = graph.index.get(name, -1)
+        asked = Asked(number=number, wanted=wanted, typed=typed is not None)
         kernels = [kernel for kernel in holders[number] if not kernel.moves_only]
-        findings = [examine(graph, kernel, number, typed is not None) for kernel in kernels]
+        findings = [examine(graph, kernel, asked) for kernel in kernels]
         verdict = _weigh(findings, detailed, bool(holders[number]))
         verdicts.append(
             LayerHonour(layer=name, honour=verdict.honour, evidence=f"{verdict.reason}.")
         )
     return verdicts
+
+
+def _judged(table: LayerTable, plan: Plan, pair: Pair) -> Iterator[tuple[LayerName, HighName]]:
+    """Yield the layers to judge, each with the type that it should compute in."""
+    kept = {table.names[index] for index in plan.indices}
+    for layer in table.layers:
+        fixed = layer.fixed
+        if layer.name in kept:
+            yield layer.name, pair.high
+        elif fixed and fixed.quantized is None and fixed.stored == "fp32" != pair.high:
+            yield layer.name, "fp32"
 
 
 def _weigh(findings: Sequence[Finding], detailed: bool, listed: bool) -> Finding:

@@ -71,12 +71,12 @@ class Kernel:
 
     @property
     def weights(self) -> list[EngineTensor]:
-        """Its floating-point constants other than scalars; those scale results in any kernel."""
+        """Its constants that can be weights; scalars scale results in any kernel."""
         return [c for c in self.layer.constants if c.elements != 1 and c.dtype in _FLOATS]
 
 
 def float_types(tensors: Sequence[EngineTensor]) -> frozenset[str]:
-    """Return the floating-point types among the tensors, with "" for a type that is unknown."""
+    """Return the types among the tensors that floats can have, with "" for one that is unknown."""
     return frozenset(t.dtype for t in tensors if t.dtype in _FLOATS or not t.dtype)
 
 

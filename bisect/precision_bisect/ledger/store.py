@@ -20,6 +20,7 @@ from precision_bisect.ledger.evidence_text import from_text, to_text
 from precision_bisect.ledger.fingerprint import differences
 from precision_bisect.plan import Plan
 from precision_bisect.trial import (
+    Identity,
     Kind,
     Outcome,
     Phase,
@@ -131,6 +132,14 @@ class SqliteLedger:
             ).fetchall()
             return [_trial(row) for row in rows]
 
+    def orphans(self) -> frozenset[Identity]:
+        """Return the trials that have begun and not ended."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "SELECT plan, samples, kind FROM trials WHERE status IS NULL"
+            ).fetchall()
+            return frozenset((plan, samples, kind) for plan, samples, kind in rows)
+
     def withdraw(self, proposal: Proposal) -> None:
         """Take back one start of a trial that has not ended, as if it had not been made."""
         with self._transaction() as connection:
@@ -146,13 +155,14 @@ class SqliteLedger:
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE trials SET status = ?, message = ? "
-                "WHERE status IS NULL AND attempts >= ? AND phase IN (?, ?)",
+                "WHERE status IS NULL AND attempts >= ? AND phase IN (?, ?, ?)",
                 (
                     TrialStatus.CRASHED,
                     f"ended the process {ATTEMPTS} times",
                     ATTEMPTS,
                     Phase.SEARCH,
                     Phase.CERTIFICATE,
+                    Phase.SPEED,
                 ),
             )
 

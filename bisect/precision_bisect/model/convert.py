@@ -20,8 +20,8 @@ def hint_to_export(lowest: int) -> str:
     return f"export it at opset {lowest} or newer, or search for fp16"
 
 
-def at_least_opset(model: Model, lowest: int) -> Model:
-    """Return the model itself, or converted to opset `lowest` with the same layers.
+def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Model:
+    """Return the model itself, or converted to opset `lowest`, which `needing` needs.
 
     Raises ModelError when onnx cannot convert it, or the conversion would lose a layer or change
     what the nodes inside a subgraph mean (onnx leaves those as they are).
@@ -30,7 +30,7 @@ def at_least_opset(model: Model, lowest: int) -> Model:
     if not 0 < have < lowest:
         return model
     hint = hint_to_export(lowest)
-    what = f"the model has opset {have}, and bfloat16 needs {lowest}"
+    what = f"the model has opset {have}, and {needing} needs {lowest}"
     if any(True for node in model.proto.graph.node for _ in subgraphs(node)):
         raise ModelError(f"{what}; onnx cannot convert models with subgraphs", hint)
     if any(node.op_type in _NOT_CONVERTED for node in model.proto.graph.node):

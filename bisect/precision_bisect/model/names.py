@@ -1,5 +1,6 @@
 """Names for what is added to a graph, which cannot meet a name that the model has."""
 
+import threading
 from collections.abc import Iterator
 
 import onnx
@@ -8,21 +9,26 @@ from precision_bisect.model.graph import all_graphs
 
 
 class Names:
-    """Gives out names: the same for the same wish, and never one that the model uses."""
+    """Gives out names: the same for the same wish, and never one that the model uses.
+
+    Several threads may ask.
+    """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._taken = set(_all_names(graph))
         self._given: dict[str, str] = {}
+        self._giving = threading.Lock()
 
     def __call__(self, wish: str) -> str:
         """Return `wish`, with underscores appended while the model has that name."""
-        if wish not in self._given:
-            name = wish
-            while name in self._taken:
-                name += "_"
-            self._taken.add(name)
-            self._given[wish] = name
-        return self._given[wish]
+        with self._giving:
+            if wish not in self._given:
+                name = wish
+                while name in self._taken:
+                    name += "_"
+                self._taken.add(name)
+                self._given[wish] = name
+            return self._given[wish]
 
 
 def _all_names(graph: onnx.GraphProto) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """Weights piece by piece, so that looking at or converting one never takes its size in memory."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from precision_bisect.quantization.scales import WeightScale
 
 _CHUNK = 2**22
 """Elements in a piece: 16 MiB of FP32."""
@@ -33,3 +35,15 @@ def converted(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return `array` as `dtype`, rounded to nearest even; beyond its range to infinity."""
     with np.errstate(all="ignore"):
         return array.astype(dtype, copy=False)
+
+
+def scales_of(scale: WeightScale, shape: Sequence[int], start: int, size: int) -> WeightScale:
+    """Return the scales of the `size` elements from `start` on of a flattened weight of `shape`.
+
+    They are one per element, along axis 0.
+    """
+    if scale.axis is None:
+        return scale
+    inner = math.prod(shape[scale.axis + 1 :])
+    channels = np.arange(start, start + size) // inner % shape[scale.axis]
+    return WeightScale(axis=0, values=scale.values[channels])

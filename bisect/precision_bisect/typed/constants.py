@@ -1,4 +1,4 @@
-"""The FP32 constants of a model: where their values are, and what the low type does to them."""
+"""The FP32 constants of a model: where their values are, and what a low type does to them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -39,13 +39,12 @@ class Constants:
     have an `array`; what other nodes compute from them has none.
     """
 
-    def __init__(self, model: Model, low: LowType) -> None:
-        self._low = low
+    def __init__(self, model: Model) -> None:
         self._weights = model.weights
         graph = model.proto.graph
         self._tensors = {t.name: t for t in graph.initializer if t.data_type == _FLOAT}
         self._same_as: dict[str, str] = {}
-        self._exact: dict[str, bool] = {}
+        self._exact: dict[tuple[str, str], bool] = {}
         constant = {
             layer.name for layer in model.table.layers if layer.exclusion is Exclusion.CONSTANT
         }
@@ -78,18 +77,18 @@ class Constants:
         tensor = self._tensors.get(name)
         return None if tensor is None else onnx.numpy_helper.to_array(tensor)
 
-    def is_exact(self, name: str) -> bool:
+    def is_exact(self, name: str, low: LowType) -> bool:
         """Tell whether the low type holds every value of a constant as it is."""
         name = self.source(name)
-        if name not in self._exact:
+        asked = (name, low.name)
+        if asked not in self._exact:
             array = self.array(name)
-            self._exact[name] = array is not None and all(
-                np.array_equal(self._low.round(part), part, equal_nan=True)
-                for part in chunks(array)
+            self._exact[asked] = array is not None and all(
+                np.array_equal(low.round(part), part, equal_nan=True) for part in chunks(array)
             )
-        return self._exact[name]
+        return self._exact[asked]
 
-    def out_of_range(self, names: Iterable[str]) -> Iterator[OutOfRange]:
+    def out_of_range(self, names: Iterable[str], low: LowType) -> Iterator[OutOfRange]:
         """Yield the constants among `names` with values that overflow or become zero."""
         seen = set()
         for name in names:
@@ -98,7 +97,7 @@ class Constants:
             if source in seen or array is None:
                 continue
             seen.add(source)
-            found = _range(source, array, self._low)
+            found = _range(source, array, low)
             if found.overflowing or found.zeroed:
                 yield found
 

@@ -1,7 +1,9 @@
 """Typed graphs as files: one weights file for all plans of a model, or one plan by itself."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import IO
 
@@ -27,12 +29,15 @@ class TypedFolder:
 
     A weight is appended once, when the first graph needs it, so that a further trial writes its
     small graph only. The weights file is begun anew: graphs that an earlier object saved there
-    lose their weights. Raises RunFolderError where the folder cannot be written.
+    lose their weights. Several threads may save at a time. Raises RunFolderError where the folder
+    cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._places: dict[str, tuple[int, int]] = {}
+        self._saving = threading.Lock()
+        self._numbers = count()
         with _explained(path):
             path.mkdir(parents=True, exist_ok=True)
             (path / _WEIGHTS).write_bytes(b"")
@@ -43,13 +48,25 @@ class TypedFolder:
         Raises RunFolderError where it cannot be written.
         """
         file = self.path / name
-        with _explained(self.path):
+        with _explained(self.path), self._saving:
             with (self.path / _WEIGHTS).open("ab") as stream:
                 for weight_name, weight in typed.weights.items():
                     if weight_name not in self._places:
                         self._places[weight_name] = _append(stream, weight)
             file.write_bytes(_pointing_to(typed.proto, _WEIGHTS, self._places).SerializeToString())
         return file
+
+    @contextmanager
+    def saved(self, typed: TypedGraph) -> Iterator[Path]:
+        """Yield the path of the graph, which has a name of its own and is gone afterwards.
+
+        Raises RunFolderError where it cannot be written.
+        """
+        file = self.save(typed, f"model-{next(self._numbers)}.onnx")
+        try:
+            yield file
+        finally:
+            file.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -9,14 +9,28 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.layer_table import LayerName
+from precision_bisect.lowtypes import QuantizedType
+from precision_bisect.quantization.scales import WeightScale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """How a weight is stored in 8 bits: the type, and the scales it is divided by."""
+
+    kind: QuantizedType
+    scale: WeightScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedWeight:
-    """The values of a stub: `source` as the model holds it, to be stored as `dtype`."""
+    """The values of a stub: `source` as the model holds it, to be stored as `dtype`.
+
+    `quantization` is None for a float type.
+    """
 
     source: NDArray[Any]
     dtype: np.dtype[Any]
+    quantization: Quantization | None = None
 
     @property
     def nbytes(self) -> int:

@@ -50,7 +50,7 @@ def islands(model: Model, placement: Placement, constants: Set[str]) -> dict[Lay
     rounded = set(placement.tensors)
     found = {}
     for node in model.proto.graph.node:
-        if node.name in placement.nodes:
+        if node.name in placement.nodes or node.name in placement.quantized:
             continue
         data = [
             i

@@ -1,48 +1,67 @@
 """From a model and a plan to a strongly typed graph: the types say what the plan says.
 
-A low layer reads and writes the low type, a kept one FP32. Casts stand only where a value crosses
-from one to the other, one per tensor and direction, shared by all who read it; weights cross in
-the file instead, as a low copy. What the graph computes is what the emulator predicts, up to the
-order and the precision of sums inside an operator.
+Each layer reads and writes the type that it computes in. Casts stand only where a value crosses
+from one float type to another, one per tensor and direction, shared by all who read it; weights
+cross in the file instead, as a copy in that type. What an INT8 or FP8 layer reads goes through
+QuantizeLinear and DequantizeLinear, its weights are stored quantized. What the graph computes is
+what the emulator predicts, up to the order and the precision of sums inside an operator.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
+import onnx
+
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import BF16, LowType
+from precision_bisect.layer_table import Form, LayerName
+from precision_bisect.lowtypes import BF16, LOW_TYPES, QUANTIZED
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model
 from precision_bisect.model.names import Names
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.constants import OutOfRange
 from precision_bisect.typed.graph import TypedGraph, TypedWeight
-from precision_bisect.typed.layout import Layout
+from precision_bisect.typed.layout import Assignment, Layout, every_form
 from precision_bisect.typed.writing import Writing
 
 __all__ = ["OutOfRange", "TypedGraph", "TypedWeight", "TypedWriter"]
 
 _BF16_OPSET = 22
 """The first opset at which convolutions, pooling and the like take bfloat16."""
+_PER_CHANNEL_OPSET = 13
+"""The first opset whose DequantizeLinear takes a scale per channel."""
+_HALF_SCALES_OPSET = 19
+"""The first opset whose DequantizeLinear gives 16-bit floats."""
 
 
 class TypedWriter:
     """Writes plans of one model into typed graphs.
 
-    `not_low` are the candidates that have no low form, each with the reason in one sentence; they
-    stay FP32 whatever a plan says. Raises RefusedError for a model that computes in 16-bit floats
-    already, ModelError when the low type needs a newer opset and onnx cannot convert the model.
+    Candidates that a plan drops compute in the pair's low form, those that it keeps and pinned
+    layers in the high one, unless they are fixed. `scales` are those of everything that a layer in
+    INT8 or FP8 reads. `model` and `pair` are as they were given; `not_low` are the candidates that
+    have no low form, each with the reason in one sentence: they stay high whatever a plan says.
+    Raises RefusedError for a model that computes in 16-bit floats already, ModelError when a type
+    needs a newer opset and onnx cannot convert the model.
     """
 
-    def __init__(self, model: Model, low: LowType) -> None:
-        self._low = low
-        self._model = at_least_opset(model, low.lowest_opset)
-        self._layout = Layout(self._model, low)
+    def __init__(self, model: Model, pair: Pair, scales: Scales | None = None) -> None:
+        self.model = model
+        self.pair = pair
+        self._scales = scales or Scales()
+        forms = every_form(model.table, pair)
+        lowest, needing = _lowest_opset(forms)
+        self._converted = at_least_opset(model, lowest, needing)
+        self._layout = Layout(self._converted, pair, self._scales)
         self._refuse_computed_low()
-        if self._layout.not_low and low is BF16:
+        if BF16.name in self._layout.forms and self._layout.without_form:
             self._take_newer_opset()
-        self._names = Names(self._model.proto.graph)
+        if any(form.quantized for form in forms):
+            self._converted = _in_matching_format(self._converted)
+        self._names = Names(self._converted.proto.graph)
         self.not_low: Mapping[LayerName, str] = self._layout.not_low
 
     def _refuse_computed_low(self) -> None:
@@ -50,7 +69,7 @@ class TypedWriter:
 
         What a node converts to 16 bits is computed, be it from a weight.
         """
-        constants, low_tensors = self._layout.constants, self._model.low_tensors
+        constants, low_tensors = self._layout.constants, self._converted.low_tensors
         for name, kind in low_tensors.items():
             weight = constants.source(name)
             if constants.array(weight) is None or low_tensors.get(weight) != kind:
@@ -60,26 +79,32 @@ class TypedWriter:
                 )
 
     def _take_newer_opset(self) -> None:
-        """Convert the model where that gives more of its layers a low form."""
+        """Convert the model where that gives more of its layers a form in BF16."""
         try:
-            model = at_least_opset(self._model, _BF16_OPSET)
+            model = at_least_opset(self._converted, _BF16_OPSET)
         except ModelError:
             return
-        layout = Layout(model, self._low)
-        if len(layout.not_low) < len(self._layout.not_low):
-            self._model, self._layout = model, layout
+        layout = Layout(model, self.pair, self._scales)
+        if layout.without_form < self._layout.without_form:
+            self._converted, self._layout = model, layout
 
     @cached_property
     def out_of_range(self) -> Sequence[OutOfRange]:
-        """The weights of candidates and followers that leave the low type's range, in order."""
-        layout = self._layout
+        """The weights of layers and followers that leave the range of the low type, in order.
+
+        Scales take care of that in 8 bits, where none is listed.
+        """
+        low = LOW_TYPES.get(self.pair.low)
+        if low is None:
+            return ()
+        forms = self._layout.forms[low.name]
         read = (
             node.input[i]
-            for node in self._model.proto.graph.node
-            if node.name in layout.forms
-            for i in sorted(layout.forms[node.name].inputs)
+            for node in self._converted.proto.graph.node
+            if node.name in forms
+            for i in sorted(forms[node.name].inputs)
         )
-        return tuple(layout.constants.out_of_range(read))
+        return tuple(self._layout.constants.out_of_range(read, low))
 
     def write(self, plan: Plan, guard_islands: bool = True) -> TypedGraph:
         """Return the typed graph of a plan.
@@ -87,7 +112,44 @@ class TypedWriter:
         With `guard_islands` zero is added to an FP32 input of each kept layer that builders would
         otherwise turn back into a low one, or fail to build: see `islands`.
         """
-        kept = {self._model.table.names[i] for i in plan.kept}
-        placement = self._layout.place(self._layout.layers - kept)
-        writing = Writing(self._model, self._low, self._layout, self._names, placement)
+        table = self._converted.table
+        kept = {table.names[index] for index in plan.kept}
+        forms = forms_of(table, self.pair).items()
+        return self.write_as(
+            {name: form.high if name in kept else form.low for name, form in forms}, guard_islands
+        )
+
+    def write_as(self, assignment: Assignment, guard_islands: bool = True) -> TypedGraph:
+        """Return the typed graph in which each layer has the form that the assignment gives it.
+
+        The forms must be among those of the writer's pair and of the model's fixed layers.
+        """
+        placement = self._layout.place(assignment)
+        writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
         return writing.write(guard_islands)
+
+
+def _in_matching_format(model: Model) -> Model:
+    """Return the model with the version of ONNX's file format that came with its opset.
+
+    Conversion to a newer opset leaves the old one, which has no 8-bit floats.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    needed = onnx.helper.find_min_ir_version_for(list(proto.opset_import), True)
+    proto.ir_version = max(proto.ir_version, needed)
+    return replace(model, proto=proto)
+
+
+def _lowest_opset(forms: Sequence[Form]) -> tuple[int, str]:
+    """Return the first opset that has all types in use, and what needs it."""
+    needs = [(1, "")]
+    for form in forms:
+        if form.stored in LOW_TYPES:
+            needs.append((LOW_TYPES[form.stored].lowest_opset, form.stored))
+        if form.quantized is not None:
+            kind = QUANTIZED[form.quantized]
+            around = _HALF_SCALES_OPSET if form.stored in LOW_TYPES else _PER_CHANNEL_OPSET
+            what = f"{kind.name} between {form.stored} layers"
+            needs.append((max(kind.lowest_opset, around), what))
+    return max(needs)

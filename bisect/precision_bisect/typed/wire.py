@@ -9,7 +9,8 @@ from typing import IO
 
 import onnx
 
-from precision_bisect.typed.chunks import chunks, converted
+from precision_bisect.quantization.rounding import quantized
+from precision_bisect.typed.chunks import chunks, converted, scales_of
 from precision_bisect.typed.graph import TypedGraph, TypedWeight
 
 _LENGTH_DELIMITED = 2
@@ -17,8 +18,15 @@ _LENGTH_DELIMITED = 2
 
 def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:
     """Write the values of a weight in its type, in C order and little-endian, piece by piece."""
+    start = 0
     for part in chunks(weight.source):
-        stream.write(converted(part, weight.dtype).tobytes())
+        if weight.quantization is None:
+            stored = converted(part, weight.dtype)
+        else:
+            scale = scales_of(weight.quantization.scale, weight.source.shape, start, part.size)
+            stored = quantized(part, scale, weight.quantization.kind)
+        stream.write(stored.tobytes())
+        start += part.size
 
 
 class SelfContained:

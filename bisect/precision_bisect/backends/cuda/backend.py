@@ -19,10 +19,9 @@ from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.gpu import cuda_version, devices, driver_version
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model
-from precision_bisect.options import LowName
 from precision_bisect.ort import runtime
 from precision_bisect.plan import Plan
+from precision_bisect.typed.rewrite import TypedWriter
 
 __all__ = ["CudaBackend", "why_not"]
 
@@ -31,19 +30,17 @@ _FATAL = 4
 
 
 class CudaBackend:
-    """Builds plans of one model as ONNX Runtime sessions on the first GPU that CUDA shows.
+    """Builds plans of the writer's model as ONNX Runtime sessions on the first GPU of CUDA.
 
     `workdir` is a folder for its files. Of the settings it obeys `tf32` and `build_timeout_s`; the
     others are TensorRT's. Raises PluginError or RefusedError where ONNX Runtime cannot compute
-    FP16 on a GPU here, and what `TypedWriter` raises.
+    FP16 on a GPU here.
     """
 
     name: ClassVar[str] = "onnxruntime"
     emulated: ClassVar[bool] = False
 
-    def __init__(
-        self, model: Model, low: LowName, settings: EngineSettings, workdir: Path
-    ) -> None:
+    def __init__(self, writer: TypedWriter, settings: EngineSettings, workdir: Path) -> None:
         require_cuda()
         # cuDNN's refusals of single algorithms would fill the terminal; others are taken then.
         runtime().set_default_logger_severity(_FATAL)
@@ -57,7 +54,7 @@ class CudaBackend:
             profiles=workdir / "profile",
             timeout_s=settings.build_timeout_s,
         )
-        self._sessions = TypedSessions(model, low, opener, workdir / "typed")
+        self._sessions = TypedSessions(writer, opener, workdir / "typed")
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of ONNX Runtime and the driver, the GPU, and whether TF32 is on."""

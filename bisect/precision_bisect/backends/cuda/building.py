@@ -14,10 +14,7 @@ import onnx
 from precision_bisect.backends.cuda.kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.graph import opset
-from precision_bisect.model.load import Model
-from precision_bisect.options import LowName
 from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure
@@ -51,15 +48,12 @@ class Built:
 
 
 class TypedSessions:
-    """Opens plans of one model as typed graphs, in files below `folder`.
+    """Opens plans of the writer's model as typed graphs, in files below `folder`."""
 
-    Raises what `TypedWriter` raises for a model that it cannot write.
-    """
-
-    def __init__(self, model: Model, low: LowName, opener: Opener, folder: Path) -> None:
-        self._model = model
-        self._candidates = {layer.name: layer for layer in model.table.candidates}
-        self._writer = TypedWriter(model, LOW_TYPES[low])
+    def __init__(self, writer: TypedWriter, opener: Opener, folder: Path) -> None:
+        self._model = writer.model
+        self._candidates = {layer.name: layer for layer in writer.model.table.candidates}
+        self._writer = writer
         self._opener = opener
         self._files = TypedFolder(folder)
 
@@ -101,7 +95,8 @@ class TypedSessions:
 
     def _open(self, plan: Plan) -> Opened:
         typed = self._writer.write(plan, guard_islands=False)
-        return self._opener.open(self._files.save(typed, "model.onnx"))
+        with self._files.saved(typed) as file:
+            return self._opener.open(file)
 
     def _low(self, plan: Plan) -> Sequence[LayerName]:
         """Return the layers that the plan runs low, in network order."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -47,6 +48,7 @@ _ALL = frozenset(name for names in FUSIONS.values() for name in names)
 _CPU_LAYOUTS = frozenset(("NchwcTransformer", "NhwcTransformer"))
 """Never wanted: they change nodes of the CPU provider only, where no layer is to run. The first
 has been seen to end the process (1.31.1), on a typed graph after MatmulTransposeFusion."""
+_PROFILES = count()
 _OPERATOR = re.compile(r"(?:[Oo]p ?type|operator|and type) \((\w+)\)|\bfor (\w+)\(\d+\)")
 """How errors name an operator: `Optype (Add)`, `operator (Sin)`, `… for Add(14)`."""
 
@@ -112,7 +114,8 @@ class Opener:
         # Q/DQ stay what the file says, as in the reference and the emulator.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.enable_profiling = True
-        options.profile_file_prefix = str(self.profiles)
+        # ONNX Runtime adds the time in seconds, which sessions that open side by side share.
+        options.profile_file_prefix = f"{self.profiles}-{next(_PROFILES)}"
         with _cancelled_at(deadline, options):
             try:
                 return ort.InferenceSession(

@@ -1,8 +1,8 @@
 """The emulated backend: predicts any plan on any machine, one inference a trial.
 
-It computes in FP32 and rounds what is stored to the low type, layer by layer, as tensor cores do
-with FP32 accumulation inside an operator. One session serves every plan (see `switched`). What it
-says is a prediction; the target has the last word.
+It computes in FP32 and rounds what is stored, layer by layer, to the type that the layer stores
+it in, as tensor cores do with FP32 accumulation inside an operator. One session serves every plan
+(see `switched`). What it says is a prediction; the target has the last word.
 """
 
 from collections.abc import Mapping
@@ -10,48 +10,62 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-import onnx
-from onnx import helper
 
+from precision_bisect.backends.emulation.self_test import self_test
 from precision_bisect.backends.emulation.switched import FLAGS, switch
-from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.errors import ModelError
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LOW_TYPES, LowType
+from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
-from precision_bisect.options import LowName
+from precision_bisect.options import HighName, LowName, PrecisionName
 from precision_bisect.ort import Session, runtime
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.quantization.scales import Scales
 from precision_bisect.trial import Outcome, TrialStatus
 
 
 class EmulatedBackend:
     """Evaluates plans of one model by switched round trips to the low type.
 
-    Raises RefusedError when this ONNX Runtime does not keep explicit round trips (the self-test
-    at start), ModelError when it cannot load the model.
+    `scales` has the scale of everything that some plan quantizes. Raises RefusedError when this
+    ONNX Runtime does not keep explicit round trips (the self-test at start), ModelError when it
+    cannot load the model.
     """
 
     name: ClassVar[str] = "emulated"
     emulated: ClassVar[bool] = True
 
-    def __init__(self, model: Model, low: LowName = "fp16", threads: int = 0) -> None:
-        low_type = LOW_TYPES[low]
-        self_test(low_type)
+    def __init__(
+        self,
+        model: Model,
+        low: LowName = "fp16",
+        threads: int = 0,
+        high: HighName = "fp32",
+        scales: Scales | None = None,
+    ) -> None:
+        pair = Pair(low=low, high=high)
+        kinds = [(LOW_TYPES | QUANTIZED)[name] for name in _rounded_to(model, pair)]
+        for kind in kinds:
+            self_test(kind)
         self._candidates = len(model.table.candidates)
-        usable = at_least_opset(model, low_type.lowest_opset)
+        newest = max(kinds, key=lambda kind: kind.lowest_opset, default=None)
+        usable = model
+        if newest is not None:
+            usable = at_least_opset(model, newest.lowest_opset, newest.name)
         try:
-            self._graph = switch(usable, low_type)
+            self._graph = switch(usable, pair, scales or Scales())
             self._session = Session(self._graph.proto, self._graph.weights, threads)
         except ModelError as error:
-            if usable is model:
+            if newest is None or usable is model:
                 raise
             raise ModelError(
-                f"{low_type.name} needs opset {low_type.lowest_opset}, and the model does not "
+                f"{newest.name} needs opset {newest.lowest_opset}, and the model does not "
                 f"survive the conversion: {error.message}",
-                hint_to_export(low_type.lowest_opset),
+                hint_to_export(newest.lowest_opset),
             ) from error
 
     def versions(self) -> Mapping[str, str]:
@@ -108,35 +122,10 @@ class EmulatedEngine:
         """Save nothing: there is no engine."""
 
 
-def self_test(low: LowType) -> None:
-    """Check that round trips survive ONNX Runtime's optimizer and round to nearest even.
-
-    Raises RefusedError otherwise: every verdict would rest on FP32 results.
-    """
-    probe = np.array([300.0 * 300.0, 3.0e38, 1.0 + 2.0**-11, 1.0 + 3 * 2.0**-11, 1e-7], np.float32)
-    probe = np.concatenate([probe, np.float32(2.0) ** np.arange(-140, 20, dtype=np.float32)])
-    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [len(probe)])
-    out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [len(probe)])
-    graph = helper.make_graph(
-        [
-            helper.make_node("Cast", ["x"], ["low"], to=low.onnx_type),
-            helper.make_node("Cast", ["low"], ["y"], to=onnx.TensorProto.FLOAT),
-        ],
-        "self-test",
-        [value],
-        [out],
+def _rounded_to(model: Model, pair: Pair) -> list[PrecisionName]:
+    """Return every type other than FP32 that the pair and the pinned layers take, each once."""
+    every = {pair.low_form, pair.high_form}.union(
+        *(forms.all for forms in forms_of(model.table, pair).values())
     )
-    opset = max(13, low.lowest_opset)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    try:
-        got = Session(proto, {}, threads=1).run({"x": probe})["y"]
-    except (ModelError, RuntimeError) as error:
-        raise RefusedError(
-            f"ONNX Runtime {runtime().__version__} cannot round to {low.name}: {error}",
-            "install another version of onnxruntime",
-        ) from error
-    if not np.array_equal(got, low.round(probe)):
-        raise RefusedError(
-            f"ONNX Runtime {runtime().__version__} does not keep a round trip to {low.name}",
-            "its verdicts would rest on FP32 results; install another version of onnxruntime",
-        )
+    names = {name for form in every for name in (form.stored, form.quantized) if name}
+    return sorted(names - {"fp32"})

@@ -1,23 +1,65 @@
 """Pieces of ONNX graph that the switched graph is made of."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.model.graph import subgraphs
+from precision_bisect.lowtypes import QuantizedType
+
+NO_LAYER = -1
 
 Branch = tuple[list[onnx.NodeProto], list[str]]
 """The nodes of a branch and the names of its outputs."""
 
+Condition = tuple[int, int, int]
+"""Candidates: on when one of the first two runs low and the third does not, or is NO_LAYER."""
 
-def round_trip(source: str, out: str, low_type: int) -> list[onnx.NodeProto]:
-    """Return the two Casts that round `source` to `low_type` and give it back as FP32."""
-    low = f"{out}/16bit"
-    return [
-        helper.make_node("Cast", [source], [low], to=low_type),
-        helper.make_node("Cast", [low], [out], to=onnx.TensorProto.FLOAT),
-    ]
+
+@dataclass(slots=True)
+class Flags:
+    """The switches of a graph, in order."""
+
+    conditions: list[Condition] = field(default_factory=list)
+
+    def add(self, condition: Condition) -> str:
+        """Return the name of a new flag."""
+        self.conditions.append(condition)
+        return self.name(len(self.conditions) - 1)
+
+    @staticmethod
+    def name(number: int) -> str:
+        """Return the name of a flag, a boolean scalar in the graph."""
+        return f"precision_bisect/flag/{number}"
+
+
+@dataclass(slots=True)
+class Quantizers:
+    """Writes Q/DQ pairs; scales and zero points are initializers, each there once."""
+
+    initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
+
+    def pair(
+        self, source: str, out: str, kind: QuantizedType, scale: float
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes that quantize `source` with one scale and give it back as `out`."""
+        zero = f"precision_bisect/zero/{kind.name}"
+        scaled = f"precision_bisect/scale/{np.float32(scale).tobytes().hex()}"
+        self.initializers[zero] = helper.make_tensor(zero, kind.onnx_type, [], [0])
+        self.initializers[scaled] = onnx.numpy_helper.from_array(
+            np.array(scale, np.float32), scaled
+        )
+        return [
+            helper.make_node("QuantizeLinear", [source, scaled, zero], [f"{out}/8bit"]),
+            helper.make_node("DequantizeLinear", [f"{out}/8bit", scaled, zero], [out]),
+        ]
+
+
+def identity(source: str, out: str) -> list[onnx.NodeProto]:
+    """Return the node that passes `source` on as `out`."""
+    return [helper.make_node("Identity", [source], [out])]
 
 
 def switch_node(flag: str, kinds: dict[str, int], low: Branch, high: Branch) -> onnx.NodeProto:
@@ -45,24 +87,3 @@ def split_flags(flags: str, names: Sequence[str], opset: int) -> onnx.NodeProto:
     if opset >= 18:
         node.attribute.append(helper.make_attribute("num_outputs", len(names)))
     return node
-
-
-def rounded_where_declared(
-    node: onnx.NodeProto, declared: dict[str, int], marker: str
-) -> list[onnx.NodeProto]:
-    """Return a copy of the node whose outputs are rounded to the types that the file declares.
-
-    The nodes inside its subgraphs are treated in the same way.
-    """
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    for inner in subgraphs(copy):
-        nodes = [n for old in inner.node for n in rounded_where_declared(old, declared, marker)]
-        del inner.node[:]
-        inner.node.extend(nodes)
-    rounded = []
-    for i, name in enumerate(node.output):
-        if name in declared:
-            copy.output[i] = f"{marker}/{name}"
-            rounded += round_trip(copy.output[i], name, declared[name])
-    return [copy, *rounded]

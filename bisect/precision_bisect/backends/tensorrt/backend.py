@@ -5,7 +5,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from precision_bisect.backends.tensorrt.build import Marks, Recipe, build
+from precision_bisect.backends.tensorrt.build import Built, Marks, Recipe, build
+from precision_bisect.backends.tensorrt.eight_bit import FP8_CAPABILITY, has_fp8, without_kernel
 from precision_bisect.backends.tensorrt.engine import TensorRTEngine
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
 from precision_bisect.backends.tensorrt.parsing import refused_low
@@ -15,16 +16,15 @@ from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES
-from precision_bisect.model.load import Model
-from precision_bisect.options import LowName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import TIMING_CACHE
 from precision_bisect.typed.files import TypedFolder
 from precision_bisect.typed.rewrite import TypedWriter
 
 
 class TensorRTBackend:
-    """Builds plans of one model as TensorRT engines.
+    """Builds plans of the writer's model as TensorRT engines.
 
     With strong typing a plan is written into the graph; with weak typing the FP32 graph is built
     with the kept layers marked. `shapes` are those that the samples have, by input; `workdir` is
@@ -36,23 +36,27 @@ class TensorRTBackend:
 
     def __init__(
         self,
-        model: Model,
-        low: LowName,
+        writer: TypedWriter,
         settings: EngineSettings,
         flavour: Flavour,
         shapes: SampleShapes,
         workdir: Path,
     ) -> None:
         self.name: FlavourName = flavour.name
-        self._typing = _typing(flavour, settings, low)
+        self._writer = writer
+        self._model = model = writer.model
+        self._pair = writer.pair
+        self._typing = _typing(flavour, settings, writer.pair)
         self._target = _target(flavour, settings)
+        if writer.pair.low == "fp8" and not has_fp8(self._target):
+            raise RefusedError(
+                f"compute capability {self._target} has no fp8",
+                f"give --compute-capability {FP8_CAPABILITY} or higher, or --low int8",
+            )
         use_in_polygraphy(flavour)
-        self._model = model
-        self._low: LowName = low
         self._flavour = flavour
         self._settings = settings
         self._ranges = shape_ranges(model.inputs, settings, shapes)
-        self._writer = TypedWriter(model, LOW_TYPES[low])
         self._folder = TypedFolder(workdir)
         # A library that builds for absent GPUs times no kernels.
         self._timing_cache = None if flavour.targets else workdir / TIMING_CACHE
@@ -78,7 +82,8 @@ class TensorRTBackend:
             return {}
         write = partial(self._writer.write, guard_islands=False)
         refused = refused_low(self._flavour, self._model.table.names, write, self._folder)
-        return {**self._writer.not_low, **refused}
+        idle = without_kernel(self.name, self._model, self._pair)
+        return {**self._writer.not_low, **idle, **refused}
 
     def build(self, plan: Plan) -> TensorRTEngine:
         """Build the plan; this works without a GPU where the library does.
@@ -86,23 +91,27 @@ class TensorRTBackend:
         Raises BackendFailure where TensorRT cannot build it, or not in time.
         """
         if self._typing == "weak":
-            typed, source, marks = None, self._unmarked, self._marks(plan)
+            typed, built = None, self._built(self._unmarked, self._marks(plan))
         else:
             typed = self._writer.write(plan, guard_islands=self._settings.guard_islands)
-            source, marks = self._folder.save(typed, "model.onnx"), None
+            with self._folder.saved(typed) as source:
+                built = self._built(source)
+        return TensorRTEngine(
+            self._flavour,
+            built,
+            self._why_not(),
+            lambda layers: judge_layers(self._model, plan, typed, layers, self._pair),
+            self._timing_cache,
+        )
+
+    def _built(self, source: Path, marks: Marks | None = None) -> Built:
         recipe = Recipe(
             settings=self._settings,
             ranges=self._ranges,
             marks=marks,
             timing_cache=self._timing_cache,
         )
-        return TensorRTEngine(
-            self._flavour,
-            build(self._flavour, source, recipe),
-            self._why_not(),
-            lambda layers: judge_layers(self._model, plan, typed, layers, LOW_TYPES[self._low]),
-            self._timing_cache,
-        )
+        return build(self._flavour, source, recipe)
 
     @cached_property
     def _unmarked(self) -> Path:
@@ -115,7 +124,7 @@ class TensorRTBackend:
     def _marks(self, plan: Plan) -> Marks:
         names = self._model.table.names
         # With nothing low the flag is left off: layers that are no candidates could use it, too.
-        low = self._low if len(plan) < len(names) else None
+        low = self._pair.low if len(plan) < len(names) else None
         return Marks(kept=tuple(names[index] for index in plan.indices), low=low)
 
     def _why_not(self) -> str:
@@ -128,7 +137,7 @@ class TensorRTBackend:
         return self._flavour.why_not
 
 
-def _typing(flavour: Flavour, settings: EngineSettings, low: LowName) -> Literal["strong", "weak"]:
+def _typing(flavour: Flavour, settings: EngineSettings, pair: Pair) -> Literal["strong", "weak"]:
     """Return how precisions are expressed. Raises RefusedError where the library cannot."""
     library = f"{flavour.name} {flavour.version}"
     strong = flavour.strong if settings.typing == "auto" else settings.typing == "strong"
@@ -136,8 +145,14 @@ def _typing(flavour: Flavour, settings: EngineSettings, low: LowName) -> Literal
         raise RefusedError(f"{library} cannot type strongly", "give --typing weak or auto")
     if not strong and not flavour.weak:
         raise RefusedError(f"{library} cannot mark layers", "give --typing strong or auto")
-    if not strong and not hasattr(flavour.module.BuilderFlag, low.upper()):
-        raise RefusedError(f"{library} does not know {low}", "give --low fp16")
+    if not strong and (pair.low not in LOW_TYPES or pair.high != "fp32"):
+        raise RefusedError(
+            f"{library} marks layers for fp16 and bf16 against fp32 only, not {pair.low} "
+            f"against {pair.high}",
+            "give --typing strong, which TensorRT 10 and later can",
+        )
+    if not strong and not hasattr(flavour.module.BuilderFlag, pair.low.upper()):
+        raise RefusedError(f"{library} does not know {pair.low}", "give --low fp16")
     return "strong" if strong else "weak"
 
 

@@ -6,7 +6,7 @@ One path for all libraries; what a library has decides the flags.
 import glob
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import LAYERS, Message, collected
 from precision_bisect.backends.tensorrt.messages import first_error, notes
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
+from precision_bisect.backends.tensorrt.timing_cache import private
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
 from precision_bisect.engine_settings import EngineSettings
@@ -77,7 +78,9 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
         from polygraphy.exception import PolygraphyException
 
         try:
-            engine = bytes(_loader(flavour, source, recipe, watch)())
+            with private(recipe.timing_cache) as cache:
+                own = replace(recipe, timing_cache=cache)
+                engine = bytes(_loader(flavour, source, own, watch)())
         except PolygraphyException as error:
             if watch.expired:
                 raise _timed_out(limit_s) from error

@@ -4,6 +4,7 @@ TensorRT wants one logger per process: a second one draws a warning and may be i
 takes the logger that lies in its module, so all messages of its loaders and runners come here.
 """
 
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 from precision_bisect.backends.tensorrt.flavour import Flavour, use_in_polygraphy
 from precision_bisect.polygraphy_quiet import quiet
+from precision_bisect.shared_context import SharedContext
 
 LAYERS = "Layers:"
 """How the message begins that describes a built engine layer by layer."""
@@ -32,23 +34,38 @@ class Message:
 def collected(flavour: Flavour) -> Iterator[list[Message]]:
     """Yield the list in which the messages of the block appear; nothing is printed.
 
-    Kept are errors, warnings and the description of the engine: a build says much more. Raises
-    RefusedError where Polygraphy uses the other library already.
+    Kept are errors, warnings and the description of the engine: a build says much more. Of blocks
+    in several threads each has its own thread's messages, and those of threads without a block.
+    Raises RefusedError where Polygraphy uses the other library already.
     """
     use_in_polygraphy(flavour)
     from polygraphy.backend.trt import util as trt_util
 
     logger = _logger(flavour.module)
     messages: list[Message] = []
-    outer, logger.messages = logger.messages, messages
+    thread = threading.get_ident()
+    outer = logger.blocks.get(thread)
+    logger.blocks[thread] = messages
     trt_util.TRT_LOGGER = logger
     try:
-        with quiet(), warnings.catch_warnings():
-            # Polygraphy calls what some library has deprecated, for the sake of the others.
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with quiet(), _UNWARNED:
             yield messages
     finally:
-        logger.messages = outer
+        if outer is None:
+            del logger.blocks[thread]
+        else:
+            logger.blocks[thread] = outer
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Let Polygraphy call what some library has deprecated, for the sake of the others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+_UNWARNED = SharedContext(_unwarned)
 
 
 @cache
@@ -58,11 +75,13 @@ def _logger(module: ModuleType) -> Any:
 
         def __init__(self) -> None:
             module.ILogger.__init__(self)
-            self.messages: list[Message] | None = None
+            self.blocks: dict[int, list[Message]] = {}
 
         def log(self, severity: Any, msg: str) -> None:
             kept = severity.name in _KEPT or msg.startswith(LAYERS)
-            if kept and self.messages is not None:
-                self.messages.append(Message(severity.name, msg))
+            if kept:
+                own = self.blocks.get(threading.get_ident())
+                for messages in tuple(self.blocks.values()) if own is None else (own,):
+                    messages.append(Message(severity.name, msg))
 
     return CollectingLogger()

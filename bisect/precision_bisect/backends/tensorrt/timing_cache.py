@@ -1,0 +1,34 @@
+"""The timing cache that all builds of a run share.
+
+Polygraphy locks the file against other processes, not against other threads, and writes it in
+place. So each build has a copy of its own, which takes the place of the shared file whole.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+_NUMBERS = count()
+
+
+@contextmanager
+def private(shared: Path | None) -> Iterator[Path | None]:
+    """Yield a copy of the cache for one build; it becomes the shared one if the build succeeds.
+
+    Of builds side by side the last to end wins: what the others timed is timed again, no more.
+    """
+    if shared is None:
+        yield None
+        return
+    own = shared.with_name(f"{shared.name}.{next(_NUMBERS)}")
+    with suppress(FileNotFoundError):
+        shutil.copyfile(shared, own)
+    try:
+        yield own
+        with suppress(FileNotFoundError):
+            own.replace(shared)
+    finally:
+        own.unlink(missing_ok=True)
+        own.with_name(f"{own.name}.lock").unlink(missing_ok=True)

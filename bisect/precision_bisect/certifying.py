@@ -1,0 +1,157 @@
+"""The certificate's trials: each kept layer must have one that fails without it.
+
+A failing plan shows that a kept layer is needed when it keeps everything else that the answer
+keeps: exactly that, or more besides, if keeping more never hurts. k kept layers need k failing
+plans either way, but those of the search count as well.
+"""
+
+from collections.abc import Sequence
+
+from precision_bisect.options import Certify
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+
+FAR = 10.0
+"""A layer is far beyond the limit when the emulator forecasts so many times as much without it."""
+FEWEST = 24
+"""So many layers that are far beyond it are dropped together, not fewer."""
+
+
+class Seen:
+    """What the judged trials of a search have shown: which plans were tried, and which failed."""
+
+    def __init__(self) -> None:
+        self._tried: set[int] = set()
+        self._failed: set[int] = set()
+
+    def note(self, plan: Plan, outcome: Outcome) -> None:
+        """Take down the outcome of a judged plan."""
+        self._tried.add(plan.mask)
+        if outcome.failed:
+            self._failed.add(plan.mask)
+
+    def tried(self, plan: Plan) -> bool:
+        """Tell whether a plan was judged, whatever came of it."""
+        return plan.mask in self._tried
+
+    def needs(self, plan: Plan, layer: int) -> bool:
+        """Tell whether a plan failed that keeps all others of `plan`, and not this layer."""
+        rest, bit = plan.without((layer,)).mask, 1 << layer
+        return any(failed & rest == rest and not failed & bit for failed in self._failed)
+
+    def contradicts(self, plan: Plan) -> bool:
+        """Tell whether a plan failed that keeps all of `plan`, and more."""
+        return any(failed & plan.mask == plan.mask for failed in self._failed)
+
+
+def noting(search: Search[T], seen: Seen) -> Search[T]:
+    """Return the same search; what it is told of judged plans is noted in `seen`."""
+    try:
+        batch = next(search)
+        while True:
+            outcomes = yield batch
+            for proposal, outcome in zip(batch, outcomes, strict=True):
+                if proposal.kind is Kind.JUDGE:
+                    seen.note(proposal.plan, outcome)
+            batch = search.send(outcomes)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def certify(problem: Problem, plan: Plan, mode: Certify, seen: Seen | None = None) -> Search[Plan]:
+    """Try to drop every kept layer, and drop those that can go; return what is left.
+
+    With the mode `groups` a layer is left alone where a plan of `seen` failed that keeps all
+    others and perhaps more; layers that the emulator forecasts far beyond the limit are dropped
+    together first, and not one by one where that fails. With `full` the plan without each layer
+    is tried, and so it is where keeping more was seen to hurt the answer. Layers whose drop has no
+    verdict stay.
+    """
+    seen = seen or Seen()
+    if mode == "none":
+        return plan
+    plan = yield from noting(_settle(problem, plan, seen, together=mode == "groups"), seen)
+    if mode == "full" or seen.contradicts(plan):
+        plan = yield from noting(_one_by_one(problem, plan, seen), seen)
+    return plan
+
+
+def _settle(problem: Problem, plan: Plan, seen: Seen, *, together: bool) -> Search[Plan]:
+    """Drop each layer that no failing plan speaks for; the plan may shrink on the way."""
+    settled: frozenset[int] = frozenset()
+    if together and problem.predicts:
+        settled = yield from _far_beyond(problem, plan, seen)
+    while waiting := _open(plan, seen, settled):
+        batch = waiting[: problem.workers]
+        outcomes = yield tuple(_drop(plan, (layer,), len(waiting)) for layer in batch)
+        plan = _smallest(plan, batch, outcomes)
+    return plan
+
+
+def _open(plan: Plan, seen: Seen, settled: frozenset[int]) -> list[int]:
+    """Return the kept layers that nothing is known of."""
+    return [
+        layer
+        for layer in plan.indices
+        if layer not in settled
+        and not seen.tried(plan.without((layer,)))
+        and not seen.needs(plan, layer)
+    ]
+
+
+def _one_by_one(problem: Problem, plan: Plan, seen: Seen) -> Search[Plan]:
+    """Drop each kept layer from exactly the plan; those that came closest to passing first."""
+    missed: dict[int, float] = {}
+    while True:
+        waiting = [i for i in plan.indices if not seen.tried(plan.without((i,)))]
+        if not waiting:
+            return plan
+        waiting.sort(key=lambda layer: missed.get(layer, 0.0))
+        batch = waiting[: problem.workers]
+        outcomes = yield tuple(_drop(plan, (layer,), len(waiting)) for layer in batch)
+        for layer, outcome in zip(batch, outcomes, strict=True):
+            missed[layer] = float("inf") if outcome.error is None else outcome.error
+        plan = _smallest(plan, batch, outcomes)
+
+
+def _smallest(plan: Plan, dropped: Sequence[int], outcomes: Sequence[Outcome]) -> Plan:
+    """Return the plan without the layer whose drop passed by most, if one did."""
+    passed = [
+        (0.0 if outcome.error is None else outcome.error, layer)
+        for layer, outcome in zip(dropped, outcomes, strict=True)
+        if outcome.passed
+    ]
+    return plan.without((min(passed)[1],)) if passed else plan
+
+
+def _far_beyond(problem: Problem, plan: Plan, seen: Seen) -> Search[frozenset[int]]:
+    """Drop together what the emulator forecasts far beyond the limit; return it if that fails."""
+    waiting = _open(plan, seen, frozenset())
+    if problem.tolerance is None or len(waiting) < FEWEST:
+        return frozenset()
+    forecasts = yield tuple(
+        Proposal(plan=plan.without((i,)), kind=Kind.PREDICT, phase=Phase.PREDICTION)
+        for i in waiting
+    )
+    far = [
+        layer
+        for layer, forecast in zip(waiting, forecasts, strict=True)
+        if forecast.error is not None and forecast.error > FAR * problem.tolerance
+    ]
+    if len(far) < FEWEST:
+        return frozenset()
+    (outcome,) = yield (_drop(plan, far, len(waiting)),)
+    return frozenset(far) if outcome.failed else frozenset()
+
+
+def _drop(plan: Plan, layers: Sequence[int], left: int) -> Proposal:
+    what = f"drop one of {len(plan)}" if len(layers) == 1 else f"drop {len(layers)} of {len(plan)}"
+    return Proposal(
+        plan=plan.without(layers),
+        phase=Phase.CERTIFICATE,
+        reason=what,
+        narrowed_to=len(plan),
+        about_left=left,
+    )

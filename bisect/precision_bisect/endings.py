@@ -1,0 +1,74 @@
+"""How a run can end, and how each ending is put into words."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Outcome, SampleSet
+
+
+class Status(StrEnum):
+    """How a run ended; the values are those of `result.json`."""
+
+    FOUND = "found"
+    NOTHING_TO_KEEP = "nothing_to_keep"
+    NOT_PRECISION = "not_precision"
+    INFEASIBLE = "infeasible"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the flow ended: the plan it stands by, if any, and what else there is to say.
+
+    `found` is the plan that was searched for and certified, where speed made another of it.
+    """
+
+    status: Status
+    message: str = ""
+    plan: Plan | None = None
+    samples: SampleSet = SampleSet.JUDGED
+    found: Plan | None = None
+
+
+def noisy(noise: Outcome) -> str:
+    """Say by how much two runs of the same plan differ."""
+    if noise.verdict is None:
+        return f"the same plan ran once and then did not: {noise.message}"
+    figure = "" if noise.error is None else f", by {noise.error:.4g}"
+    return (
+        f"two runs of the same plan differ by more than the tolerance{figure}; "
+        "no verdict within it means anything"
+    )
+
+
+def refuted(recheck: Outcome) -> str:
+    """Say what the re-check with the samples held out came to."""
+    if recheck.verdict is None:
+        return f"had no verdict with the samples held out ({recheck.message})"
+    return "failed on the samples held out"
+
+
+def not_reproduced(recheck: Outcome) -> str:
+    """Say how an answer failed when it was built afresh."""
+    if recheck.verdict is None:
+        return f"the answer passed, and had no verdict when it was built afresh: {recheck.message}"
+    figure = "" if recheck.error is None else f", error {recheck.error:.4g}"
+    what = recheck.message or "the outputs differ too much"
+    return (
+        f"the answer passed, and did not when it was built afresh: {what}{figure}; "
+        "builds differ by more than what the tolerance leaves"
+    )
+
+
+def not_precision(high: Outcome) -> str:
+    """Say what is wrong with every layer high already."""
+    if high.verdict is None:
+        return f"there is no verdict even with every layer high ({high.status}): {high.message}"
+    figure = None if high.error is None else f"error {high.error:.4g}"
+    evidence = ", ".join(part for part in (high.message, figure) if part) or "the check says so"
+    return (
+        "with every layer high the outputs already differ from the FP32 reference: "
+        f"{evidence}; no choice of layers can mend that"
+    )

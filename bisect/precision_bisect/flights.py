@@ -1,0 +1,131 @@
+"""Trials in flight: their intent is recorded, their outcome is not yet.
+
+Evaluations run wherever the executor runs them; the ledger is touched in the caller's thread only.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from precision_bisect.errors import RunFolderError
+from precision_bisect.evaluation import Evaluated, Evaluators, evaluate
+from precision_bisect.protocols import Ledger, Sample
+from precision_bisect.trial import Identity, Kind, Proposal, Trial
+from precision_bisect.workers import Workers
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One trial in flight; `wall_s` are the seconds of the run that it has taken so far."""
+
+    proposal: Proposal
+    future: "Future[Evaluated] | None" = None
+    wall_s: float = 0.0
+
+
+class Flights:
+    """Starts trials on the workers and records how they end."""
+
+    def __init__(self, evaluators: Evaluators, ledger: Ledger, workers: Workers) -> None:
+        self._with = evaluators
+        self._ledger = ledger
+        self._workers = workers
+        self._broken_off = ledger.orphans()
+        self._flying: dict[Identity, _Flight] = {}
+        self._shared_until = 0.0
+        self._first: tuple[Proposal, Sequence[Sample]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    def may_start(self, proposal: Proposal) -> bool:
+        """Tell whether a proposal may join what is in flight.
+
+        A latency is measured with nothing beside it. A trial during which an earlier process ended
+        is tried alone, so that none beside it is taken for the cause. A repeat waits for the
+        first run.
+        """
+        flying = [flight.proposal for flight in self._flying.values()]
+        if any(self._alone(each) for each in flying) or (flying and self._alone(proposal)):
+            return False
+        first = replace(proposal, kind=Kind.JUDGE)
+        waits = proposal.kind is Kind.REPEAT and first.identity in self._flying
+        return len(flying) < self._workers.count and not waits
+
+    def launch(self, proposal: Proposal, started: Callable[[], None]) -> None:
+        """Record the intent, call `started`, and have the proposal evaluated."""
+        self._share_time()
+        flight = _Flight(proposal)
+        try:
+            self._flying[proposal.identity] = flight
+            self._ledger.start(proposal)
+            started()
+            flight.future = self._workers.executor.submit(
+                evaluate, self._with, proposal, self._first_outputs(proposal)
+            )
+        except BaseException:
+            self._withdraw(flight)
+            raise
+
+    def land(self, ended: Callable[[Trial], None]) -> None:
+        """Wait until a trial ends; record all that have, calling `ended` with each.
+
+        Raises what an evaluation raised, which is no outcome: its trial is withdrawn.
+        """
+        wait([f.future for f in self._flying.values() if f.future], return_when=FIRST_COMPLETED)
+        self._share_time()
+        for flight in tuple(self._flying.values()):
+            if flight.future is not None and flight.future.done():
+                ended(self._record(flight, flight.future))
+
+    def finish(self, ended: Callable[[Trial], None]) -> None:
+        """Land everything, past what evaluations raise."""
+        while self._flying:
+            with suppress(Exception):
+                self.land(ended)
+
+    def give_up(self) -> None:
+        """Withdraw what is in flight; it may go on, and nobody looks at how it ends."""
+        for flight in tuple(self._flying.values()):
+            self._withdraw(flight)
+
+    def _alone(self, proposal: Proposal) -> bool:
+        return proposal.timed or proposal.identity in self._broken_off
+
+    def _record(self, flight: _Flight, future: "Future[Evaluated]") -> Trial:
+        try:
+            evaluated = future.result()
+            outcome = replace(evaluated.outcome, wall_s=flight.wall_s)
+            self._ledger.finish(flight.proposal, outcome)
+        except Exception:
+            self._withdraw(flight)
+            raise
+        if evaluated.outputs is not None:
+            self._first = flight.proposal, evaluated.outputs
+        del self._flying[flight.proposal.identity]
+        return Trial(proposal=flight.proposal, outcome=outcome)
+
+    def _withdraw(self, flight: _Flight) -> None:
+        self._flying.pop(flight.proposal.identity, None)
+        with suppress(RunFolderError):
+            self._ledger.withdraw(flight.proposal)
+
+    def _share_time(self) -> None:
+        """Split the time since the last call among the trials in flight.
+
+        So the seconds of all trials add up to those that the run took.
+        """
+        now = time.perf_counter()
+        for flight in self._flying.values():
+            flight.wall_s += (now - self._shared_until) / len(self._flying)
+        self._shared_until = now
+
+    def _first_outputs(self, repeat: Proposal) -> Sequence[Sample] | None:
+        """Return the outputs of the first run, where that was the last trial."""
+        if repeat.kind is not Kind.REPEAT or self._first is None:
+            return None
+        first, outputs = self._first
+        same = (first.plan, first.samples) == (repeat.plan, repeat.samples)
+        return outputs if same else None

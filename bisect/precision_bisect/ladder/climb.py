@@ -1,0 +1,200 @@
+"""A run over a ladder of types: one search per rung, then the whole is settled.
+
+The rungs are searched from the top: first which layers cannot have the second highest type, then,
+with those fixed, which of the others cannot have the next lower one, and so on. The error is that
+of everything settled so far, so each rung but the last must leave a part of the tolerance to those
+below (`SHARE`).
+
+What was found is then settled as a whole, within the full tolerance: for each rung its upper
+layers are the candidates and everything else is fixed. A layer that can go one type down after all
+goes, until a pass over all rungs changes nothing. Dropping any kept layer by one type has then
+failed in the final composition.
+
+Every search is an ordinary run of one pair with a ledger of its own, in a folder inside the run
+folder, so a ladder is resumed like any run.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from precision_bisect.budget import Budget
+from precision_bisect.comparators.share import shared
+from precision_bisect.endings import Status
+from precision_bisect.events import Event, Observer, RunStarted, Warned
+from precision_bisect.ladder.answer import DONE, Climbed, Floor, Step, conclude_ladder
+from precision_bisect.ladder.composition import Composition
+from precision_bisect.layer_table import LayerName
+from precision_bisect.loading import Loaded, load
+from precision_bisect.model.load import Model
+from precision_bisect.options import Options
+from precision_bisect.pinning import NothingLow, pin_formless, pinned_layers
+from precision_bisect.precisions import Pair, pairs_of
+from precision_bisect.prepare import Prepared, assemble
+from precision_bisect.quantization.calibration import scales_for
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.result import Result
+from precision_bisect.run import run_prepared
+from precision_bisect.runfolder import RunFolder
+
+SHARE = 0.5
+"""Share of what is left of the tolerance that each rung but the last may use up."""
+
+
+def climb(options: Options, observer: Observer, work: Path) -> Result:
+    """Search all rungs of the options' ladder, write the run folder, and return the result.
+
+    `work` is an empty folder. Raises as a run of one pair does.
+    """
+    loaded = load(options, observer)
+    lowest = pairs_of(options.ladder)[0]
+    model = _lowest_model(loaded, lowest)
+    scales = scales_for(model, lowest, loaded.judging, options)
+    folder = RunFolder(options.folder, overwrite=options.overwrite)
+    folder.refuse_other_run(rungs=True)
+    budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
+    course = _Climb(loaded, scales, _Once(observer), work)
+    course.take_floors(model, level=1)
+    climbed = course.run(folder, budget)
+    return conclude_ladder(climbed, budget, folder)
+
+
+def _lowest_model(loaded: Loaded, lowest: Pair) -> Model:
+    """Return the model without the layers that have no form in the lowest type.
+
+    Raises NothingLow where no layer is left.
+    """
+    model = pin_formless(loaded.model, lowest)
+    if not model.table.candidates:
+        reason = next(iter(pinned_layers(model).values()))
+        raise NothingLow(
+            f"no layer of {model.path} can run in {lowest.low}: {reason}",
+            "leave that type out of the ladder",
+        )
+    return model
+
+
+class _Climb:
+    """The course of a ladder: each search takes the composition a step further."""
+
+    def __init__(self, loaded: Loaded, scales: Scales, observer: Observer, work: Path) -> None:
+        self._loaded = loaded
+        self._scales = scales
+        self._observer = observer
+        self._work = work
+        ladder = loaded.options.ladder
+        self._composition = Composition.at_top(ladder, loaded.model.table.names)
+        self._steps: list[Step] = []
+        self._floors: dict[LayerName, Floor] = {}
+        self._settled: dict[int, Composition] = {}
+
+    def run(self, top: RunFolder, budget: Budget) -> Climbed:
+        interrupted = False
+        try:
+            self._all_rungs(top, budget)
+        except KeyboardInterrupt:
+            if not self._steps:
+                raise
+            interrupted = True
+        return Climbed(
+            comparator=self._loaded.comparator,
+            steps=self._steps,
+            floors=self._floors,
+            interrupted=interrupted,
+        )
+
+    def _all_rungs(self, top: RunFolder, budget: Budget) -> None:
+        """Search all rungs from the top, then settle until nothing changes."""
+        rungs = range(len(self._composition.ladder) - 1)
+        share = 0.0
+        for rung in reversed(rungs):
+            share = 1.0 if rung == 0 else share + SHARE * (1.0 - share)
+            if not self._search(rung, share, top, budget):
+                return
+        while True:
+            stale = [r for r in reversed(rungs) if self._settled.get(r) != self._composition]
+            if not stale or not self._search(stale[0], 1.0, top, budget):
+                return
+
+    def _search(self, rung: int, share: float, top: RunFolder, budget: Budget) -> bool:
+        """Search one rung within a share of the tolerance; False where that ends the run."""
+        pair = self._composition.pair(rung)
+        model = self._composition.on_rung(self._loaded.model, rung)
+        number = len(self._steps) + 1
+        try:
+            if not model.table.candidates:
+                raise NothingLow("no layer is left for this rung")
+            prepared = self._prepared(model, pair, share, number)
+        except NothingLow:
+            self.take_floors(pin_formless(model, pair), rung + 1)
+            if share == 1.0:
+                self._settled[rung] = self._composition
+            return True
+        self.take_floors(prepared.model, rung + 1)
+        folder = RunFolder(top.rung(number, pair.low))
+        observer = _Rung(self._observer, f"{pair.low} against {pair.high}")
+        result = run_prepared(prepared, observer, budget, folder, part=True)
+        self._take(rung, prepared, result)
+        if share == 1.0:
+            self._settled[rung] = self._composition
+        return result.status in DONE
+
+    def _prepared(self, model: Model, pair: Pair, share: float, number: int) -> Prepared:
+        work = self._work / f"rung-{number}"
+        work.mkdir()
+        options = replace(self._loaded.options, low=pair.low, high=pair.high, ladder=())
+        comparator = shared(self._loaded.comparator, share, self._loaded.reference)
+        loaded = replace(self._loaded, options=options, model=model, comparator=comparator)
+        return assemble(loaded, self._observer, work, self._scales)
+
+    def take_floors(self, model: Model, level: int) -> None:
+        """Note the layers that have no form below a level: those that the model's table pins."""
+        for name, reason in pinned_layers(model).items():
+            known = self._floors.get(LayerName(name))
+            if known is None or known.level < level:
+                self._floors[LayerName(name)] = Floor(level=level, reason=reason)
+
+    def _take(self, rung: int, prepared: Prepared, result: Result) -> None:
+        """Take what a search has found into the composition."""
+        names = prepared.model.table.names
+        found = bool(result.rungs)
+        kept = [LayerName(name) for name in result.kept] if found else list(names)
+        self._composition = self._composition.lowered(frozenset(names).difference(kept))
+        no_answer = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE)
+        self._steps.append(
+            Step(
+                rung=rung,
+                prepared=prepared,
+                result=result,
+                kept=kept,
+                after=self._composition,
+                answered=not no_answer and (found or bool(self._steps)),
+            )
+        )
+
+
+class _Rung:
+    """Says which rung began."""
+
+    def __init__(self, observer: Observer, rung: str) -> None:
+        self._observer = observer
+        self._rung = rung
+
+    def __call__(self, event: Event, /) -> None:
+        if isinstance(event, RunStarted):
+            event = replace(event, rung=self._rung)
+        self._observer(event)
+
+
+class _Once:
+    """Passes warnings on the first time only: every rung repeats what holds for the model."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._said: set[str] = set()
+
+    def __call__(self, event: Event, /) -> None:
+        if isinstance(event, Warned):
+            if event.message in self._said:
+                return
+            self._said.add(event.message)
+        self._observer(event)

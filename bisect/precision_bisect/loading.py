@@ -1,0 +1,108 @@
+"""What a run reads before any precision matters: model, samples, reference, judge, strategy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.errors import InputError, ModelError, UsageError
+from precision_bisect.events import Observer, Warned
+from precision_bisect.inputs.check import check_samples
+from precision_bisect.inputs.files import read_samples
+from precision_bisect.inputs.synthetic import synthetic_samples
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.options import Options
+from precision_bisect.plugins import load_strategy
+from precision_bisect.protocols import Comparator, Sample, Strategy
+from precision_bisect.reference import reference_outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What of a run does not depend on the pair of precisions; fields as in `Prepared`."""
+
+    options: Options
+    model: Model
+    samples: Sequence[Sample]
+    reference: Sequence[Sample]
+    comparator: Comparator
+    strategy: Strategy
+
+    @property
+    def judging(self) -> Sequence[Sample]:
+        """The samples that judge."""
+        return self.samples[: len(self.samples) - self.options.holdout]
+
+
+def load(options: Options, observer: Observer) -> Loaded:
+    """Read and check everything that the options name but the backend.
+
+    Raises a PrecisionBisectError for anything that cannot work.
+    """
+    strategy = _strategy(options)
+    model = load_model(options.model)
+    if not model.table.candidates:
+        raise ModelError(
+            f"{options.model} has no FP32 layers to decide on",
+            "list them with `precision-bisect layers`; give the FP32 model, not a converted one",
+        )
+    if strategy.largest is not None and len(model.table.candidates) > strategy.largest:
+        raise UsageError(
+            f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
+            f"{options.model} has {len(model.table.candidates)}",
+            "choose --strategy guided",
+        )
+    comparator = choose_comparator(options, [output.name for output in model.outputs])
+    samples = _samples(options, model, observer)
+    if options.holdout >= len(samples):
+        raise InputError(
+            f"--holdout {options.holdout} of {len(samples)} samples leaves none to search with",
+            "give more samples, or hold out fewer",
+        )
+    return Loaded(
+        options=options,
+        model=model,
+        samples=samples,
+        reference=reference_outputs(model, samples, options.threads),
+        comparator=comparator,
+        strategy=strategy,
+    )
+
+
+def _strategy(options: Options) -> Strategy:
+    """Return the strategy; one that needs more than this package says so before any work."""
+    storage = options.optuna_storage
+    settings = {} if storage is None else {"storage": storage}
+    strategy = load_strategy(options.strategy, **settings)
+    check = getattr(strategy, "check", None)
+    if check is not None:
+        check()
+    return strategy
+
+
+def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]:
+    names = [spec.name for spec in model.inputs]
+    for name in options.input_shapes:
+        if name not in names:
+            raise UsageError(
+                f"--input-shapes names {name!r}, which is no input of the model",
+                f"its inputs are {', '.join(names) or 'none'}",
+            )
+    if options.inputs is None:
+        observer(
+            Warned(
+                message="no --inputs given: synthetic inputs may not reach the ranges that real "
+                "ones do, so layers that overflow in use can be missed"
+            )
+        )
+        count = options.synthetic + options.holdout
+        found = synthetic_samples(model, options.input_shapes, count, options.seed)
+    elif isinstance(options.inputs, Path):
+        found = read_samples(options.inputs, names)
+    elif isinstance(options.inputs, Mapping) or not options.inputs:
+        raise InputError(
+            "inputs is no list of samples", "each sample is a dict from input name to array"
+        )
+    else:
+        found = list(options.inputs)
+    return check_samples(model, found)

@@ -1,0 +1,49 @@
+"""Quantized values in numpy, bit for bit what ONNX's Q/DQ operators make of them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.lowtypes import QuantizedType
+from precision_bisect.quantization.scales import WeightScale
+
+
+def quantized(
+    weight: NDArray[np.float32], scale: WeightScale, kind: QuantizedType
+) -> NDArray[np.generic]:
+    """Return the stored form of a weight: of its shape, of the quantized type's numpy type."""
+    values = weight.astype(np.float32, copy=False)
+    return _stored(values, scale.along(weight.ndim), kind, -kind.largest)
+
+
+def dequantized(stored: NDArray[np.generic], scale: WeightScale) -> NDArray[np.float32]:
+    """Return what a stored weight stands for, in FP32, of its shape."""
+    values: NDArray[np.float32] = stored.astype(np.float32) * scale.along(stored.ndim)
+    return values
+
+
+def fake_quantized(
+    values: NDArray[np.float32], scale: NDArray[np.float32] | np.float32, kind: QuantizedType
+) -> NDArray[np.float32]:
+    """Return what is left of activations that went through Q/DQ, of their shape.
+
+    `scale` broadcasts against them.
+    """
+    stored = _stored(values, scale, kind, kind.smallest)
+    left: NDArray[np.float32] = stored.astype(np.float32) * scale
+    return left
+
+
+def _stored(
+    values: NDArray[np.float32],
+    scale: NDArray[np.float32] | np.float32,
+    kind: QuantizedType,
+    smallest: float,
+) -> NDArray[np.generic]:
+    with np.errstate(all="ignore"):
+        scaled = values / scale
+        if kind.numpy_type.kind == "i":
+            scaled = np.rint(scaled)
+        stored: NDArray[np.generic] = np.clip(scaled, smallest, kind.largest).astype(
+            kind.numpy_type
+        )
+    return stored

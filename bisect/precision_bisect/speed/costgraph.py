@@ -1,0 +1,123 @@
+"""What keeping layers high costs, as far as a graph tells without an engine.
+
+A kept layer costs the time that it takes longer in the high type, and wherever a value goes from
+one type to the other a Cast reads and writes it once more. Only the order of such costs is relied
+on: which plan is faster is measured. Pure data; `costs` makes it from a model.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+_LEAST_MS = 1e-4
+"""What keeping a layer costs at least, so that of two that cost nothing the fewer are chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A tensor on its way from the layer that computes it to those that read it.
+
+    `producer` is a candidate's index, None for what is always high. `readers` are candidates,
+    reached directly or through operators that only move values; `read_high` tells whether
+    something that is always high reads it, too, such as a graph output. `cast_ms` is what a Cast
+    of it costs.
+    """
+
+    producer: int | None
+    readers: tuple[int, ...]
+    read_high: bool
+    cast_ms: float
+
+    def is_cast(self, kept: Collection[int]) -> bool:
+        """Tell whether a plan that keeps these layers casts it: its two ends differ in type."""
+        high = self.producer is None or self.producer in kept
+        if high:
+            return any(reader not in kept for reader in self.readers)
+        return self.read_high or any(reader in kept for reader in self.readers)
+
+
+@dataclass(frozen=True)
+class CostGraph:
+    """The candidates, what keeping each costs in estimated milliseconds, and what connects them.
+
+    `high_ms` has one figure per candidate, in network order, never below zero.
+    """
+
+    high_ms: Sequence[float]
+    values: Sequence[Value]
+
+    @property
+    def size(self) -> int:
+        """The number of candidates."""
+        return len(self.high_ms)
+
+    @cached_property
+    def around(self) -> tuple[tuple[int, ...], ...]:
+        """For each candidate the places in `values` that it writes or reads."""
+        places: list[list[int]] = [[] for _ in self.high_ms]
+        for place, value in enumerate(self.values):
+            ends = {*value.readers, *(() if value.producer is None else (value.producer,))}
+            for layer in sorted(ends):
+                places[layer].append(place)
+        return tuple(map(tuple, places))
+
+    @cached_property
+    def neighbours(self) -> tuple[tuple[int, ...], ...]:
+        """For each candidate those that it exchanges a value with, in network order."""
+        found = []
+        for layer, places in enumerate(self.around):
+            ends: set[int] = set()
+            for place in places:
+                value = self.values[place]
+                if value.producer == layer:
+                    ends.update(value.readers)
+                elif value.producer is not None:
+                    ends.add(value.producer)
+            found.append(tuple(sorted(ends - {layer})))
+        return tuple(found)
+
+    @property
+    def alone_ms(self) -> tuple[float, ...]:
+        """For each candidate the cost of keeping it alone, its Casts included; never free."""
+        nothing: frozenset[int] = frozenset()
+        return tuple(
+            max(-self.gain(nothing, nothing | {layer}), _LEAST_MS) for layer in range(self.size)
+        )
+
+    def cost(self, kept: Collection[int]) -> float:
+        """Return the estimated cost of keeping exactly these layers, in milliseconds."""
+        held = frozenset(kept)
+        casts = sum(value.cast_ms for value in self.values if value.is_cast(held))
+        return sum(self.high_ms[layer] for layer in sorted(held)) + casts
+
+    def gain(self, kept: frozenset[int], instead: frozenset[int]) -> float:
+        """Return by how much keeping `instead` costs less than keeping `kept`.
+
+        The same as the difference of `cost`, at the price of what differs.
+        """
+        changed = sorted(kept ^ instead)
+        places = sorted({place for layer in changed for place in self.around[layer]})
+        layers = sum(self.high_ms[i] if i in kept else -self.high_ms[i] for i in changed)
+        casts = sum(
+            self.values[place].cast_ms
+            * (self.values[place].is_cast(kept) - self.values[place].is_cast(instead))
+            for place in places
+        )
+        return layers + casts
+
+    def clusters(self, layers: Iterable[int]) -> list[tuple[int, ...]]:
+        """Return the connected parts of a set of layers, each in network order."""
+        left = set(layers)
+        parts = []
+        for first in sorted(left):
+            if first not in left:
+                continue
+            left.discard(first)
+            part, waiting = [first], [first]
+            while waiting:
+                near = [n for n in self.neighbours[waiting.pop()] if n in left]
+                left.difference_update(near)
+                part += near
+                waiting += near
+            parts.append(tuple(sorted(part)))
+        return parts

@@ -1,0 +1,52 @@
+"""Asking the emulator whether plans are worth a build."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecasts:
+    """The limit that the emulator's errors must stay within for the engine to pass.
+
+    None where the check has no figure: the emulator's own verdict counts then.
+    """
+
+    limit: float | None
+
+    def passes(self, outcome: Outcome) -> bool:
+        """Tell whether a forecast promises a pass."""
+        if self.limit is None or outcome.error is None:
+            return outcome.passed
+        return outcome.error <= self.limit
+
+
+def calibrated(tolerance: float | None, plan: Plan, judged: Outcome) -> Search[Forecasts]:
+    """Return forecasts whose limit is corrected by how far off the emulator is on `plan`.
+
+    `judged` is the engine's outcome for it. An emulator that is right, or off by an unknown
+    factor, is held to the tolerance itself.
+    """
+    (forecast,) = yield from ask([plan], "what the emulator says of the plan")
+    if tolerance is None:
+        return Forecasts(limit=None)
+    actual, predicted = judged.error, forecast.error
+    if not actual or not predicted or not math.isfinite(actual) or not math.isfinite(predicted):
+        return Forecasts(limit=tolerance)
+    return Forecasts(limit=tolerance * predicted / actual)
+
+
+def ask(plans: Sequence[Plan], reason: str) -> Search[tuple[Outcome, ...]]:
+    """Return the emulator's outcomes for plans, in order."""
+    if not plans:
+        return ()
+    return (
+        yield tuple(
+            Proposal(plan=plan, phase=Phase.SPEED, kind=Kind.PREDICT, reason=reason)
+            for plan in plans
+        )
+    )

@@ -1,0 +1,93 @@
+"""The front of error against latency: the measured plans that no other one beats in both."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from precision_bisect.plan import Plan
+from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.speed.limits import Pace
+from precision_bisect.trial import Kind, Outcome, SampleSet, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A plan on the front.
+
+    `latency_ms`, `spread_ms` and `speedup` (over all-high) are None where `cost`, the estimated
+    milliseconds that keeping the layers costs, stands in for them: nothing was timed. `error` is
+    None where the check has no figure.
+    """
+
+    plan: Plan
+    passed: bool
+    error: float | None
+    latency_ms: float | None = None
+    spread_ms: float | None = None
+    speedup: float | None = None
+    cost: float | None = None
+
+    @property
+    def axes(self) -> tuple[float, float]:
+        """What is compared, smaller is better: latency or else cost, and error."""
+        error = (0.0 if self.passed else 1.0) if self.error is None else self.error
+        speed = self.latency_ms if self.latency_ms is not None else self.cost
+        return (math.inf if speed is None else speed, error)
+
+
+def front(
+    outcomes: Mapping[Plan, Outcome], high_ms: float | None, graph: CostGraph | None = None
+) -> Sequence[Point]:
+    """Return the plans that none beats in error and speed, the fastest first.
+
+    `high_ms` is the latency with every layer high; None where nothing is timed, in which case
+    `graph` says what plans cost. Plans whose outputs are not finite are left out.
+    """
+    points = [
+        point
+        for plan, outcome in sorted(outcomes.items())
+        if (point := _point(plan, outcome, high_ms, graph)) is not None
+    ]
+    best: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.axes, point.plan)):
+        if not best or point.axes[1] < best[-1].axes[1]:
+            best.append(point)
+    return best
+
+
+def judged_outcomes(trials: Iterable[Trial], samples: SampleSet) -> dict[Plan, Outcome]:
+    """Return the outcomes of the plans judged on these samples; a fresh build counts, if any."""
+    found: dict[Plan, Outcome] = {}
+    for trial in trials:
+        asked = trial.proposal
+        if asked.samples is not samples or trial.outcome.verdict is None:
+            continue
+        if asked.kind is Kind.REBUILD:
+            found[asked.plan] = trial.outcome
+        elif asked.kind is Kind.JUDGE:
+            found.setdefault(asked.plan, trial.outcome)
+    return found
+
+
+def _point(
+    plan: Plan, outcome: Outcome, high_ms: float | None, graph: CostGraph | None
+) -> Point | None:
+    error = outcome.error
+    if outcome.verdict is None or (error is not None and not math.isfinite(error)):
+        return None
+    if high_ms is None:
+        if graph is None:
+            return None
+        return Point(plan=plan, passed=outcome.passed, error=error, cost=graph.cost(plan.kept))
+    pace = Pace.of(outcome.evidence.latency, high_ms)
+    if pace is None:
+        return None
+    latency_ms = pace.latency_ms(high_ms)
+    return Point(
+        plan=plan,
+        passed=outcome.passed,
+        error=error,
+        latency_ms=latency_ms,
+        spread_ms=latency_ms * pace.spread / pace.speedup,
+        speedup=pace.speedup,
+    )

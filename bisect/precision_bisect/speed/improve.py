@@ -1,0 +1,107 @@
+"""Making a plan that passes faster, step by measured step.
+
+As in Precimonious (C. Rubio-González et al., "Precimonious: tuning assistant for floating-point
+precision", SC 2013, section 3.3) a change is taken only where it is within the tolerance *and*
+faster. A cost graph proposes moves and the emulator sorts out what would not pass; where they lead
+to in the end is built first, and only if the engine refuses that, less of it.
+"""
+
+from collections.abc import Set
+from dataclasses import replace
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.speed.forecast import Forecasts, calibrated
+from precision_bisect.speed.measuring import Measured, measure
+from precision_bisect.speed.moves import Move, fillings, islands, swap
+
+MOST_BUILDS = 16
+"""An improvement takes no more builds than this."""
+PATIENCE = 5
+"""So many builds in a row that bring nothing end it."""
+SWAPPED = 8
+"""Substitutes are looked for so many of the costliest kept layers and islands."""
+FARTHEST = 12
+"""So many moves are made on paper before the engine is asked."""
+
+
+def improve(
+    problem: Problem, start: Measured, graph: CostGraph, high_ms: float
+) -> Search[Measured]:
+    """Return a faster plan that passes, or `start`, which must have passed.
+
+    `high_ms` is the latency with every layer high. Each step is judged and timed on the engine and
+    taken only when it passed and is faster by more than both spreads.
+    """
+    best, tried, fruitless = start, {start.plan}, 0
+    forecasts = yield from calibrated(problem.tolerance, best.plan, best.outcome)
+    for _ in range(MOST_BUILDS):
+        move = yield from _next(graph, best.plan, forecasts, tried)
+        if move is None or fruitless >= PATIENCE:
+            break
+        tried.add(move.plan)
+        found = yield from measure(move.plan, high_ms, move.reason)
+        fruitless += 1
+        if not isinstance(found, Measured):
+            continue
+        if found.outcome.passed and found.pace.beats(best.pace):
+            best, fruitless = found, 0
+            forecasts = yield from calibrated(problem.tolerance, best.plan, best.outcome)
+        elif found.outcome.failed:
+            worse = yield from calibrated(problem.tolerance, found.plan, found.outcome)
+            forecasts = _stricter(forecasts, worse)
+    return best
+
+
+def _next(
+    graph: CostGraph, plan: Plan, forecasts: Forecasts, tried: Set[Plan]
+) -> Search[Move | None]:
+    """Return the plan to try next, None when nothing is left.
+
+    That is the end of the moves from `plan` on; once it was tried, half as many of them, and so
+    on down to the first. Then come the fillings one by one.
+    """
+    route = yield from _route(graph, plan, forecasts)
+    count = len(route)
+    while count:
+        if route[count - 1].plan not in tried:
+            return route[count - 1]
+        count //= 2
+    return next((move for move in fillings(graph, plan) if move.plan not in tried), None)
+
+
+def _route(graph: CostGraph, plan: Plan, forecasts: Forecasts) -> Search[list[Move]]:
+    """Return the moves that each lower the estimated cost of the plan before, at most `FARTHEST`.
+
+    The gain and the reason of each are those of all moves up to it.
+    """
+    route: list[Move] = []
+    now = plan
+    while len(route) < FARTHEST:
+        move = yield from _best(graph, now, forecasts)
+        if move is None:
+            break
+        now = move.plan
+        several = f"{len(route) + 1} changes, {len(now)} layers kept"
+        reason = several if route else move.reason
+        route.append(Move(plan=now, gain_ms=graph.gain(plan.kept, now.kept), reason=reason))
+    return route
+
+
+def _best(graph: CostGraph, plan: Plan, forecasts: Forecasts) -> Search[Move | None]:
+    """Return one move from a plan: all fillings at once, else the first swap that there is."""
+    fills = fillings(graph, plan)
+    if fills:
+        return fills[0]
+    for part in islands(graph, plan)[:SWAPPED]:
+        move = yield from swap(graph, plan, part, forecasts)
+        if move is not None:
+            return move
+    return None
+
+
+def _stricter(one: Forecasts, other: Forecasts) -> Forecasts:
+    if one.limit is None or other.limit is None:
+        return one
+    return replace(one, limit=min(one.limit, other.limit))

@@ -1,0 +1,76 @@
+"""Plans with what was measured of them."""
+
+from dataclasses import dataclass, field, replace
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.speed.limits import Pace
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A plan that was judged and timed."""
+
+    plan: Plan
+    outcome: Outcome
+    pace: Pace
+
+
+@dataclass(slots=True)
+class Record:
+    """What a search has judged and timed so far, by plan, the last outcome of each."""
+
+    outcomes: dict[Plan, Outcome] = field(default_factory=dict)
+
+    def take(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Note an outcome if it is of an engine that was timed."""
+        if proposal.kind is not Kind.PREDICT and outcome.evidence.latency is not None:
+            self.outcomes[proposal.plan] = outcome
+
+
+def timed(search: Search[T], record: Record, *, whole: bool) -> Search[T]:
+    """Return the same search; what is timed is noted, and with `whole` all that is judged is."""
+    try:
+        batch = next(search)
+        while True:
+            batch = tuple(
+                replace(proposal, timed=True)
+                if whole and proposal.kind is Kind.JUDGE
+                else proposal
+                for proposal in batch
+            )
+            outcomes = yield batch
+            for proposal, outcome in zip(batch, outcomes, strict=True):
+                record.take(proposal, outcome)
+            batch = search.send(outcomes)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def all_high_ms(problem: Problem) -> Search[float | None]:
+    """Return the latency with every layer high, in milliseconds; None where there is no figure."""
+    everything = Plan.all_high(problem.size)
+    outcome = yield from judge(everything, "every layer high")
+    latency = outcome.evidence.latency
+    return latency.median_ms if latency is not None and latency.median_ms > 0 else None
+
+
+def judge(plan: Plan, reason: str) -> Search[Outcome]:
+    """Return the outcome of a plan that is judged and timed.
+
+    One that passed in an earlier trial without being timed is built afresh for it.
+    """
+    proposal = Proposal(plan=plan, phase=Phase.SPEED, timed=True, reason=reason)
+    (outcome,) = yield (proposal,)
+    if outcome.passed and outcome.evidence.latency is None:
+        (outcome,) = yield (replace(proposal, kind=Kind.REBUILD),)
+    return outcome
+
+
+def measure(plan: Plan, high_ms: float, reason: str) -> Search[Measured | Outcome]:
+    """Return a plan with its pace, or only its outcome where it could not be timed."""
+    outcome = yield from judge(plan, reason)
+    pace = Pace.of(outcome.evidence.latency, high_ms)
+    return outcome if pace is None else Measured(plan=plan, outcome=outcome, pace=pace)

@@ -1,0 +1,165 @@
+"""Ways to make a plan faster that a cost graph suggests.
+
+Two kinds. *Filling* keeps more layers high: cheap ones beside kept layers, where that removes
+Casts that cost more. *Swapping* lets an expensive kept layer, or an island of a few whose Casts
+cost most, run low and keeps cheaper layers instead; whether they do is forecast by the emulator.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
+from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.speed.forecast import Forecasts, ask
+
+LARGEST_GAP = 8
+"""Connected low layers, up to so many, are filled in together."""
+LARGEST_ISLAND = 4
+"""Connected kept layers, up to so many, are swapped together."""
+PARTS = 24
+"""Layers to keep instead are forecast in so many groups at most, then one by one in the best."""
+LONGER = 3
+"""So many further layers are added where those that should do are forecast not to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A plan that the graph says is faster by `gain_ms`, and what it changes."""
+
+    plan: Plan
+    gain_ms: float
+    reason: str
+
+
+def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
+    """Return plans that keep more layers: all that gain at once, then each part, best first."""
+    filled = _filled(graph, plan.kept)
+    added = filled - plan.kept
+    if not added:
+        return []
+    parts = [plan.kept.union(part) for part in graph.clusters(added)]
+    moves = [
+        Move(
+            plan=Plan.of(kept),
+            gain_ms=graph.gain(plan.kept, kept),
+            reason=f"fill {_layers(len(kept) - len(plan))} in between kept ones",
+        )
+        for kept in dict.fromkeys((filled, *parts))
+    ]
+    everything, *rest = moves
+    rest.sort(key=lambda move: (-move.gain_ms, move.plan))
+    return [move for move in (everything, *rest) if move.gain_ms > 0]
+
+
+def islands(graph: CostGraph, plan: Plan) -> list[tuple[int, ...]]:
+    """Return kept layers worth swapping, alone or together, those that cost most first."""
+    singles = [(layer,) for layer in plan.indices]
+    several = [part for part in graph.clusters(plan.kept) if 1 < len(part) <= LARGEST_ISLAND]
+    savings = {
+        part: graph.gain(plan.kept, plan.without(part).kept) for part in (*singles, *several)
+    }
+    return sorted(
+        (part for part, saving in savings.items() if saving > 0),
+        key=lambda part: (-savings[part], part),
+    )
+
+
+def swap(
+    graph: CostGraph, plan: Plan, dropped: Sequence[int], forecasts: Forecasts
+) -> Search[Move | None]:
+    """Return a plan that lets `dropped` run low and is forecast to pass; None if there is none.
+
+    What it keeps instead is taken by the error that it is forecast to save over what it costs,
+    until the forecast is within the limit. Nothing is a substitute for a layer without which the
+    outputs are not finite, or the check has no figure.
+    """
+    bare = plan.without(dropped)
+    (outcome,) = yield from ask([bare], f"without {_layers(len(dropped))}")
+    if forecasts.passes(outcome):
+        return _swapped(graph, plan, bare, dropped)
+    if outcome.error is None or not math.isfinite(outcome.error):
+        return None
+    low = [i for i in range(graph.size) if i not in plan.kept]
+    groups = _parts(low)
+    worth = yield from _worth(graph, bare, outcome.error, groups)
+    if len(groups) < len(low):
+        best = [layer for _, _, part in worth[:3] for layer in part]
+        worth = yield from _worth(graph, bare, outcome.error, [(layer,) for layer in best])
+    least = _enough(worth, outcome.error, forecasts.limit)
+    for count in range(least, min(least + LONGER, len(worth)) + 1):
+        kept = bare.kept.union(*(part for _, _, part in worth[:count]))
+        if graph.gain(plan.kept, kept) <= 0:
+            return None
+        (outcome,) = yield from ask([Plan.of(kept)], "with others instead")
+        if forecasts.passes(outcome):
+            return _swapped(graph, plan, Plan.of(kept), dropped)
+    return None
+
+
+def _filled(graph: CostGraph, kept: frozenset[int]) -> frozenset[int]:
+    """Return the layers with every gap and every neighbour added that lowers the cost."""
+    low = [layer for layer in range(graph.size) if layer not in kept]
+    for gap in graph.clusters(low):
+        if len(gap) <= LARGEST_GAP and graph.gain(kept, kept.union(gap)) > 0:
+            kept = kept.union(gap)
+    grown = True
+    while grown:
+        grown = False
+        for layer in _beside(graph, kept):
+            if graph.gain(kept, kept | {layer}) > 0:
+                kept, grown = kept | {layer}, True
+    return kept
+
+
+def _beside(graph: CostGraph, kept: frozenset[int]) -> list[int]:
+    """Return the low neighbours of kept layers, in network order."""
+    return sorted({near for layer in kept for near in graph.neighbours[layer]} - kept)
+
+
+def _parts(low: Sequence[int]) -> list[tuple[int, ...]]:
+    """Cut layers into at most `PARTS` runs of consecutive ones."""
+    length = max(1, -(-len(low) // PARTS))
+    return [tuple(low[i : i + length]) for i in range(0, len(low), length)]
+
+
+def _worth(
+    graph: CostGraph, bare: Plan, error: float, groups: Sequence[tuple[int, ...]]
+) -> Search[list[tuple[float, float, tuple[int, ...]]]]:
+    """Return (worth, error saved, group) of the groups that save error, the most worth first.
+
+    The worth is the error saved over what keeping the group adds to the cost.
+    """
+    plans = [bare.with_(group) for group in groups]
+    outcomes = yield from ask(plans, "what keeping others saves")
+    found = []
+    for group, plan, outcome in zip(groups, plans, outcomes, strict=True):
+        if outcome.error is None or not outcome.error < error:
+            continue
+        saved = error - outcome.error
+        cost = -graph.gain(bare.kept, plan.kept)
+        found.append((saved / cost if cost > 0 else math.inf, saved, group))
+    return sorted(found, key=lambda entry: (-entry[0], -entry[1], entry[2]))
+
+
+def _enough(
+    worth: Sequence[tuple[float, float, tuple[int, ...]]], error: float, limit: float | None
+) -> int:
+    """Return how many of the first groups do if what they save adds up, all where they do not."""
+    for count, (_, saved, _) in enumerate(worth, 1):
+        error -= saved
+        if limit is None or error <= limit:
+            return count
+    return len(worth)
+
+
+def _swapped(graph: CostGraph, plan: Plan, instead: Plan, dropped: Sequence[int]) -> Move | None:
+    gain_ms = graph.gain(plan.kept, instead.kept)
+    added = len(instead.kept - plan.kept)
+    reason = f"swap {_layers(len(dropped))} for {added}" if added else f"drop {len(dropped)}"
+    return Move(plan=instead, gain_ms=gain_ms, reason=reason) if gain_ms > 0 else None
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer" + "s" * (count != 1)

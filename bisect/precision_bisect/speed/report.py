@@ -1,0 +1,123 @@
+"""What `result.json` says of speed: the limits, how the answer meets them, the front."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from precision_bisect.evidence import Latency
+from precision_bisect.plan import Plan
+from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.speed.front import Point, front, judged_outcomes
+from precision_bisect.speed.limits import Pace, SpeedLimits
+from precision_bisect.trial import SampleSet, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedReport:
+    """The speed limits and what was measured of the answer; None for what was not.
+
+    `latency_ms` is on the clock of the preflight. `met` is decided by the medians; `within_spread`
+    tells that the spread leaves it open. `found_first` are the layers of the plan that was
+    certified, where another one was taken for its speed.
+    """
+
+    max_latency_ms: float | None
+    min_speedup: float | None
+    latency_ms: float | None = None
+    speedup: float | None = None
+    speedup_spread: float | None = None
+    met: bool | None = None
+    within_spread: bool | None = None
+    found_first: Sequence[str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `speed` of `result.json`."""
+        return asdict(self)
+
+    def limits(self) -> SpeedLimits:
+        """Return the limits alone."""
+        return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """The judged trials of a run on one sample set, as far as they tell of speed.
+
+    `graph` stands in where nothing was timed and speed counts all the same, else it is None.
+    """
+
+    trials: Sequence[Trial]
+    samples: SampleSet
+    candidates: int
+    graph: CostGraph | None = None
+
+    @property
+    def high_ms(self) -> float | None:
+        """The latency with every layer high, None where it was not measured."""
+        everything = Plan.all_high(self.candidates)
+        for trial in self.trials:
+            latency = trial.outcome.evidence.latency
+            if trial.proposal.plan == everything and latency is not None:
+                return latency.median_ms
+        return None
+
+    def front(self) -> Sequence[Point]:
+        """Return the plans that none beats in error and speed, the fastest first."""
+        return front(judged_outcomes(self.trials, self.samples), self.high_ms, self.graph)
+
+    def report(
+        self, limits: SpeedLimits, latency: Latency | None, found: Sequence[str] | None
+    ) -> SpeedReport | None:
+        """Return how an answer of this latency meets the limits; None without limits."""
+        if not limits.given:
+            return None
+        blank = SpeedReport(
+            max_latency_ms=limits.max_latency_ms, min_speedup=limits.min_speedup, found_first=found
+        )
+        high_ms = self.high_ms
+        pace = None if high_ms is None else Pace.of(latency, high_ms)
+        if high_ms is None or pace is None:
+            return blank
+        needed = limits.needed(high_ms)
+        return SpeedReport(
+            max_latency_ms=limits.max_latency_ms,
+            min_speedup=limits.min_speedup,
+            latency_ms=pace.latency_ms(high_ms),
+            speedup=pace.speedup,
+            speedup_spread=pace.spread,
+            met=pace.meets(needed),
+            within_spread=pace.is_close_to(needed),
+            found_first=found,
+        )
+
+    def best_so_far(self, limits: SpeedLimits) -> Plan | None:
+        """Return the smallest plan that passed within the limits, else the fastest that passed."""
+        high_ms = self.high_ms
+        outcomes = judged_outcomes(self.trials, self.samples)
+        passed = [plan for plan in sorted(outcomes) if outcomes[plan].passed]
+        paces = {
+            plan: pace
+            for plan in passed
+            if high_ms is not None and (pace := Pace.of(outcomes[plan].evidence.latency, high_ms))
+        }
+        if high_ms is None or not paces:
+            return passed[0] if passed else None
+        within = [plan for plan, pace in paces.items() if pace.meets(limits.needed(high_ms))]
+        return within[0] if within else max(paces, key=lambda plan: paces[plan].speedup)
+
+
+def rows(points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a front as `front` of `result.json` lists it; `names` are the candidates'."""
+    return [
+        {
+            "kept_count": len(point.plan),
+            "kept": [names[i] for i in point.plan.indices],
+            "passed": point.passed,
+            "error": point.error,
+            "latency_ms": point.latency_ms,
+            "spread_ms": point.spread_ms,
+            "speedup": point.speedup,
+            "cost": point.cost,
+        }
+        for point in points
+    ]

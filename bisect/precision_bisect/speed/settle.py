@@ -1,0 +1,192 @@
+"""Bringing an answer within the speed limits, or showing how near both limits can be met."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.speed.forecast import ask
+from precision_bisect.speed.front import Point, front
+from precision_bisect.speed.improve import improve
+from precision_bisect.speed.limits import Pace, SpeedLimits
+from precision_bisect.speed.measuring import Measured, Record, all_high_ms, measure, timed
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+
+_FORECAST_UP_TO = 256
+"""Larger plans are not forecast drop by drop: what costs most goes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of a plan that was found: one within the speed limits, None if there is none.
+
+    `message` says why there is none, or what speed made of the plan that was found.
+    """
+
+    found: Plan
+    plan: Plan | None
+    message: str = ""
+
+
+def given(plan: Plan) -> Search[Plan]:
+    """Return a search that has nothing to search for."""
+    yield from ()
+    return plan
+
+
+def fast_enough(problem: Problem, search: Search[Plan]) -> Search[Settled]:
+    """Run a search; where the problem has speed limits, time it and settle them for its plan."""
+    if problem.speed is None:
+        plan = yield from search
+        return Settled(found=plan, plan=plan)
+    record = Record()
+    # Timed trials run alone, so with several workers only what needs a latency is timed.
+    course = _course(problem, search, problem.speed, record)
+    return (yield from timed(course, record, whole=problem.workers == 1))
+
+
+def _course(
+    problem: Problem, search: Search[Plan], limits: SpeedLimits, record: Record
+) -> Search[Settled]:
+    plan = yield from search
+    return (yield from settle_speed(problem, plan, limits, record))
+
+
+def settle_speed(
+    problem: Problem, plan: Plan, limits: SpeedLimits, record: Record
+) -> Search[Settled]:
+    """Make a plan that passed faster, and tell whether the speed limits hold.
+
+    `record` holds what the run has timed before. Where the limits do not hold, plans between the
+    fastest that passes and all-low are measured until the most accurate one of them that is fast
+    enough is known, and the message names the nearest miss on either side.
+    """
+    graph = problem.graph or CostGraph((0.0,) * problem.size, ())
+    high_ms = yield from all_high_ms(problem)
+    if high_ms is None:
+        return Settled(found=plan, plan=None, message="with every layer high nothing was timed")
+    start = yield from measure(plan, high_ms, "how fast the plan is")
+    if not isinstance(start, Measured) or not start.outcome.passed:
+        return Settled(found=plan, plan=None, message=_unmeasured(start))
+    best = yield from improve(problem, start, graph, high_ms)
+    needed = limits.needed(high_ms)
+    if best.pace.meets(needed):
+        slower = yield from _slower_afresh(best.plan, limits, high_ms)
+        if slower:
+            return Settled(found=plan, plan=None, message=slower)
+        return Settled(found=plan, plan=best.plan, message=_changed(start, best))
+    low = yield from descend(best, graph, high_ms, needed)
+    found = [
+        _slow(best, limits, high_ms),
+        _fast(front(record.outcomes, high_ms), needed, problem.tolerance),
+        f"even all low is only {low.speedup:.3g} times as fast"
+        if low is not None and not low.meets(needed)
+        else "",
+    ]
+    return Settled(found=plan, plan=None, message="; ".join(part for part in found if part))
+
+
+def _slower_afresh(plan: Plan, limits: SpeedLimits, high_ms: float) -> Search[str]:
+    """Build an answer afresh, as the re-check does; say by what it misses the limits then, or "".
+
+    Builders may choose other kernels each time. A miss within the spread is none.
+    """
+    (outcome,) = yield (
+        Proposal(
+            plan=plan,
+            phase=Phase.RECHECK,
+            kind=Kind.REBUILD,
+            timed=True,
+            reason="the answer, built afresh",
+        ),
+    )
+    pace = Pace.of(outcome.evidence.latency, high_ms)
+    needed = limits.needed(high_ms)
+    if not outcome.passed or pace is None or pace.meets(needed) or pace.is_close_to(needed):
+        return ""
+    return (
+        f"the answer was fast enough, but built afresh it takes {pace.latency_ms(high_ms):.3g} ms,"
+        f" {pace.speedup:.3g} times as fast as all high, and is to be {limits}"
+    )
+
+
+def descend(
+    slow: Measured, graph: CostGraph, high_ms: float, needed: float
+) -> Search[Pace | None]:
+    """Measure plans below one that is too slow, to find the largest that is fast enough.
+
+    They are nested: what is kept longest is what costs most error per millisecond. Ends at once
+    where even all-low is too slow. Returns the pace of all-low, None where it cannot be timed.
+    """
+    low = yield from measure(Plan.of(()), high_ms, "every layer low")
+    if not isinstance(low, Measured):
+        return None
+    if not low.pace.meets(needed):
+        return low.pace
+    order = yield from _by_worth(slow, graph)
+    fast, too_slow = 0, len(order)
+    while too_slow - fast > 1:
+        middle = (fast + too_slow) // 2
+        plan = Plan.of(order[:middle])
+        found = yield from measure(plan, high_ms, f"fast enough with {middle} kept?")
+        if isinstance(found, Measured) and found.pace.meets(needed):
+            fast = middle
+        else:
+            too_slow = middle
+    return low.pace
+
+
+def _slow(best: Measured, limits: SpeedLimits, high_ms: float) -> str:
+    """Say how far the fastest plan within the tolerance is from the speed limits."""
+    off = 100 * (limits.needed(high_ms) / best.pace.speedup - 1)
+    return (
+        f"of the plans within the tolerance none is {limits}: the fastest keeps {len(best.plan)} "
+        f"layers and takes {best.pace.latency_ms(high_ms):.3g} ms, {best.pace.speedup:.3g} times "
+        f"as fast as all high, {off:.2g}% too slow"
+    )
+
+
+def _fast(points: Sequence[Point], needed: float, tolerance: float | None) -> str:
+    """Say how far the most accurate plan within the speed limits is from the tolerance."""
+    fast = [p for p in points if p.speedup is not None and p.speedup >= needed * (1 - 1e-9)]
+    if not fast:
+        return ""
+    near = min(fast, key=lambda point: (point.axes[1], point.axes[0]))
+    figure = "fails the check" if near.error is None else f"has error {near.error:.3g}"
+    allowed = "" if tolerance is None else f", {tolerance:g} is allowed"
+    return f"the most accurate that is fast enough keeps {len(near.plan)} and {figure}{allowed}"
+
+
+def _by_worth(slow: Measured, graph: CostGraph) -> Search[list[int]]:
+    """Return the kept layers, the most error that they save per millisecond first."""
+    layers = slow.plan.indices
+    costs = {
+        layer: max(graph.gain(slow.plan.kept, slow.plan.kept - {layer}), 1e-9) for layer in layers
+    }
+    if len(layers) > _FORECAST_UP_TO:
+        return sorted(layers, key=lambda layer: (costs[layer], layer))
+    plans = [slow.plan.without((layer,)) for layer in layers]
+    outcomes = yield from ask(plans, "what dropping each costs")
+    errors = {
+        layer: float("inf") if outcome.error is None else outcome.error
+        for layer, outcome in zip(layers, outcomes, strict=True)
+    }
+    return sorted(layers, key=lambda layer: (-errors[layer] / costs[layer], layer))
+
+
+def _unmeasured(found: Measured | Outcome) -> str:
+    outcome = found.outcome if isinstance(found, Measured) else found
+    why = outcome.message or "; ".join(outcome.evidence.notes) or "the backend gave no figure"
+    return f"the answer could not be timed: {why}"
+
+
+def _changed(start: Measured, best: Measured) -> str:
+    """Say what the improvement made of the plan, "" where nothing."""
+    if best.plan == start.plan:
+        return ""
+    return (
+        f"for speed {len(best.plan)} layers are kept instead of the {len(start.plan)} found "
+        f"first: {best.pace.speedup:.3g} instead of {start.pace.speedup:.3g} times as fast as "
+        "all high; that no fewer would do is not claimed of them"
+    )

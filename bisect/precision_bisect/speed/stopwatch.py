@@ -1,0 +1,138 @@
+"""Timing engines in turns with the engine that keeps every layer high.
+
+Clocks of an accelerator drift: they rise under load and fall with heat. Two engines that are timed
+minutes apart differ by that alone. So the all-high engine stays open, both are timed in short
+turns, and what counts is their ratio. Each turn of the candidate lies between two of the baseline,
+whose mean cancels any drift that is linear over three turns.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
+from statistics import fmean, median, quantiles
+from threading import Lock
+from typing import Self
+
+from precision_bisect.evidence import Latency
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Engine, Sample
+
+ROUNDS = 5
+"""So many turns of each engine."""
+
+
+class Stopwatch:
+    """Times engines, one at a time. Leaving its context leaves the engine that it holds.
+
+    With a `baseline` plan (every layer high) each engine is compared with that plan's, which is
+    built by `build` when it is first needed, unless `adopt` handed it over, and stays open.
+    Without one engines are timed alone.
+    """
+
+    def __init__(
+        self, build: Callable[[Plan], Engine] | None = None, baseline: Plan | None = None
+    ) -> None:
+        self._build = build
+        self._baseline = baseline
+        self._engine: Engine | None = None
+        self._held = ExitStack()
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine = None
+        self._held.close()
+
+    def time(self, plan: Plan, engine: Engine, feed: Sample) -> Latency | None:
+        """Return the latency of a plan's engine; None where the backend measures none.
+
+        Raises BackendFailure where an engine does not run, or the baseline cannot be built.
+        """
+        with self._lock:
+            if self._build is None or self._baseline is None:
+                return _alone(engine, feed)
+            if plan == self._baseline:
+                return _of_baseline(_alone(engine, feed))
+            if self._engine is None:
+                self._engine = self._held.enter_context(self._build(self._baseline))
+            return _in_turns(engine, self._engine, feed)
+
+    def adopt(self, plan: Plan, engine: Engine, held: ExitStack) -> None:
+        """Keep an entered engine open if it is the baseline's and there is none yet.
+
+        `held`, which leaves the engine when it is closed, is emptied then.
+        """
+        if plan == self._baseline and self._engine is None:
+            self._engine = engine
+            self._held.push(held.pop_all())
+
+
+def _alone(engine: Engine, feed: Sample) -> Latency | None:
+    return _joined([engine.time(feed) for _ in range(1 + ROUNDS)][1:])
+
+
+def _of_baseline(found: Latency | None) -> Latency | None:
+    """Return the latency of the baseline itself, which is as fast as itself."""
+    if found is None:
+        return None
+    return Latency(
+        median_ms=found.median_ms,
+        spread_ms=found.spread_ms,
+        runs=found.runs,
+        baseline_ms=found.median_ms,
+        speedup=1.0,
+        speedup_spread=0.0,
+    )
+
+
+def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
+    """Time both in turns; the first turn of each warms them up and is not counted."""
+    engine.time(feed)
+    baseline.time(feed)
+    theirs, ours = [baseline.time(feed)], []
+    for _ in range(ROUNDS):
+        ours.append(engine.time(feed))
+        theirs.append(baseline.time(feed))
+    own, high = _joined(ours), [turn.median_ms for turn in theirs if turn is not None]
+    if own is None or len(high) < len(theirs):
+        return None
+    around = [fmean(pair) for pair in pairwise(high)]
+    ratios = [
+        beside / turn.median_ms
+        for beside, turn in zip(around, ours, strict=True)
+        if turn is not None and turn.median_ms > 0
+    ]
+    if len(ratios) < ROUNDS:
+        return None
+    return Latency(
+        median_ms=own.median_ms,
+        spread_ms=own.spread_ms,
+        runs=own.runs,
+        baseline_ms=median(high),
+        speedup=median(ratios),
+        speedup_spread=_spread(ratios),
+    )
+
+
+def _joined(turns: list[Latency | None]) -> Latency | None:
+    """Return the latency over all turns; None if one has none.
+
+    The spread is that of single runs or that of the turns' medians, whichever is larger.
+    """
+    found = [turn for turn in turns if turn is not None]
+    if len(found) < len(turns):
+        return None
+    medians = [turn.median_ms for turn in found]
+    return Latency(
+        median_ms=median(medians),
+        spread_ms=max(median(turn.spread_ms for turn in found), _spread(medians)),
+        runs=sum(turn.runs for turn in found),
+    )
+
+
+def _spread(values: list[float]) -> float:
+    """Return the interquartile range."""
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return high - low

@@ -1,0 +1,108 @@
+"""Drives a strategy by an oracle, and watches what it does."""
+
+import io
+from collections.abc import Generator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Strategy
+from precision_bisect.testing.cases import Case
+from precision_bisect.testing.simulation import Simulation
+from precision_bisect.trial import Kind, Outcome, Proposal
+
+PREDICTIONS = 100_000
+"""No search of so few layers may ask the emulator more often."""
+SHOWN = 8
+"""So many kept layers of a plan are named in a message."""
+
+Batches: TypeAlias = Sequence[Sequence[Proposal]]
+
+
+class ContractError(AssertionError):
+    """A strategy broke a promise; the message is one line that says how, and on which oracle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """What a search did: the plan it ended with (None where it was cut off), and its proposals."""
+
+    plan: Plan | None
+    batches: Batches
+
+
+def most_trials(size: int) -> int:
+    """Return how many trials, predictions not counted, a search of so many layers may take."""
+    return 100 + 10 * size**2
+
+
+def drive(strategy: Strategy, case: Case, *, cut: int | None = None) -> Driven:
+    """Return what a search of the case does; with `cut`, it is closed after so many batches.
+
+    Raises ContractError where it does anything that no search may do.
+    """
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        driven = _drive(strategy, case, cut)
+    if said.getvalue():
+        raise ContractError(f"prints {said.getvalue()[:40]!r} ({case.name})")
+    return driven
+
+
+def named(plan: Plan) -> str:
+    """Return a plan in a few words."""
+    if not plan.kept:
+        return "the plan that keeps nothing"
+    some = ", ".join(map(str, plan.indices[:SHOWN]))
+    return f"the plan that keeps {some}{', …' if len(plan) > SHOWN else ''}"
+
+
+def _drive(strategy: Strategy, case: Case, cut: int | None) -> Driven:
+    simulation = Simulation(case.problem.size, case.oracle, emulator=case.emulator)
+    batches: list[Sequence[Proposal]] = []
+    asked = {True: 0, False: 0}
+    try:
+        search: Generator[Any, Any, Any] = strategy.search(case.problem)
+        batch = next(search)
+        while True:
+            batches.append(_checked(batch, case))
+            for proposal in batch:
+                asked[proposal.kind is Kind.PREDICT] += 1
+            _check_number(asked[False], asked[True], case)
+            if len(batches) == cut:
+                search.close()
+                return Driven(plan=None, batches=batches)
+            outcomes: tuple[Outcome, ...] = tuple(map(simulation.answer, batch))
+            batch = search.send(outcomes)
+    except StopIteration as end:
+        if not isinstance(end.value, Plan):
+            raise ContractError(f"ends with {end.value!r}, not a plan ({case.name})") from None
+        return Driven(plan=end.value, batches=batches)
+    except ContractError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ContractError(f"raises {what} ({case.name})") from error
+
+
+def _checked(batch: object, case: Case) -> Sequence[Proposal]:
+    """Return a batch that is one. Raises ContractError."""
+    if not isinstance(batch, tuple) or not all(isinstance(each, Proposal) for each in batch):
+        raise ContractError(f"yields {batch!r:.60}, not a tuple of proposals ({case.name})")
+    if not batch:
+        raise ContractError(f"yields an empty batch ({case.name})")
+    layers = frozenset(range(case.problem.size))
+    for proposal in batch:
+        if beyond := sorted(proposal.plan.kept - layers):
+            raise ContractError(f"proposes to keep layer {beyond[0]} ({case.name})")
+    return batch
+
+
+def _check_number(trials: int, predictions: int, case: Case) -> None:
+    """Raise ContractError where a search goes on for too long."""
+    most = most_trials(case.problem.size)
+    if trials > most:
+        raise ContractError(f"does not end within {most} trials ({case.name})")
+    if predictions > PREDICTIONS:
+        raise ContractError(f"does not end within {PREDICTIONS} predictions ({case.name})")

@@ -1,0 +1,74 @@
+"""A loop that drives a search by an oracle, without any backend."""
+
+from collections.abc import Sequence
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search, Strategy, T
+from precision_bisect.testing.oracles import Oracle, outcome
+from precision_bisect.trial import Kind, Outcome, Proposal, Trial
+
+
+class Simulation:
+    """Answers proposals by an oracle, each trial once; the preflight's two are known and free.
+
+    `emulator` answers what is asked of the emulator, and is the oracle itself by default.
+    `scores`, one per layer, make it one whose errors add up instead.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        oracle: Oracle,
+        scores: Sequence[float] | None = None,
+        emulator: Oracle | None = None,
+    ) -> None:
+        self.oracle = oracle
+        self.emulator = emulator or oracle
+        self.scores = scores
+        self.everything = Plan.all_high(size)
+        self.trials: list[Trial] = []
+        self._known = {
+            Proposal(plan=plan).identity: oracle(plan.kept)
+            for plan in (self.everything, Plan.of(()))
+        }
+
+    def answer(self, proposal: Proposal) -> Outcome:
+        """Return the outcome of one proposal."""
+        if proposal.identity not in self._known:
+            found = self._evaluate(proposal)
+            self._known[proposal.identity] = found
+            self.trials.append(Trial(proposal=proposal, outcome=found))
+        return self._known[proposal.identity]
+
+    def run(self, search: Search[T]) -> T:
+        """Feed a search until it ends, and return its result."""
+        try:
+            batch = next(search)
+            while True:
+                assert batch, "a strategy proposed nothing"
+                batch = search.send(tuple(self.answer(proposal) for proposal in batch))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def passed(self, plan: Plan) -> bool:
+        """Tell whether a plan was tried on the judging samples and passed."""
+        known = self._known.get(Proposal(plan=plan).identity)
+        return known is not None and known.passed
+
+    def count(self, *, predicted: bool = False) -> int:
+        """Return the number of judged trials, or of those that the emulator was asked for."""
+        return sum((t.proposal.kind is Kind.PREDICT) is predicted for t in self.trials)
+
+    def _evaluate(self, proposal: Proposal) -> Outcome:
+        if self.scores is not None and proposal.kind is Kind.PREDICT:
+            low = self.everything.kept - proposal.plan.kept
+            return outcome(sum(self.scores[layer] for layer in low))
+        judge = self.emulator if proposal.kind is Kind.PREDICT else self.oracle
+        return judge(proposal.plan.kept)
+
+
+def simulate(strategy: Strategy, asked: Problem, oracle: Oracle) -> tuple[Plan, list[Trial]]:
+    """Drive a strategy alone; return its plan and its trials, each distinct one once."""
+    simulation = Simulation(asked.size, oracle)
+    return simulation.run(strategy.search(asked)), simulation.trials

@@ -1,0 +1,160 @@
+"""What every strategy promises, as a test that anybody can run on theirs.
+
+`check_strategy(MyStrategy)` in a test of yours, or, for an installed entry point,
+`python -m precision_bisect.testing.strategy_contract NAME`. It needs nothing but this package.
+The oracles are simulated and drawn by seeds, so a violation can be had again. A search that loops
+without proposing anything is caught by the command alone, which has a time limit.
+"""
+
+import argparse
+import faulthandler
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from precision_bisect.errors import ExitCode, PrecisionBisectError
+from precision_bisect.plugins import STRATEGIES, load
+from precision_bisect.protocols import Strategy
+from precision_bisect.testing.cases import cases, four_workers
+from precision_bisect.testing.driving import ContractError, drive
+from precision_bisect.testing.promises import PROMISES, Factory, Promise, describes_itself
+
+SEEDS = range(8)
+LARGEST = 24
+EXPONENTIAL = 8
+"""The most layers for a strategy that states a `largest`: it may take 2^n trials."""
+TIME_LIMIT_S = 60
+"""The command ends after this long on one problem, with a traceback of where the search hangs."""
+
+
+def check_strategy(
+    factory: Callable[[], Strategy],
+    *,
+    largest: int | None = None,
+    seeds: Iterable[int] = SEEDS,
+) -> None:
+    """Check every promise on problems of up to `largest` layers (24), drawn by `seeds`.
+
+    `factory` makes a strategy, usually it is the class. Raises ContractError, an AssertionError,
+    for the first promise that is broken.
+    """
+    describes_itself(factory)
+    drawn = list(seeds)
+    for promise in PROMISES:
+        for check in _checks(promise, factory, largest, drawn):
+            check()
+
+
+def _checks(
+    promise: Promise, factory: Factory, largest: int | None, seeds: Iterable[int]
+) -> Iterator[Callable[[], None]]:
+    """Yield what checks a promise, case by case; each raises ContractError."""
+    most = _most_layers(factory(), largest)
+    for seed in seeds:
+        for case in cases(seed, most):
+            for vary in promise.variations:
+                yield partial(promise.check, factory, vary(case))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check an installed strategy, one line for each promise; return 0, or 1 for a broken one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m precision_bisect.testing.strategy_contract",
+        description="Check that an installed strategy keeps what every strategy promises.",
+    )
+    parser.add_argument("name", help="its entry point, as for --strategy")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=len(SEEDS),
+        metavar="N",
+        help=f"so many times as many problems; fewer for a slow strategy ({len(SEEDS)})",
+    )
+    parser.add_argument("--digest", action="store_true", help=argparse.SUPPRESS)
+    parsed = parser.parse_args(argv)
+    try:
+        factory: Factory = load(STRATEGIES, parsed.name)
+    except PrecisionBisectError as error:
+        sys.stderr.write(f"{error.one_line()}\n")
+        return error.exit_code
+    if parsed.digest:
+        return _print_digest(factory)
+    return _report(parsed.name, factory, range(parsed.seeds))
+
+
+def _report(name: str, factory: Factory, seeds: Sequence[int]) -> int:
+    """Check everything and print a line for each promise; return the exit code."""
+    if not _holds("says what it is", [partial(describes_itself, factory)]):
+        return ExitCode.NO_PLAN
+    kept = [
+        _holds("is installed under its name", [partial(_named_alike, name, factory)]),
+        *(_holds(promise.text, _checks(promise, factory, None, seeds)) for promise in PROMISES),
+        _holds("proposes the same in another process", [partial(_same_elsewhere, name)]),
+    ]
+    return ExitCode.OK if all(kept) else ExitCode.NO_PLAN
+
+
+def _holds(text: str, checks: Iterable[Callable[[], None]]) -> bool:
+    """Print whether a promise is kept, and return it."""
+    kept, line = True, f"kept    {text}"
+    try:
+        for check in checks:
+            faulthandler.dump_traceback_later(TIME_LIMIT_S, exit=True)
+            check()
+    except ContractError as error:
+        kept, line = False, f"BROKEN  {text}: {error}"
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+    return kept
+
+
+def _named_alike(name: str, factory: Factory) -> None:
+    if (own := factory().name) != name:
+        raise ContractError(f"is installed as {name!r}, its name is {own!r}")
+
+
+def _most_layers(strategy: Strategy, largest: int | None) -> int:
+    most = LARGEST if largest is None else largest
+    return most if strategy.largest is None else min(most, strategy.largest, EXPONENTIAL)
+
+
+def _same_elsewhere(name: str) -> None:
+    """Check that proposals do not hang on the hashes of texts, which change with the process."""
+    module = "precision_bisect.testing.strategy_contract"
+    digests = set()
+    for seed in "12":
+        ran = subprocess.run(
+            [sys.executable, "-m", module, name, "--digest"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+        )
+        if ran.returncode:
+            raise ContractError(ran.stdout.strip() or "another process cannot run it")
+        digests.add(ran.stdout)
+    if len(digests) > 1:
+        raise ContractError("two processes propose differently: it iterates over a set or hash")
+
+
+def _print_digest(factory: Factory) -> int:
+    """Print a digest of everything that is proposed in a few cases, or what broke."""
+    found = hashlib.sha256()
+    try:
+        for seed in SEEDS[:2]:
+            for case in cases(seed, _most_layers(factory(), None)):
+                for batch in drive(factory(), four_workers(case)).batches:
+                    found.update(repr([proposal.identity for proposal in batch]).encode())
+    except ContractError as error:
+        sys.stdout.write(f"{error}\n")
+        return ExitCode.NO_PLAN
+    sys.stdout.write(f"{found.hexdigest()}\n")
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""What is added to a graph so that values change type: Casts, low weights, quantization."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from precision_bisect.lowtypes import LOW_TYPES, LowType, QuantizedType
+from precision_bisect.model.load import Model
+from precision_bisect.model.names import Names
+from precision_bisect.model.weights import INLINE_BYTES, make_stub
+from precision_bisect.options import HighName
+from precision_bisect.quantization.rounding import quantized
+from precision_bisect.quantization.scales import Scales, WeightScale
+from precision_bisect.typed.chunks import converted
+from precision_bisect.typed.constants import Constants
+from precision_bisect.typed.graph import Quantization, TypedWeight
+
+PREFIX = "precision_bisect"
+_FLOAT = onnx.TensorProto.FLOAT
+
+
+class Added:
+    """Adds nodes to `nodes` and constants to `initializers`, each once for all who ask for it.
+
+    `weights` are the values of all stubs, those of the model among them. Tensors are called by
+    their name in the model; a `stored` one is given with the name and the type it is stored in.
+    """
+
+    def __init__(self, model: Model, constants: Constants, scales: Scales, names: Names) -> None:
+        self._constants = constants
+        self._scales = scales
+        self._names = names
+        self._made: dict[tuple[str, str], str] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self.weights = {
+            name: TypedWeight(source=array, dtype=array.dtype)
+            for name, array in model.weights.items()
+        }
+
+    def cast(self, tensor: str, source: str, to: LowType | None) -> str:
+        """Return the name of `source` in a 16-bit type, or in FP32 for None."""
+        asked = (tensor, to.name if to else "fp32")
+        if asked not in self._made:
+            self._made[asked] = self._names(_cast_name(tensor, to))
+            self.append_cast(tensor, source, self._made[asked], to)
+        return self._made[asked]
+
+    def append_cast(self, tensor: str, source: str, out: str, to: LowType | None) -> None:
+        """Append a Cast that writes `out`."""
+        kind, name = to.onnx_type if to else _FLOAT, self._names(_cast_name(tensor, to))
+        self.nodes.append(helper.make_node("Cast", [source], [out], name=name, to=kind))
+
+    def low_constant(self, tensor: str, low: LowType) -> str | None:
+        """Return the low copy of a constant, None where a node computes it or it is none."""
+        array = self._constants.array(tensor)
+        if array is None:
+            return None
+        name = self._names(f"{PREFIX}/weight/{self._constants.source(tensor)}/{low.name}")
+        if name not in self.initializers:
+            self._store(name, low.onnx_type, TypedWeight(source=array, dtype=low.numpy_type))
+        return name
+
+    def dequantized_activation(
+        self, tensor: str, stored: tuple[str, HighName], kind: QuantizedType, to: HighName
+    ) -> str:
+        """Return what is left of an activation, in the float type `to`, once it was quantized."""
+        source, stored_type = stored
+        asked = (tensor, kind.name)
+        scale = WeightScale(
+            axis=None, values=np.array(self._scales.activations[tensor], np.float32)
+        )
+        if asked not in self._made:
+            self._made[asked] = self._quantize(tensor, source, kind, stored_type, scale)
+        return self._dequantize(tensor, self._made[asked], kind, to, scale)
+
+    def dequantized_weight(self, tensor: str, kind: QuantizedType, to: HighName) -> str:
+        """Return a weight in the float type `to`, stored quantized where the file has its values.
+
+        What a node computes from constants is quantized in the graph, for the builder to fold.
+        """
+        scale, array = self._scales.weights[tensor], self._constants.array(tensor)
+        if array is None:
+            asked = (tensor, kind.name)
+            if asked not in self._made:
+                self._made[asked] = self._quantize(tensor, tensor, kind, "fp32", scale)
+            return self._dequantize(tensor, self._made[asked], kind, to, scale)
+        name = self._names(f"{PREFIX}/weight/{tensor}/{kind.name}")
+        if name not in self.initializers:
+            quantization = Quantization(kind=kind, scale=scale)
+            weight = TypedWeight(source=array, dtype=kind.numpy_type, quantization=quantization)
+            self._store(name, kind.onnx_type, weight)
+        return self._dequantize(tensor, name, kind, to, scale)
+
+    def guard(self, layer: str, source: str) -> str:
+        """Append an addition of zero to the FP32 tensor `source`; return its result."""
+        zero = self._names(f"{PREFIX}/guard/zero")
+        if zero not in self.initializers:
+            self.initializers[zero] = helper.make_tensor(zero, _FLOAT, [], [0.0])
+        out = self._names(f"{PREFIX}/guard/{layer}")
+        self.nodes.append(helper.make_node("Add", [source, zero], [out], name=out))
+        return out
+
+    def _quantize(
+        self, tensor: str, source: str, kind: QuantizedType, stored: HighName, scale: WeightScale
+    ) -> str:
+        name = self._names(f"{PREFIX}/quantize/{tensor}/{kind.name}")
+        zeros = np.zeros(scale.values.shape, kind.numpy_type)
+        zero_name = f"{PREFIX}/zero/{tensor}" if zeros.ndim else f"{PREFIX}/zero"
+        zero = self._small(f"{zero_name}/{kind.name}", zeros)
+        inputs = [source, self._scale(tensor, stored, scale), zero]
+        node = helper.make_node("QuantizeLinear", inputs, [name], name=name, **_axis(scale))
+        self.nodes.append(node)
+        return name
+
+    def _dequantize(
+        self, tensor: str, source: str, kind: QuantizedType, to: HighName, scale: WeightScale
+    ) -> str:
+        asked = (tensor, f"{kind.name} as {to}")
+        if asked not in self._made:
+            name = self._names(f"{PREFIX}/dequantize/{tensor}/{kind.name}/{to}")
+            inputs = [source, self._scale(tensor, to, scale)]
+            self.nodes.append(
+                helper.make_node("DequantizeLinear", inputs, [name], name=name, **_axis(scale))
+            )
+            self._made[asked] = name
+        return self._made[asked]
+
+    def _scale(self, tensor: str, stored: HighName, scale: WeightScale) -> str:
+        """Return the scale as a constant of a float type."""
+        values = np.asarray(scale.values, np.float32)
+        if stored in LOW_TYPES:
+            values = converted(values, LOW_TYPES[stored].numpy_type)
+        return self._small(f"{PREFIX}/scale/{tensor}/{stored}", values)
+
+    def _small(self, wish: str, values: np.ndarray) -> str:
+        """Return the name of a constant whose values stay in the graph."""
+        name = self._names(wish)
+        if name not in self.initializers:
+            self.initializers[name] = onnx.numpy_helper.from_array(values, name)
+        return name
+
+    def _store(self, name: str, kind: int, weight: TypedWeight) -> None:
+        """Add a constant of the type `kind`: a stub where the model's own is large."""
+        array = weight.source
+        if array.nbytes > INLINE_BYTES:
+            tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
+            make_stub(tensor)
+            self.weights[name] = weight
+        else:
+            how = weight.quantization
+            values = (
+                quantized(array.astype(np.float32), how.scale, how.kind)
+                if how
+                else converted(array, weight.dtype)
+            )
+            tensor = onnx.numpy_helper.from_array(values, name)
+        self.initializers[name] = tensor
+
+
+def _cast_name(tensor: str, to: LowType | None) -> str:
+    return f"{PREFIX}/cast/{tensor}/{to.name if to else 'fp32'}"
+
+
+def _axis(scale: WeightScale) -> dict[str, Any]:
+    return {} if scale.axis is None else {"axis": scale.axis}

@@ -1,0 +1,85 @@
+"""Searching within a limit of one's own, and below what noise can decide.
+
+The comparator's verdict says whether a plan is within the tolerance. A search may want more: room
+below it, because builds of the same plan differ, or an emulator's scale.
+"""
+
+from dataclasses import replace
+
+from precision_bisect.protocols import Search, T
+from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
+
+
+def judged_within(outcome: Outcome, limit: float | None) -> Outcome:
+    """Return the outcome with its verdict by `limit`; as it is without a limit or a figure."""
+    if limit is None or outcome.error is None or outcome.status is not TrialStatus.FINISHED:
+        return outcome
+    verdict = Verdict.PASS if outcome.error <= limit else Verdict.FAIL
+    return outcome if verdict is outcome.verdict else replace(outcome, verdict=verdict)
+
+
+def within(search: Search[T], limit: float | None) -> Search[T]:
+    """Return the same search, told that errors above `limit` fail, though they may pass."""
+    try:
+        batch = next(search)
+        while True:
+            outcomes = yield batch
+            batch = search.send(
+                tuple(
+                    judged_within(outcome, limit) if outcome.passed else outcome
+                    for outcome in outcomes
+                )
+            )
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def repeated(search: Search[T], tolerance: float | None, noise: float) -> Search[T]:
+    """Return the same search, told a verdict near the tolerance only once a second build agrees.
+
+    A judged error that differs from the tolerance by at most `noise` says little: the plan is
+    built afresh, and passes only if both builds do. The worse error is told.
+    """
+    try:
+        batch = next(search)
+        while True:
+            outcomes = yield batch
+            unsure = [
+                place
+                for place, (proposal, outcome) in enumerate(zip(batch, outcomes, strict=True))
+                if proposal.kind is Kind.JUDGE and _near(outcome, tolerance, noise)
+            ]
+            if unsure:
+                again = yield tuple(_afresh(batch[place]) for place in unsure)
+                outcomes = _both(outcomes, dict(zip(unsure, again, strict=True)))
+            batch = search.send(outcomes)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _near(outcome: Outcome, tolerance: float | None, noise: float) -> bool:
+    """Tell whether noise may have decided a verdict."""
+    if tolerance is None or outcome.error is None or not outcome.passed:
+        return False
+    return noise > 0 and tolerance - outcome.error <= noise
+
+
+def _afresh(proposal: Proposal) -> Proposal:
+    return replace(
+        proposal, kind=Kind.REBUILD, reason=f"{proposal.reason}, once more: within the noise"
+    )
+
+
+def _both(outcomes: tuple[Outcome, ...], again: dict[int, Outcome]) -> tuple[Outcome, ...]:
+    """Return the outcomes, where there are two of them the worse one."""
+    return tuple(
+        again[place] if place in again and not _better(again[place], outcome) else outcome
+        for place, outcome in enumerate(outcomes)
+    )
+
+
+def _better(one: Outcome, other: Outcome) -> bool:
+    """Tell whether `one` passed with a smaller error than `other`."""
+    return one.passed and (one.error or 0.0) < (other.error or 0.0)

@@ -1,0 +1,77 @@
+"""What trials run on: executors that hand a plain function its arguments.
+
+The driver keeps at most `Workers.count` calls in flight, so an executor needs no queue of its own.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = "precision-bisect trial"
+
+
+class InPlace(Executor):
+    """Runs each call in the caller's thread before `submit` returns.
+
+    The main thread is where Ctrl-C arrives, so a build in it can be cancelled.
+    """
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+        """Run the call; KeyboardInterrupt and SystemExit come through at once."""
+        future: Future[R] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Threads(Executor):
+    """Runs each call in a thread of its own, which does not keep the process alive.
+
+    The standard library's pool would: at exit it waits for builds that nobody needs any more.
+    """
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+        """Start the call."""
+        future: Future[R] = Future()
+        future.set_running_or_notify_cancel()
+        call = (future, fn, args, kwargs)
+        threading.Thread(target=_fulfil, args=call, name=_NAME, daemon=True).start()
+        return future
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """An executor, and how many trials it may have at a time."""
+
+    executor: Executor = field(default_factory=InPlace)
+    count: int = 1
+
+
+def threads(count: int) -> Workers:
+    """Return so many workers in this process; one works in the caller's own thread."""
+    return Workers(executor=Threads(), count=count) if count > 1 else Workers()
+
+
+def still_working() -> bool:
+    """Tell whether a trial that was given up is still being evaluated in this process."""
+    return any(thread.name == _NAME for thread in threading.enumerate())
+
+
+def _fulfil(
+    future: "Future[Any]", fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Run the call and hand its result, or what it raised, to whoever waits."""
+    try:
+        result = fn(*args, **kwargs)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

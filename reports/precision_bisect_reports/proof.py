@@ -1,0 +1,34 @@
+"""The certificate in one line: how many layers are shown to be needed, how, and why not more."""
+
+from collections import Counter
+
+from precision_bisect.certificate import Certificate, Need
+from precision_bisect.errors import printable
+
+
+def proof(certificate: Certificate) -> str:
+    """Return the line for a plan that keeps at least one layer."""
+    kept = len(certificate.checked) + len(certificate.unchecked)
+    implied = sum(bool(need.needed) and need.how == "implied" for need in certificate.evidence)
+    dropped = len(certificate.checked) - implied
+    if certificate.minimal and not implied:
+        return f"minimal: dropping any one of the {kept} fails, each was tried"
+    parts = [f"{dropped} of {kept} drops were tried and failed"]
+    if implied:
+        parts.append(f"{implied} by plans that kept more")
+    if certificate.minimal:
+        return f"minimal, if keeping more never hurts: {', '.join(parts)}"
+    unproven = Counter(_state(need) for need in certificate.evidence if not need.needed)
+    parts += [f"{count} {printable(state)}" for state, count in unproven.items()]
+    return f"not proven minimal: {', '.join(parts)}"
+
+
+def _state(need: Need) -> str:
+    """Return what is known of a layer that is not shown to be needed."""
+    if need.needed is False:
+        return "could go"
+    if need.how == "group":
+        return "failed in a group"
+    if need.how == "implied":
+        return "only by plans that kept more"
+    return f"not tested ({need.reason.partition(':')[0]})"

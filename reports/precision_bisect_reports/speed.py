@@ -1,0 +1,58 @@
+"""What the final screen says of speed: the limits and how they are met, and a short front."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from precision_bisect.endings import Status
+from precision_bisect.result import Result
+from precision_bisect.speed.report import SpeedReport
+
+MOST_ROWS = 8
+
+
+def speed(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield the line of the speed limits, where there are any, and the lines of the front."""
+    if result.speed is not None:
+        infeasible = result.status is Status.INFEASIBLE
+        limits = f"{result.speed.limits()} asked"
+        yield "speed", limits if infeasible else _against_limits(result.speed, limits)
+    if result.front and (result.speed is not None or result.front[0]["latency_ms"] is None):
+        yield from _front(result.front)
+
+
+def _against_limits(report: SpeedReport, limits: str) -> str:
+    if report.speedup is None or report.latency_ms is None:
+        return f"{limits}, not measured"
+    spread = 0.0 if report.speedup_spread is None else report.speedup_spread
+    met = "met" if report.met else "not met"
+    close = ", which is within the spread" if report.within_spread else ""
+    return (
+        f"{report.speedup:.3g} ± {spread:.2g} times as fast as all high, "
+        f"{report.latency_ms:.3g} ms; {limits}: {met}{close}"
+    )
+
+
+def _front(front: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the front as a table of at most `MOST_ROWS`, its ends and others spread evenly."""
+    timed = front[0]["latency_ms"] is not None
+    head = f"{'kept':>6}  {'error':>9}  {'verdict':<7}"
+    yield "front", f"{head}  {'ms':>9}  {'±':>7}  {'speed-up':>8}" if timed else f"{head}  cost"
+    for row in _spread(front):
+        error = "" if row["error"] is None else f"{row['error']:.3g}"
+        verdict = "pass" if row["passed"] else "fail"
+        line = f"{row['kept_count']:>6}  {error:>9}  {verdict:<7}"
+        if timed:
+            spread = f"{row['spread_ms']:.2g}"
+            yield "", f"{line}  {row['latency_ms']:>9.4g}  {spread:>7}  {row['speedup']:>8.3g}"
+        else:
+            yield "", f"{line}  {row['cost']:.3g} ms, estimated"
+
+
+def _spread(front: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return at most `MOST_ROWS` rows: both ends, the last that passes, others in between."""
+    if len(front) <= MOST_ROWS:
+        return list(front)
+    step = (len(front) - 1) / (MOST_ROWS - 1)
+    chosen = {math.floor(step * number) for number in range(MOST_ROWS)} | {len(front) - 1}
+    return [front[place] for place in sorted(chosen)]

@@ -1,0 +1,235 @@
+"""The state of a progressive demotion: which layers are low, kept, suspect, or undecided.
+
+The layers stand in a line, least sensitive first. The state holds a plan that passed, chooses the
+groups to test on top of it, and digests what came of them. What passes at a fair price is
+demoted. What fails, or costs more of the tolerance than other layers would, is suspect, and cut
+where the beliefs put the culprit, down to one layer, which is kept. Nested adaptive group testing
+(Hwang, JASA 1972) with a prior; the price is the Lagrange multiplier of a fractional knapsack.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Outcome
+from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.units import Unit
+
+FAIR = 0.15
+"""A build is worth it when it is expected to save this many layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Undecided positions, least sensitive first.
+
+    `bad` when they are known to hold a culprit; `error` is what they were measured to add then.
+    """
+
+    positions: list[int]
+    bad: bool
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The positions from `start` to before `end` of a line, to be demoted on trial."""
+
+    line: Line
+    start: int
+    end: int
+
+    @property
+    def group(self) -> list[int]:
+        """The positions."""
+        return self.line.positions[self.start : self.end]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A group that passed at a fair price: what it added, and the outcome without it."""
+
+    group: list[int]
+    added: float | None
+    outcome: Outcome
+
+
+Tested: TypeAlias = tuple[Probe, Outcome]
+
+
+@dataclass(slots=True)
+class Demotion:
+    """The state of one search; `order` are units of layers, least sensitive first.
+
+    Positions in it are either `lowered` (in groups, with what each group added), `kept` (with the
+    error that each would add, where it was measured), in one of the `suspects`, or in the `pool`
+    of other undecided ones. `limit` is the tolerance, None where there are no figures; `error` is
+    that of `plan`, which passed. `largest` is the size of the largest group to try, where larger
+    ones had no verdict.
+    """
+
+    order: Sequence[Unit]
+    beliefs: Beliefs
+    limit: float | None
+    plan: Plan
+    error: float | None
+    suspects: list[Line]
+    workers: int = 1
+    pool: list[int] = field(default_factory=list)
+    kept: dict[int, float | None] = field(default_factory=dict)
+    lowered: list[tuple[list[int], float]] = field(default_factory=list)
+    largest: int | None = None
+
+    def settled(self) -> bool:
+        """Keep the last ones of suspect groups; tell whether every position is decided on."""
+        for line in [line for line in self.suspects if len(line.positions) == 1]:
+            self.suspects.remove(line)
+            error = line.error
+            known = error is not None and math.isfinite(error)
+            self.kept[line.positions[0]] = error if known else None
+        return not (self.suspects or self.pool)
+
+    @property
+    def room(self) -> float:
+        """The error that can still be added; infinity without figures."""
+        if self.limit is None or self.error is None:
+            return math.inf
+        return self.limit - self.error
+
+    @property
+    def price(self) -> float:
+        """The error per cost at which keeping a layer begins to pay."""
+        known = {i: error for i, error in self.kept.items() if error is not None}
+        undecided = [i for line in self.suspects for i in line.positions] + self.pool
+        return self.beliefs.price(self.room, undecided, known)
+
+    def without(self, group: Sequence[int]) -> Plan:
+        """Return the plan without the layers at these positions."""
+        return self.plan.without(layer for i in group for layer in self.order[i])
+
+    def with_(self, group: Sequence[int]) -> Plan:
+        """Return the plan with the layers at these positions kept, too."""
+        return self.plan.with_(layer for i in group for layer in self.order[i])
+
+    def probes(self, guess: int | None, count: int) -> list[Probe]:
+        """Choose at most `count` groups; `guess` is where a suspect line is cut at first."""
+        chosen: list[Probe] = []
+        for number, line in enumerate(self.suspects[:count]):
+            free = count - len(chosen)
+            share = 1 if self.pool else free // (len(self.suspects[:count]) - number)
+            chosen += [Probe(line, 0, cut) for cut in self._cuts(line, max(1, share), guess)]
+        start, line = 0, Line(self.pool, bad=False)
+        while len(chosen) < count and start < len(self.pool):
+            (size,) = self._cuts(Line(self.pool[start:], bad=False), 1, None)
+            chosen.append(Probe(line, start, start + size))
+            start += size
+        return chosen
+
+    def _cuts(self, line: Line, count: int, guess: int | None) -> list[int]:
+        """Return where to cut a line: so that passing is as likely as not, or evenly spread."""
+        most = len(line.positions) - 1 if line.bad else len(line.positions)
+        most = min(most, self.largest or most)
+        if guess is not None and count == 1:
+            return [max(1, min(guess, most))]
+        chances = self.beliefs.passing(line.positions, bad=line.bad)[:most]
+        cuts = {max(1, min(guess, most))} if guess is not None else set()
+        for number in range(count - len(cuts)):
+            aim = (number + 1) / (count - len(cuts) + 1)
+            cuts.add(int(abs(chances - aim).argmin()) + 1)
+        return sorted(cuts)
+
+    def digest(self, probes: Sequence[Probe], outcomes: Sequence[Outcome]) -> list[Taken]:
+        """Learn from a round; return the groups that passed at a fair price, disjoint ones."""
+        if any(outcome.verdict for outcome in outcomes):
+            self.largest = None
+        pairs = list(zip(probes, outcomes, strict=True))
+        price = self.price
+        taken = []
+        for line in {id(probe.line): probe.line for probe in probes}.values():
+            judge = self._nested if line.bad else self._disjoint
+            taken += judge(line, [pair for pair in pairs if pair[0].line is line], price)
+        return taken
+
+    def take(self, taken: Sequence[Taken], plan: Plan, error: float | None) -> None:
+        """Go on from a plan that passed, the one without these groups."""
+        self.plan, self.error = plan, error
+        self.lowered += [(each.group, each.added) for each in taken if each.added is not None]
+
+    def put_back(self, taken: Sequence[Taken]) -> None:
+        """Make groups undecided again that did not pass together with others."""
+        self.pool = sorted([*self.pool, *(i for each in taken for i in each.group)])
+
+    def _nested(self, line: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
+        """Judge the cuts of a suspect line, the nearest first, up to one that is not taken."""
+        self.suspects.remove(line)
+        taken: list[Taken] = []
+        done, spent = 0, 0.0
+        for probe, outcome in mine:
+            group, rest = line.positions[done : probe.end], line.positions[probe.end :]
+            if outcome.verdict is None:
+                if not self._given_up(group):
+                    break
+                self.pool = sorted(self.pool + rest)
+                return taken
+            added = self._added(outcome, spent)
+            fair = outcome.passed and self._fair(group, added, price)
+            self._learn(group, rest, added, clean=fair, bad=True)
+            if not fair:
+                self.suspects.append(Line(group, bad=True, error=added))
+                self.pool = sorted(self.pool + rest)
+                return taken
+            done, spent = probe.end, spent + (added or 0.0)
+            taken = [Taken(line.positions[:done], None if added is None else spent, outcome)]
+        left = None if line.error is None else line.error - spent
+        self.suspects.append(Line(line.positions[done:], bad=True, error=left))
+        return taken
+
+    def _disjoint(self, _: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
+        """Judge groups of the pool, each by itself."""
+        taken = []
+        for probe, outcome in mine:
+            group = probe.group
+            if outcome.verdict is None and not self._given_up(group):
+                continue
+            self.pool = [i for i in self.pool if i not in set(group)]
+            if outcome.verdict is None:
+                continue
+            added = self._added(outcome)
+            fair = outcome.passed and self._fair(group, added, price)
+            self._learn(group, [], added, clean=fair, bad=False)
+            if fair:
+                taken.append(Taken(group, added, outcome))
+            else:
+                self.suspects.append(Line(group, bad=True, error=added))
+        return taken
+
+    def _learn(
+        self, group: list[int], rest: list[int], added: float | None, *, clean: bool, bad: bool
+    ) -> None:
+        self.beliefs.learn(group, rest, clean=clean, bad=bad)
+        if added is not None:
+            self.beliefs.learn_sum(group, added)
+
+    def _given_up(self, group: list[int]) -> bool:
+        """Go round a group without a verdict: try smaller ones; a single layer is kept."""
+        if len(group) > 1:
+            self.largest = len(group) // 2
+            return False
+        self.kept[group[0]] = None
+        return True
+
+    def _added(self, outcome: Outcome, spent: float = 0.0) -> float | None:
+        """Return the error that a group added beside `spent`; None without figures."""
+        if outcome.error is None or self.error is None or math.isnan(outcome.error):
+            return None
+        return max(outcome.error - self.error - spent, 0.0)
+
+    def _fair(self, group: list[int], added: float | None, price: float) -> bool:
+        """Tell whether what a group added buys as much as it would elsewhere."""
+        if not added or not math.isfinite(price):
+            return True
+        fair = 0.0 if len(group) == 1 else self.beliefs.fair_sum(group, price)
+        regret = (added - fair) / (price * self.beliefs.cost(group)) - 1
+        return regret <= FAIR * (1 + math.log2(len(group)) / 2)

@@ -1,0 +1,31 @@
+"""Cutting some layers into a few groups, as variables of a search over few of them."""
+
+from collections.abc import Sequence
+
+from precision_bisect_strategies.modules import Group, levels
+
+
+def few_groups(layers: Sequence[int], names: Sequence[str], most: int) -> list[Group]:
+    """Cut layers into groups, as many as there are layers but at most `most`.
+
+    They are the modules of the deepest level that has few enough, and the largest are halved
+    where that leaves room.
+    """
+    chosen = frozenset(layers)
+    parts = [tuple(sorted(chosen))] if chosen else []
+    for level in levels(names):
+        cut = [part for group in level if (part := tuple(i for i in group if i in chosen))]
+        if len(cut) > most:
+            break
+        parts = cut
+    while len(parts) < min(most, len(chosen)):
+        place = max(range(len(parts)), key=lambda place: (len(parts[place]), -place))
+        part, middle = parts[place], len(parts[place]) // 2
+        parts[place : place + 1] = [part[:middle], part[middle:]]
+    return parts
+
+
+def label(number: int, group: Group, names: Sequence[str]) -> str:
+    """Return a name for a group: unique by its number, and saying what is in it."""
+    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return f"{number:02d} {names[group[0]]}{more}"

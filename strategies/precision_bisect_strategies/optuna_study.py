@@ -1,0 +1,153 @@
+"""Optuna, wrapped: one study in memory that proposes, and a copy of it in a storage to look at.
+
+Proposals depend on the seed and on the outcomes alone, never on what a storage holds. So a resumed
+search comes to the same place, and its copy finds the trials that are there already.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from precision_bisect.errors import PluginError
+
+if TYPE_CHECKING:
+    import optuna
+
+HIGH, LOW = "high", "low"
+_INSTALL = "install it: pip install 'precision-bisect[pareto]'"
+DIRECTIONS = ("minimize", "minimize")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna's own log lines and its warnings of experimental features off the screen."""
+    found = load_optuna()
+    before = found.logging.get_verbosity()
+    found.logging.set_verbosity(found.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        found.logging.set_verbosity(before)
+
+
+def load_optuna() -> Any:
+    """Return the module. Raises PluginError where it is not installed."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise PluginError(f"Optuna does not load: {error}", _INSTALL) from error
+    return optuna
+
+
+def open_storage(url: str) -> "optuna.storages.BaseStorage":
+    """Return the storage at a URL, created if need be. Raises PluginError for one that fails."""
+    found = load_optuna()
+    try:
+        with quiet():
+            storage: optuna.storages.BaseStorage = found.storages.get_storage(url)
+            return storage
+    except Exception as error:  # SQLAlchemy's, the database driver's and Optuna's own
+        raise _failed(url, error, "give a URL of SQLAlchemy, as sqlite:///pareto.db") from error
+
+
+class Study:
+    """A study with two objectives, both to be made small, over variables that are high or low.
+
+    It proposes by the multi-objective tree-structured Parzen estimator (Y. Ozaki et al.,
+    "Multiobjective tree-structured Parzen estimator for computationally expensive optimization
+    problems", GECCO 2020), which does more with few trials than NSGA-II's generations.
+    """
+
+    def __init__(self, variables: Sequence[str], seed: int) -> None:
+        self._variables = variables
+        with quiet():
+            found = load_optuna()
+            sampler = found.samplers.TPESampler(seed=seed)
+            self._study = found.create_study(directions=DIRECTIONS, sampler=sampler)
+
+    def enqueue(self, high: Sequence[bool]) -> None:
+        """Have these values proposed next."""
+        words = [HIGH if value else LOW for value in high]
+        with quiet():
+            self._study.enqueue_trial(dict(zip(self._variables, words, strict=True)))
+
+    def ask(self) -> "tuple[optuna.Trial, tuple[bool, ...]]":
+        """Return a trial and which variables are high in it."""
+        with quiet():
+            trial = self._study.ask()
+            chosen = [trial.suggest_categorical(name, (LOW, HIGH)) for name in self._variables]
+        return trial, tuple(choice == HIGH for choice in chosen)
+
+    def tell(
+        self,
+        trial: "optuna.Trial",
+        values: tuple[float, float] | None,
+        attributes: Mapping[str, Any],
+    ) -> "optuna.trial.FrozenTrial":
+        """Return the trial, ended with these values; without any it counts as failed."""
+        with quiet():
+            for key, value in attributes.items():
+                trial.set_user_attr(key, value)
+            state = load_optuna().trial.TrialState.FAIL if values is None else None
+            ended: optuna.trial.FrozenTrial = self._study.tell(trial, values, state)
+        return ended
+
+
+class Mirror:
+    """A copy of a study in a storage, trial by trial as they end, for optuna-dashboard.
+
+    Where a study of that name is there, it is gone on with as long as its trials are the ones that
+    come: those of the run that is resumed. Else the name gets a number. Raises PluginError where
+    the storage fails.
+    """
+
+    def __init__(self, url: str, name: str, objectives: tuple[str, str]) -> None:
+        self._url = url
+        self._storage = open_storage(url)
+        self._name = name
+        self._objectives = objectives
+        self._trials: list[optuna.trial.FrozenTrial] = []
+        self._number = 0
+        self._study: Any = None
+        self._there: list[optuna.trial.FrozenTrial] = []
+
+    def add(self, trial: "optuna.trial.FrozenTrial") -> None:
+        """Copy a trial that has ended, unless it is there."""
+        self._trials.append(trial)
+        try:
+            with quiet():
+                while self._study is None or not self._continues():
+                    self._open_next()
+                for missing in self._trials[len(self._there) :]:
+                    self._study.add_trial(missing)
+                    self._there.append(missing)
+        except Exception as error:  # SQLAlchemy's, the database driver's and Optuna's own
+            raise _failed(self._url, error, "mend it, then go on with --resume") from error
+
+    def _continues(self) -> bool:
+        pairs = zip(self._there, self._trials, strict=False)
+        return all(_key(there) == _key(come) for there, come in pairs)
+
+    def _open_next(self) -> None:
+        self._number += 1
+        self._study = load_optuna().create_study(
+            storage=self._storage,
+            study_name=f"{self._name} ({self._number})" if self._number > 1 else self._name,
+            directions=DIRECTIONS,
+            load_if_exists=True,
+        )
+        self._study.set_metric_names(self._objectives)
+        self._there = self._study.get_trials()
+
+
+def _key(trial: "optuna.trial.FrozenTrial") -> tuple[Any, ...]:
+    """Return what makes two trials the same."""
+    return trial.params, trial.state, trial.values
+
+
+def _failed(url: str, error: Exception, hint: str) -> PluginError:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return PluginError(f"--optuna-storage {url!r} fails: {lines[0]}", hint)

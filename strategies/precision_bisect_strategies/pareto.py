@@ -1,0 +1,219 @@
+"""Error against latency: the guided answer, then what lies around it, by groups of layers."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.speed.forecast import ask
+from precision_bisect.speed.limits import Pace
+from precision_bisect.speed.measuring import all_high_ms, judge
+from precision_bisect.trial import Outcome, Proposal
+from precision_bisect_strategies.asking import unrepeated
+from precision_bisect_strategies.grouping import few_groups, label
+from precision_bisect_strategies.guided import Guided
+from precision_bisect_strategies.modules import Group
+from precision_bisect_strategies.optuna_study import Mirror, Study, load_optuna, open_storage
+
+if TYPE_CHECKING:
+    import optuna
+
+TRIALS = 40
+"""So many plans are tried beside those that the guided search tried."""
+MOST_ASKED = 2 * TRIALS
+"""Optuna proposes plans that are known more and more often; so many proposals end it."""
+KEPT_GROUPS = 12
+NEAR_GROUPS = 11
+LOW_GROUPS = 24
+"""What the guided plan runs low is forecast in so many groups; the best become variables."""
+FAR = 1e3
+"""Errors beyond so many times the tolerance count as that: Optuna's figures stay finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """How outcomes become Optuna's two objectives; `high_ms` is None where nothing is timed."""
+
+    problem: Problem
+    high_ms: float | None
+
+    @property
+    def objectives(self) -> tuple[str, str]:
+        """Their names."""
+        return ("error", "latency in ms" if self.high_ms is not None else "estimated cost")
+
+    def values(self, plan: Plan, outcome: Outcome) -> tuple[float, float] | None:
+        """Return error and latency or estimated cost; None without a verdict or a figure."""
+        if outcome.verdict is None:
+            return None
+        speed = self.slowness(plan, outcome)
+        if outcome.error is None:
+            error = 0.0 if outcome.passed else 1.0
+        else:
+            limit = FAR * (self.problem.tolerance or 1.0)
+            error = min(outcome.error, limit) if math.isfinite(outcome.error) else limit
+        return None if speed is None else (error, speed)
+
+    def slowness(self, plan: Plan, outcome: Outcome) -> float | None:
+        """Return the latency in milliseconds, else the estimated cost."""
+        if self.high_ms is not None:
+            pace = Pace.of(outcome.evidence.latency, self.high_ms)
+            return None if pace is None else pace.latency_ms(self.high_ms)
+        if self.problem.graph is not None:
+            return self.problem.graph.cost(plan.kept)
+        return float(len(plan))
+
+
+class Pareto:
+    """Explores error against latency with Optuna, over groups of layers.
+
+    The guided search runs first; its plan, all-high and all-low are the first trials. Variables
+    are groups of the layers that it keeps, groups of those whose keeping is forecast to lower the
+    error most, and all others together, so that each of these three is one setting of them. The
+    answer is the fastest plan that passed. On the emulator, which has no latency, the estimated
+    cost of what is kept stands in for it, and the answer is the smallest plan that passed. With a
+    `storage` URL the study is copied there as it grows.
+    """
+
+    name: ClassVar[str] = "pareto"
+    assumption: ClassVar[str] = (
+        "layers of one module matter together; measures error against latency (on the emulator: "
+        "the estimated cost of what is kept), needs Optuna"
+    )
+    minimal: ClassVar[bool] = False
+    largest: ClassVar[int | None] = None
+    weighs_speed: ClassVar[bool] = True
+
+    def __init__(self, storage: str | None = None) -> None:
+        self._storage = storage
+
+    def check(self) -> None:
+        """Raise PluginError where Optuna is missing or the storage cannot be opened."""
+        load_optuna()
+        if self._storage is not None:
+            open_storage(self._storage)
+
+    def search(self, problem: Problem) -> Search[Plan]:
+        """Search guided, group, explore; return the best plan that passed."""
+        return (yield from unrepeated(self._search(problem)))
+
+    def _search(self, problem: Problem) -> Search[Plan]:
+        start = yield from Guided().search(problem)
+        high_ms = (yield from all_high_ms(problem)) if problem.predicts else None
+        groups = yield from _groups(problem, start)
+        labels = [label(i, group, problem.names) for i, group in enumerate(groups)]
+        scale = _Scale(problem=problem, high_ms=high_ms)
+        exploration = _Exploration(scale, groups, Study(labels, problem.seed), start)
+        if self._storage is not None:
+            name = _study_name(problem, labels)
+            exploration.mirror = Mirror(self._storage, name, scale.objectives)
+        for seed in (start, Plan.all_high(problem.size), Plan.of(())):
+            yield from exploration.begin(seed)
+        yield from exploration.explore()
+        return exploration.best
+
+
+class _Exploration:
+    """What Optuna has proposed so far, and what came of it."""
+
+    def __init__(self, scale: _Scale, groups: Sequence[Group], study: Study, start: Plan) -> None:
+        self._scale = scale
+        self._groups = groups
+        self._study = study
+        self._known: dict[Plan, Outcome] = {}
+        self.best = start
+        self.mirror: Mirror | None = None
+
+    def begin(self, plan: Plan) -> Search[None]:
+        """Make a plan that the groups can express one of the first trials."""
+        reason = "where the exploration begins"
+        if self._scale.high_ms is not None:
+            self._known[plan] = yield from judge(plan, reason)
+        else:
+            (self._known[plan],) = yield (Proposal(plan=plan, reason=reason),)
+        self._study.enqueue([group[0] in plan.kept for group in self._groups])
+        self._end(*self._ask())
+
+    def explore(self) -> Search[None]:
+        """Have plans proposed and tried until so many were, or nothing new comes any more."""
+        seeds, asked = len(self._known), 0
+        while (left := TRIALS + seeds - len(self._known)) > 0 and asked < MOST_ASKED:
+            wanted = min(self._scale.problem.workers, left)
+            waiting = [self._ask() for _ in range(wanted)]
+            asked += wanted
+            new = list(dict.fromkeys(p for _, p in waiting if p not in self._known))
+            if new:
+                outcomes = yield tuple(self._proposal(plan) for plan in new)
+                self._known.update(zip(new, outcomes, strict=True))
+            for trial, plan in waiting:
+                self._end(trial, plan)
+
+    def _ask(self) -> "tuple[optuna.Trial, Plan]":
+        trial, high = self._study.ask()
+        kept = (g for g, is_high in zip(self._groups, high, strict=True) if is_high)
+        return trial, Plan.of(layer for group in kept for layer in group)
+
+    def _end(self, trial: "optuna.Trial", plan: Plan) -> None:
+        outcome = self._known[plan]
+        values = self._scale.values(plan, outcome)
+        verdict = "no verdict" if outcome.verdict is None else outcome.verdict.value
+        about = {"kept": len(plan), "plan": plan.key, "verdict": verdict}
+        ended = self._study.tell(trial, values, about)
+        if self.mirror is not None:
+            self.mirror.add(ended)
+        if outcome.passed and self._rank(plan) < self._rank(self.best):
+            self.best = plan
+
+    def _rank(self, plan: Plan) -> tuple[float, Plan]:
+        """Return what orders answers: where plans are timed the fastest, then fewest layers."""
+        if self._scale.high_ms is None:
+            return (0.0, plan)
+        slowness = self._scale.slowness(plan, self._known[plan])
+        return (math.inf if slowness is None else slowness, plan)
+
+    def _proposal(self, plan: Plan) -> Proposal:
+        done = f"{len(self._known) - 3} of {TRIALS} plans"
+        return Proposal(
+            plan=plan, timed=self._scale.high_ms is not None, reason=f"explore: {done}"
+        )
+
+
+def _groups(problem: Problem, start: Plan) -> Search[list[Group]]:
+    """Return groups of the layers that a plan keeps, of near misses, and one of all others.
+
+    Near misses are groups whose keeping is forecast to lower the plan's error most for what it
+    costs.
+    """
+    names = problem.names
+    kept = few_groups(start.indices, names, KEPT_GROUPS)
+    low = [layer for layer in range(problem.size) if layer not in start.kept]
+    parts = few_groups(low, names, LOW_GROUPS)
+    (now, *outcomes) = yield from ask(
+        [start, *(start.with_(part) for part in parts)], "what keeping more would save"
+    )
+    worth = [
+        (
+            _saved(now, outcome) / sum(problem.costs[i] if problem.costs else 1.0 for i in part),
+            part,
+        )
+        for part, outcome in zip(parts, outcomes, strict=True)
+    ]
+    ranked = [part for _, part in sorted(worth, key=lambda entry: (-entry[0], entry[1]))]
+    near, far = ranked[:NEAR_GROUPS], ranked[NEAR_GROUPS:]
+    rest = tuple(sorted(layer for part in far for layer in part))
+    return [*kept, *sorted(near), *([rest] if rest else [])]
+
+
+def _saved(now: Outcome, outcome: Outcome) -> float:
+    if now.error is None or outcome.error is None or not math.isfinite(now.error):
+        return 0.0
+    return now.error - outcome.error
+
+
+def _study_name(problem: Problem, labels: Sequence[str]) -> str:
+    """Return a name that is the same for the same search of the same layers."""
+    text = repr((tuple(problem.names), problem.tolerance, problem.seed, tuple(labels)))
+    return f"precision-bisect {hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,0 +1,110 @@
+"""ProbDD: delta debugging by the probability that each layer is needed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.trial import Outcome
+from precision_bisect_strategies.asking import ask
+from precision_bisect_strategies.ranking import rank
+from precision_bisect_strategies.speculation import speculate
+
+NEVER = 0.1
+"""How many layers would be needed if none seemed to be: the least prior, shared by all layers."""
+SURELY = 0.9
+"""The largest prior; what is alone beyond the limit in the emulator may yet go."""
+
+
+class ProbDD:
+    """Drops the group of layers of which most are expected to go.
+
+    Wang et al., Probabilistic Delta Debugging, ESEC/FSE 2021, section 3: the group maximizes
+    |D| prod(1 - p); where it cannot go, each p of it becomes p / (1 - prod(1 - p)). A layer stays
+    once it could not go alone, so the end is 1-minimal where passing is monotone. A group without
+    a verdict says nothing of its layers: it is halved, and what then has none alone stays.
+
+    The priors are the ranking's: e / (e + tolerance) for a layer of emulated error e. The paper's
+    equal ones took 4 to 14 times the trials in simulations with a ranking of rank correlation
+    0.98, and 0.9 to 1.7 times with one in random order.
+    """
+
+    name: ClassVar[str] = "probdd"
+    assumption: ClassVar[str] = "each layer is needed, or not, independently of the others"
+    minimal: ClassVar[bool] = True
+    largest: ClassVar[int | None] = None
+
+    def search(self, problem: Problem) -> Search[Plan]:
+        """Rank, then drop groups until each layer went or could not."""
+        scores = yield from rank(problem)
+        chances = _priors(scores, problem.tolerance or 0.0)
+        undecided = tuple(sorted((chance, layer) for layer, chance in enumerate(chances)))
+        start = _Beliefs(kept=Plan.all_high(problem.size), undecided=undecided)
+        end = yield from speculate(problem, _drop_a_group, start)
+        return end.kept
+
+
+def _priors(scores: Sequence[float], tolerance: float) -> list[float]:
+    """Return how likely each layer is needed, from its error when it alone is low."""
+    shares = (1 - tolerance / (score + tolerance) if score > 0 else 0.0 for score in scores)
+    return [min(max(share, NEVER / len(scores)), SURELY) for share in shares]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beliefs:
+    """A plan that passed, and how likely each undecided layer of it is needed, least likely first.
+
+    `halves` are groups to be tried before any other.
+    """
+
+    kept: Plan
+    undecided: tuple[tuple[float, int], ...]
+    halves: tuple[tuple[int, ...], ...] = ()
+
+    def after(self, group: tuple[int, ...], outcome: Outcome) -> "_Beliefs":
+        """Return the beliefs after dropping a group came to this."""
+        single = len(group) == 1
+        if outcome.passed or single:
+            kept = self.kept.without(group) if outcome.passed else self.kept
+            left = tuple(pair for pair in self.undecided if pair[1] not in group)
+            return replace(self, kept=kept, undecided=left)
+        if not outcome.failed:
+            half = len(group) // 2
+            return replace(self, halves=(group[:half], group[half:], *self.halves))
+        members = frozenset(group)
+        needed = 1 - math.prod(1 - chance for chance, layer in self.undecided if layer in members)
+        updated = (
+            (min(chance / needed, 1.0) if layer in members else chance, layer)
+            for chance, layer in self.undecided
+        )
+        return replace(self, undecided=tuple(sorted(updated)))
+
+
+def _drop_a_group(now: _Beliefs) -> Search[_Beliefs]:
+    """Try to drop the next half, or the group with the largest expected gain."""
+    if not now.undecided:
+        return now
+    if now.halves:
+        group, now = now.halves[0], replace(now, halves=now.halves[1:])
+    else:
+        group = _most_gain(now.undecided)
+    outcome = yield from ask(
+        now.kept.without(group),
+        f"drop {len(group)} of {len(now.kept)}",
+        narrowed_to=len(now.kept),
+        about_left=len(now.undecided),
+    )
+    return now.after(group, outcome)
+
+
+def _most_gain(undecided: Sequence[tuple[float, int]]) -> tuple[int, ...]:
+    """Return the likeliest droppable layers, as many as maximize |D| prod(1 - p)."""
+    largest, gain, stays = 1, 0.0, 1.0
+    for size, (chance, _) in enumerate(undecided, 1):
+        stays *= 1 - chance
+        if size * stays <= gain:
+            break
+        largest, gain = size, size * stays
+    return tuple(layer for _, layer in undecided[:largest])

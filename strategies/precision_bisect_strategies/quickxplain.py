@@ -1,0 +1,79 @@
+"""QuickXplain: the preferred minimal set with respect to an order."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect_strategies.asking import ask
+from precision_bisect_strategies.ranking import by_sensitivity, rank
+from precision_bisect_strategies.speculation import speculate
+
+
+class QuickXplain:
+    """Divides the ranking, and keeps of each half what the other does not make needless.
+
+    Junker, QuickXplain, AAAI 2004, algorithm 1, with its recursion on an explicit stack: the
+    layers that are open lie in segments, and the last one is asked away or halved. Which minimal
+    set is found depends on the order: the most sensitive layers are preferably kept. At most
+    2 k log2(n / k) + 2 k trials for k kept of n where passing is monotone. A trial without a
+    verdict counts as one that does not pass.
+    """
+
+    name: ClassVar[str] = "quickxplain"
+    assumption: ClassVar[str] = "more kept layers never hurt; sensitive ones are likely needed"
+    minimal: ClassVar[bool] = True
+    largest: ClassVar[int | None] = None
+
+    def search(self, problem: Problem) -> Search[Plan]:
+        """Rank, then divide."""
+        scores = yield from rank(problem)
+        start = _Open(segments=(tuple(by_sensitivity(scores)),))
+        end = yield from speculate(problem, _settle_last, start)
+        return Plan.of(end.needed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Open:
+    """The layers found to be needed, and the open ones, most sensitive first.
+
+    All of them together passed. `refuted` tells that they did not without the last segment, so
+    some of it is needed; `halved` that they did not without the last two, which were one.
+    """
+
+    segments: tuple[tuple[int, ...], ...]
+    needed: tuple[int, ...] = ()
+    refuted: bool = True
+    halved: bool = False
+
+    @property
+    def earlier(self) -> tuple[tuple[int, ...], ...]:
+        """The segments before the last."""
+        return self.segments[:-1]
+
+
+def _settle_last(found: _Open) -> Search[_Open]:
+    """Ask whether the last segment can go as a whole; where it cannot, halve it."""
+    while found.segments and found.refuted:
+        found = _narrowed(found)
+    if not found.segments:
+        return found
+    kept = [layer for segment in found.earlier for layer in segment]
+    outcome = yield from ask(
+        Plan.of((*found.needed, *kept)),
+        f"drop {len(found.segments[-1])}, {len(found.needed)} are needed",
+        narrowed_to=len(found.needed) + len(kept) + len(found.segments[-1]),
+    )
+    if outcome.passed:
+        return replace(found, segments=found.earlier, refuted=found.halved, halved=False)
+    return replace(found, refuted=True, halved=False)
+
+
+def _narrowed(found: _Open) -> _Open:
+    """Go into a last segment of which something is needed."""
+    last = found.segments[-1]
+    if len(last) == 1:
+        return _Open(segments=found.earlier, needed=(*found.needed, *last), refuted=False)
+    half = len(last) // 2
+    segments = (*found.earlier, last[:half], last[half:])
+    return replace(found, segments=segments, refuted=False, halved=True)

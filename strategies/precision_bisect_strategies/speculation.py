@@ -1,0 +1,113 @@
+"""Looking ahead: from a search that asks one question at a time to batches for several workers.
+
+What a sequential search asks next is known for each answer that is still awaited. So the likeliest
+of its next questions are asked at the same time, and an answer that it does not need then is
+remembered until it does. Parallel ddmin does that for one granularity (Hodovan, Kiss, A-TEST
+2016); here it goes on beyond the next decision, whatever the search.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
+
+S = TypeVar("S")
+Step = Callable[[S], Search[S]]
+"""A part of a search: asks one plan at a time by `ask`, returns the state that it leads to."""
+Answers = Mapping[Plan, Outcome]
+
+PASSED = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS)
+FAILED = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.FAIL)
+MEMORY = 0.8
+"""Weight of older outcomes, against the last one, in the estimate of how often plans pass."""
+LOOKS = 8
+"""So many places are looked at for each worker before one is left idle."""
+
+
+def speculate(
+    problem: Problem, step: Step[S], state: S, known: dict[Plan, Outcome] | None = None
+) -> Search[S]:
+    """Return the state at which `step` asks nothing more, beginning at `state`.
+
+    Batches hold up to `problem.workers` plans: the one that `step` asks, then those that it would
+    ask next, likeliest first. No plan is asked twice, nor those two that the preflight settled;
+    several searches in a row share what is `known`, which grows. A step must depend on its state
+    and on outcomes alone: to look ahead it is replayed from its beginning, so steps of one
+    question are cheap and a step of q questions is replayed q times.
+    """
+    known = {} if known is None else known
+    known |= {Plan.all_high(problem.size): PASSED, Plan.of(()): FAILED}
+    chance = 0.5
+    place = _follow(step, _Place(state=state), known)
+    while place.asks is not None:
+        batch = tuple(_likeliest(step, place, known, chance, problem.workers))
+        outcomes = yield batch
+        known |= {asked.plan: told for asked, told in zip(batch, outcomes, strict=True)}
+        chance = MEMORY * chance + (1 - MEMORY) * outcomes[0].passed
+        place = _follow(step, place, known)
+    return place.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place(Generic[S]):
+    """A point of a search: a state, what its step was told since, and what it asks now.
+
+    `asks` is None at the end. `assumed` are answers that were made up on the way here.
+    """
+
+    state: S
+    told: tuple[Outcome, ...] = ()
+    asks: Proposal | None = None
+    assumed: Answers = field(default_factory=dict)
+
+
+def _follow(step: Step[S], place: _Place[S], known: Answers) -> _Place[S]:
+    """Return where the search comes to from `place` by answers that are known or assumed."""
+    state, told = place.state, list(place.told)
+    while True:
+        search = step(state)
+        try:
+            (asked,) = next(search)
+            for outcome in told:
+                (asked,) = search.send((outcome,))
+            while answer := known.get(asked.plan) or place.assumed.get(asked.plan):
+                told.append(answer)
+                (asked,) = search.send((answer,))
+            return replace(place, state=state, told=tuple(told), asks=asked)
+        except StopIteration as end:
+            state = end.value
+            if not told:
+                return replace(place, state=state, told=(), asks=None)
+            told = []
+
+
+def _likeliest(
+    step: Step[S], place: _Place[S], known: Answers, chance: float, workers: int
+) -> Iterator[Proposal]:
+    """Yield what is asked at `place`, then the likeliest next questions.
+
+    `chance` is how likely a plan is taken to pass.
+    """
+    now = place.asks
+    chosen: set[Plan] = set()
+    waiting = [(-1.0, 0, place)]
+    for look in range(LOOKS * workers):
+        if not waiting:
+            return
+        likelihood, _, place = heapq.heappop(waiting)
+        if now is None or place.asks is None:
+            continue
+        asked = place.asks
+        if asked.plan not in chosen:
+            chosen.add(asked.plan)
+            yield replace(asked, narrowed_to=now.narrowed_to, about_left=now.about_left)
+        if len(chosen) == workers:
+            return
+        for turn, (answer, share) in enumerate(((FAILED, 1 - chance), (PASSED, chance))):
+            assumed = {**place.assumed, asked.plan: answer}
+            ahead = _follow(step, replace(place, assumed=assumed), known)
+            heapq.heappush(waiting, (likelihood * share, 2 * look + turn, ahead))

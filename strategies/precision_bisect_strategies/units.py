@@ -1,0 +1,95 @@
+"""Layers that act together: decided on as one.
+
+Where the error of two neighbours low together is that of the worse one alone, keeping one of them
+is no use without the other: members of one normalization, of one fused kernel. Ranked one by one,
+such layers are torn apart by whatever the ranking gets wrong about each.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from precision_bisect.protocols import Problem, Search
+from precision_bisect_strategies.ranking import measure
+
+MOST = 1000
+"""At most so many layers are looked at."""
+FAR = 16
+"""Layers so far apart in the network are no neighbours."""
+SHARE = 0.03
+"""Pairs are looked at where the milder layer has at least this share of the worse one's error."""
+LITTLE = 0.1
+MUCH = 0.5
+"""Of the milder layer's error, a pair that acts together adds little, one that does not much."""
+
+Unit: TypeAlias = tuple[int, ...]
+"""Layers that are decided on together, in network order."""
+
+
+def together(problem: Problem, scores: Sequence[float], watched: int) -> Search[list[Unit]]:
+    """Return all layers in units, in network order: neighbours that act together in one.
+
+    Pairs of the `watched` most sensitive layers are looked at, and where there is one that acts
+    together, many more.
+    """
+    ranked = sorted(range(problem.size), key=lambda layer: (-scores[layer], layer))
+    joined = yield from _joined(problem, scores, ranked, frozenset(ranked[:watched]))
+    if joined:
+        joined = yield from _joined(problem, scores, ranked, frozenset(ranked[:MOST]))
+    units: list[Unit] = []
+    for layer in range(problem.size):
+        if layer - 1 in joined:
+            units[-1] = (*units[-1], layer)
+        else:
+            units.append((layer,))
+    return units
+
+
+def _joined(
+    problem: Problem, scores: Sequence[float], ranked: Sequence[int], watched: frozenset[int]
+) -> Search[frozenset[int]]:
+    """Return the layers that act together with the next one.
+
+    For each such pair one layer is also paired with one far away that is as sensitive as the
+    other: where such errors do not add either, that neighbours' do not says nothing.
+    """
+    pairs = [
+        (left, left + 1)
+        for left in range(problem.size - 1)
+        if (left in watched or left + 1 in watched) and _comparable(scores[left], scores[left + 1])
+    ]
+    joint = yield from measure(problem, pairs)
+    suspects = [
+        pair
+        for pair, error in zip(pairs, joint, strict=True)
+        if error <= _level(pair, scores, LITTLE)
+    ]
+    controls = [_control(pair, scores, ranked) for pair in suspects]
+    apart = yield from measure(problem, controls)
+    return frozenset(
+        pair[0]
+        for pair, control, error in zip(suspects, controls, apart, strict=True)
+        if error >= _level(control, scores, MUCH)
+    )
+
+
+def _comparable(one: float, other: float) -> bool:
+    worse = max(one, other)
+    return worse < math.inf and min(one, other) > SHARE * worse
+
+
+def _level(pair: tuple[int, int], scores: Sequence[float], share: float) -> float:
+    one, other = scores[pair[0]], scores[pair[1]]
+    return max(one, other) + share * min(one, other)
+
+
+def _control(
+    pair: tuple[int, int], scores: Sequence[float], ranked: Sequence[int]
+) -> tuple[int, int]:
+    """Return the worse layer and one far from both that is as sensitive as the milder one."""
+    worse, milder = sorted(pair, key=lambda layer: -scores[layer])
+    at = bisect_left(ranked, (-scores[milder], milder), key=lambda i: (-scores[i], i))
+    near = (i for i in ranked[max(0, at - FAR) : at + FAR] if abs(i - worse) >= FAR)
+    other = min(near, key=lambda i: (abs(scores[i] - scores[milder]), i), default=milder)
+    return worse, other

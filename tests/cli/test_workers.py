@@ -1,0 +1,108 @@
+"""Trials side by side from the command line: the same answer, and Ctrl-C that ends the run."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+
+COMMAND = [sys.executable, "-m", "precision_bisect"]
+
+SLOW_CHECK = """
+import pathlib, time
+
+def error(outputs, reference):
+    log = pathlib.Path(__file__).with_name("calls")
+    log.write_text((log.read_text() if log.exists() else "") + "x")
+    if len(log.read_text()) > 3:
+        time.sleep(60)
+    return max(float(abs(o[k] - r[k]).max()) for o, r in zip(outputs, reference) for k in o)
+"""
+
+
+def answer(folder: Path) -> dict[str, Any]:
+    """Return the result without what depends on the clock."""
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    del found["wall_s"]
+    return found
+
+
+def search(model: Path, out: Path, *more: str) -> list[str]:
+    """Return the command that searches the small model on one sample."""
+    inputs = model.with_name("inputs.npz")
+    np.savez(inputs, **tiny.samples()[0])  # type: ignore[arg-type]  # named arrays, no allow_pickle
+    asked = ["--backend", "emulated", "--tol", "1e-2", "--inputs", inputs, "--out", out]
+    return [str(part) for part in (*COMMAND, model, *asked, *more)]
+
+
+def test_workers_change_no_certified_answer(tmp_path: Path) -> None:
+    """One worker and three keep the same layers of the small model, all of them certified."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    for workers in ("1", "3"):
+        command = search(model, tmp_path / workers, "--workers", workers)
+        assert 0 == subprocess.run(command, check=False, capture_output=True).returncode
+    one, three = (answer(tmp_path / workers) for workers in ("1", "3"))
+    assert one["kept"] == three["kept"]
+    assert one["certificate"]["minimal"] and three["certificate"]["minimal"]
+
+
+def test_a_run_is_resumed_with_other_workers(tmp_path: Path) -> None:
+    """What one worker has tried is known to three, and the other way round."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    out = tmp_path / "run"
+    for workers, most in (("1", "4"), ("3", "6")):
+        command = search(model, out, "--workers", workers, "--max-trials", most, "--resume")
+        assert 3 == subprocess.run(command, check=False, capture_output=True).returncode
+        assert int(most) == answer(out)["trials"]
+    command = search(model, out, "--workers", "2", "--resume")
+    assert 0 == subprocess.run(command, check=False, capture_output=True).returncode
+    assert answer(out)["certificate"]["minimal"]
+
+
+def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
+    """Zero workers are wrong usage, said in one line."""
+    ran = subprocess.run(
+        search(tmp_path / "m.onnx", tmp_path, "--workers", "0"),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (2, "precision-bisect: --workers 0 is below 1\n") == (ran.returncode, ran.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_leaves_what_cannot_be_stopped(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """While checks sleep for a minute, two signals end the run with the best so far at once."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    check = tmp_path / "slow.py"
+    check.write_text(SLOW_CHECK)
+    out = tmp_path / "run"
+    command = search(model, out, "--workers", "2", "--check", f"{check}:error")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        calls = tmp_path / "calls"
+        while child.poll() is None and not (calls.exists() and len(calls.read_text()) > 3):
+            time.sleep(0.05)
+        child.send_signal(number)
+        assert child.stderr is not None
+        said = ""
+        while "waiting for" not in said:
+            line = child.stderr.readline()
+            assert line, f"{child.wait()}: {said}"
+            said += line
+        begun = time.perf_counter()
+        child.send_signal(number)
+        child.stderr.read()
+        assert 130 == child.wait(timeout=30)
+    assert time.perf_counter() - begun < 20
+    result = answer(out)
+    assert ("interrupted", False) == (result["status"], result["certificate"]["minimal"])
+    assert {"interrupted"} <= {entry["reason"] for entry in result["certificate"]["evidence"]}

@@ -1,0 +1,191 @@
+"""What the trials of a run prove of the kept layers."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import oracles
+from oracles import outcome
+from precision_bisect.certificate import Certificate, How, Terms, certificate
+from precision_bisect.monotone import breaks
+from precision_bisect.options import Certify
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet, Trial, TrialStatus
+
+NAMES = [f"layer{i}" for i in range(8)]
+PLAN = Plan.of((1, 2, 5))
+LOST = Outcome(status=TrialStatus.BUILD_FAILED, message="no implementation")
+
+
+def trial(kept: Sequence[int], came: float | Outcome, kind: Kind = Kind.JUDGE) -> Trial:
+    """Return a trial with an error, or an outcome as it is."""
+    return Trial(
+        proposal=Proposal(plan=Plan.of(kept), kind=kind),
+        outcome=came if isinstance(came, Outcome) else outcome(came),
+    )
+
+
+def proven(
+    trials: Sequence[Trial],
+    mode: Certify = "groups",
+    *,
+    plan: Plan | None = PLAN,
+    monotone: bool = True,
+) -> Certificate:
+    """Return the certificate of `PLAN`."""
+    terms = Terms(mode=mode, monotone=monotone, untested="the budget was spent")
+    return certificate(plan, trials, SampleSet.JUDGED, NAMES, terms)
+
+
+DROPS = [trial([2, 5], 3.0), trial([1, 5], 4.0), trial([1, 2], float("inf"))]
+
+
+@pytest.mark.parametrize("mode", ["groups", "full"])
+def test_every_drop_that_failed_makes_it_minimal(mode: Certify) -> None:
+    """With each single drop tried and failed, nothing is assumed, and the errors are there."""
+    found = proven(DROPS, mode)
+    assert (True, None) == (found.minimal, found.assumes)
+    assert (["layer1", "layer2", "layer5"], []) == (found.checked, found.unchecked)
+    assert {"layer1": 3.0, "layer2": 4.0, "layer5": float("inf")} == found.errors
+
+
+IMPLIED = [*DROPS[:2], trial([1, 2, 3, 4], 2.5), trial([1, 2, 4], 2.0), trial([0, 1, 2, 4], 9.0)]
+
+
+def test_a_failing_plan_that_kept_more_implies_a_need() -> None:
+    """The smallest such plan is named; the certificate says what it assumes."""
+    found = proven(IMPLIED)
+    assert (True, "monotone") == (found.minimal, found.assumes)
+    last = found.evidence[-1]
+    assert ("implied", True, 1, 2.0) == (last.how, last.needed, last.more_kept, last.error)
+    assert {"layer1", "layer2"} == set(found.errors)
+
+
+@pytest.mark.parametrize(
+    ("mode", "monotone", "reason"),
+    [("full", True, "--certify full"), ("groups", False, "keeping more has failed elsewhere")],
+)
+def test_what_is_implied_does_not_always_count(mode: Certify, monotone: bool, reason: str) -> None:
+    """In full mode, and where monotonicity was seen broken, only the layer's own drop counts."""
+    found = proven(IMPLIED, mode, monotone=monotone)
+    assert (False, ["layer5"], None) == (found.minimal, found.unchecked, found.assumes)
+    last = found.evidence[-1]
+    assert ("implied", None) == (last.how, last.needed)
+    assert reason in last.reason
+
+
+def test_a_failure_of_all_that_is_kept_and_more_implies_nothing() -> None:
+    """A plan that keeps the layer too and failed says nothing of what happens without it."""
+    found = proven([trial([1, 2, 5, 7], 3.0)])
+    assert {None} == {need.how for need in found.evidence}
+    assert not found.minimal
+
+
+def test_a_group_that_failed_together_proves_no_layer() -> None:
+    """Its members are listed with the group, its error and its size, and stay unchecked."""
+    found = proven([DROPS[0], trial([1], 5.0), trial([], 6.0)])
+    assert (False, ["layer2", "layer5"]) == (found.minimal, found.unchecked)
+    told = [(need.how, need.needed, need.group, need.error) for need in found.evidence]
+    assert [("dropped", True, None, 3.0), *[("group", None, 0, 5.0)] * 2] == told
+    assert "2 layers were dropped together" in found.evidence[1].reason
+
+
+def test_that_everything_low_fails_is_no_group() -> None:
+    """The preflight's failure is known beforehand: the layers count as not tested."""
+    found = proven([trial([], 6.0)])
+    assert {(None, "the budget was spent")} == {(n.how, n.reason) for n in found.evidence}
+
+
+def test_nothing_counts_where_no_certificate_was_asked_for() -> None:
+    """Mode none claims nothing, whatever the search happened to try."""
+    found = proven(DROPS, "none")
+    assert (False, [], NAMES[1:3] + NAMES[5:6]) == (found.minimal, found.checked, found.unchecked)
+    assert {} == found.errors
+
+
+def test_an_unresolved_drop_shows_nothing_and_says_why() -> None:
+    """A drop that could not be built is unchecked, with its status as the reason."""
+    found = proven([*DROPS[:2], trial([1, 2], LOST)], "full")
+    assert (False, ["layer5"]) == (found.minimal, found.unchecked)
+    assert "build_failed: no implementation" == found.evidence[-1].reason
+
+
+def test_builds_that_disagree_show_nothing() -> None:
+    """A drop that failed, and passed when it was built afresh, is no evidence of a need."""
+    found = proven([*DROPS, trial([1, 2], 0.5, Kind.REBUILD)])
+    assert (False, ["layer5"]) == (found.minimal, found.unchecked)
+    assert "builds disagree" in found.evidence[-1].reason
+
+
+def test_a_drop_that_passed_is_told() -> None:
+    """Where a run was cut off before it took a layer out, the layer is not called needed."""
+    found = proven([*DROPS[:2], trial([1, 2], 0.5)])
+    assert (False, False) == (found.minimal, found.evidence[-1].needed)
+
+
+def test_the_empty_plan_is_minimal_and_no_plan_is_not() -> None:
+    """There is nothing to drop from the one, and nothing to certify in the other."""
+    assert proven([], plan=Plan.of(())).minimal
+    assert not proven([], plan=None).minimal
+
+
+def test_it_is_written_as_documented() -> None:
+    """The keys of the file, for one entry of each sort."""
+    written = proven([DROPS[0], trial([1, 2, 4], 2.0)]).to_json()
+    keys = ["mode", "minimal", "checked", "unchecked", "evidence", "assumes"]
+    assert keys == list(written)
+    inner = ["layer", "needed", "error", "how", "more_kept", "group", "reason"]
+    assert [inner] * 3 == [list(entry) for entry in written["evidence"]]
+    assert ["dropped", None, "implied"] == [entry["how"] for entry in written["evidence"]]
+
+
+PLANS = st.frozensets(st.integers(0, 5))
+HOWS: tuple[How, ...] = ("dropped", "implied")
+
+
+@given(
+    tried=st.sets(PLANS, max_size=25),
+    plan=PLANS,
+    culprits=st.frozensets(st.integers(0, 5), min_size=1),
+    seed=st.integers(0, 99),
+    mode=st.sampled_from(["none", "groups", "full"]),
+)
+def test_it_never_claims_what_is_not_so(
+    tried: set[frozenset[int]],
+    plan: frozenset[int],
+    culprits: frozenset[int],
+    seed: int,
+    mode: Certify,
+) -> None:
+    """On monotone oracles with failing builds, what is called needed is, in every mode."""
+    oracle = oracles.flaky(oracles.monotone(culprits), 6, seed, share=0.3)
+    trials = [trial(sorted(kept), oracle(kept)) for kept in tried]
+    found = proven(trials, mode, plan=Plan.of(plan))
+    for need in found.evidence:
+        without = culprits <= plan - {NAMES.index(need.layer)}
+        assert need.needed in (None, not without)
+        assert (need.needed is True) == (need.layer in found.checked)
+        assert need.needed is None or need.how in HOWS
+    assert found.minimal == (len(found.checked) == len(plan))
+
+
+@given(
+    tried=st.sets(PLANS, max_size=30),
+    plan=PLANS,
+    seed=st.integers(0, 99),
+    mode=st.sampled_from(["groups", "full"]),
+)
+def test_where_keeping_more_hurts_only_direct_drops_count(
+    tried: set[frozenset[int]], plan: frozenset[int], seed: int, mode: Certify
+) -> None:
+    """On oracles that are anything but monotone, seen broken, `minimal` rests on own drops."""
+    oracle = oracles.non_monotone(6, seed)
+    trials = [trial(sorted(kept), oracle(kept)) for kept in tried]
+    broken = breaks(trials, SampleSet.JUDGED, oracles.TOLERANCE, 0.0)
+    found = proven(trials, mode, plan=Plan.of(plan), monotone=not broken)
+    for layer in found.checked:
+        alone = plan - {NAMES.index(layer)}
+        assert not oracle(alone).passed or (mode == "groups" and not broken)
+        assert alone in tried or (mode == "groups" and not broken)

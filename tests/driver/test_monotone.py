@@ -1,0 +1,158 @@
+"""Where monotonicity was seen broken: against a search of all pairs, and at the edges."""
+
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oracles import TOLERANCE, outcome
+from precision_bisect.monotone import MOST_LISTED, MOST_NAMED, breaks, judged, remarks, rows
+from precision_bisect.plan import Plan
+from precision_bisect.trial import (
+    Kind,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Trial,
+    TrialStatus,
+)
+
+NOISE = 0.1
+JUDGED = SampleSet.JUDGED
+
+
+def trial(kept: Sequence[int], error: float, kind: Kind = Kind.JUDGE) -> Trial:
+    """Return a judged trial."""
+    return Trial(proposal=Proposal(plan=Plan.of(kept), kind=kind), outcome=outcome(error))
+
+
+def test_a_failure_above_a_pass_is_a_break() -> None:
+    """The failing plan, the largest passing one within it, and what it keeps in addition."""
+    trials = [trial([1], 0.5), trial([1, 2], 0.4), trial([1, 2, 5], 3.0), trial([7, 8], 9.0)]
+    (found,) = breaks(trials, JUDGED, TOLERANCE, 0.0)
+    assert (Plan.of([1]), Plan.of([1, 2, 5])) == (found.passed, found.failed)
+    assert Plan.of([2, 5]) == found.added
+    assert (0.5, 3.0, False) == (found.passed_error, found.failed_error, found.noise)
+
+
+def test_the_largest_passing_plan_within_is_named() -> None:
+    """So that as few layers as possible are named as kept in addition."""
+    trials = [trial([1], 0.5), trial([2, 3], 0.5), trial([1, 2, 3, 5], 3.0)]
+    (found,) = breaks(trials, JUDGED, TOLERANCE, 0.0)
+    assert (Plan.of([2, 3]), Plan.of([1, 5])) == (found.passed, found.added)
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "noise"),
+    [(0.95, 1.05, True), (0.5, 1.05, False), (0.95, 1.5, False), (0.95, float("inf"), False)],
+)
+def test_only_what_noise_explains_is_noise(passed: float, failed: float, noise: bool) -> None:
+    """Both errors must be within the noise floor of the tolerance."""
+    (found,) = breaks([trial([1], passed), trial([1, 2], failed)], JUDGED, TOLERANCE, NOISE)
+    assert noise == found.noise
+
+
+def test_a_clear_pass_is_named_before_a_doubtful_one() -> None:
+    """A plan within the failing one that passed clearly shows more than one near the limit."""
+    trials = [trial([1], 0.99), trial([1, 2], 0.2), trial([1, 2, 3], 1.01)]
+    (found,) = breaks(trials, JUDGED, TOLERANCE, NOISE)
+    assert (Plan.of([1, 2]), False) == (found.passed, found.noise)
+
+
+def test_without_figures_nothing_is_noise() -> None:
+    """A check that says yes or no leaves no doubt."""
+    plain = [trial([1], 0.99), trial([1, 2], 1.01)]
+    bare = [
+        Trial(
+            proposal=each.proposal,
+            outcome=Outcome(status=each.outcome.status, verdict=each.outcome.verdict),
+        )
+        for each in plain
+    ]
+    assert [False] == [found.noise for found in breaks(bare, JUDGED, None, NOISE)]
+
+
+def test_what_builds_disagree_on_speaks_neither_way() -> None:
+    """A plan that passed and failed when it was built afresh is no evidence; a repeat is none."""
+    trials = [
+        trial([1], 0.5),
+        trial([1], 2.0, Kind.REBUILD),
+        trial([1, 2], 2.0),
+        trial([3], 2.0, Kind.REPEAT),
+    ]
+    assert [Plan.of([1, 2])] == [each.proposal.plan for each in judged(trials, JUDGED)]
+    assert [] == list(breaks(trials, JUDGED, TOLERANCE, 0.0))
+
+
+def test_other_samples_and_other_evaluators_do_not_count() -> None:
+    """Predictions, and verdicts on other samples, are not compared with those on these."""
+    other = Proposal(plan=Plan.of([1]), samples=SampleSet.ALL, phase=Phase.SEARCH)
+    predicted = trial([1], 0.5, Kind.PREDICT)
+    trials = [Trial(proposal=other, outcome=outcome(0.5)), predicted, trial([1, 2], 2.0)]
+    assert [] == list(breaks(trials, JUDGED, TOLERANCE, 0.0))
+
+
+ERRORS = st.sampled_from([0.2, 0.95, 1.05, 3.0])
+TRIALS = st.dictionaries(st.frozensets(st.integers(0, 4)), ERRORS, max_size=14)
+
+
+@given(errors=TRIALS)
+def test_it_finds_what_a_search_of_all_pairs_finds(errors: dict[frozenset[int], float]) -> None:
+    """One break for each failing plan above a passing one, noise if every such pair is."""
+    expected: dict[Plan, bool] = {}
+    for failed, error in errors.items():
+        below = [errors[each] for each in errors if each < failed and errors[each] <= TOLERANCE]
+        if error > TOLERANCE and below:
+            near = abs(error - TOLERANCE) <= NOISE
+            expected[Plan.of(failed)] = near and all(e >= TOLERANCE - NOISE for e in below)
+    trials = [trial(sorted(kept), error) for kept, error in errors.items()]
+    found = breaks(trials, JUDGED, TOLERANCE, NOISE)
+    assert expected == {each.failed: each.noise for each in found}
+    assert all(each.passed.kept < each.failed.kept for each in found)
+
+
+def test_thousands_of_trials_take_little_time() -> None:
+    """2000 trials, half of which contain no other, are compared within a few seconds."""
+    trials = [trial([size, *range(1000, 1500)], 0.5) for size in range(1000)]
+    trials += [trial([*range(size), *range(1000, 1500)], 2.0) for size in range(2, 1000)]
+    begun = time.perf_counter()
+    found = breaks(trials, JUDGED, TOLERANCE, 0.0)
+    assert time.perf_counter() - begun < 5.0
+    assert 998 == len(found)
+
+
+def test_rows_and_remarks_are_few_and_name_the_layers() -> None:
+    """The list is capped, its names too; one sentence says how often."""
+    size = MOST_NAMED + 5
+    trials = [trial([], 0.5)]
+    trials += [trial(range(1, size - least), 2.0) for least in range(MOST_LISTED + 2)]
+    found = breaks(trials, JUDGED, TOLERANCE, NOISE)
+    listed = rows(found, [f"layer{i}" for i in range(size)])
+    assert MOST_LISTED == len(listed)
+    assert {"kept": 0, "error": 0.5} == listed[0]["passed"]
+    assert MOST_NAMED >= max(len(row["layers"]) for row in listed)
+    assert "layer1" == listed[0]["layers"][0]
+    (said,) = remarks(found)
+    assert "0 kept layers passed (error 0.5), the same and 8 more failed (error 2)" in said
+    assert "so did 6 more" in said
+
+
+def test_noise_is_said_as_noise_and_not_listed() -> None:
+    """What two builds of one plan explain is a sentence of its own, and refutes nothing."""
+    found = breaks([trial([1], 0.95), trial([1, 2], 1.05)], JUDGED, TOLERANCE, NOISE)
+    assert [] == rows(found, ["a", "b", "c"])
+    (said,) = remarks(found)
+    assert "within the noise" in said
+    assert "not monotone" not in said
+
+
+def test_nothing_broken_says_nothing() -> None:
+    """A monotone run, with unresolved trials in it, has neither rows nor remarks."""
+    lost = Trial(
+        proposal=Proposal(plan=Plan.of([1, 2])), outcome=Outcome(status=TrialStatus.TIMED_OUT)
+    )
+    found = breaks([trial([1], 0.5), lost, trial([], 2.0)], JUDGED, TOLERANCE, 0.0)
+    assert ([], []) == (rows(found, []), remarks(found))

@@ -1,0 +1,377 @@
+"""Trials side by side: order, limits, what is recorded when, and what an interrupt leaves."""
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracles
+from precision_bisect.budget import Budget, BudgetSpent
+from precision_bisect.driver import Driver
+from precision_bisect.events import Event, TrialFinished, TrialStarted, Warned
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample, Search
+from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
+from simulated import Evaluate, Simulated, by, driver_of
+
+PATIENCE_S = 20.0
+"""How long a test waits for what must come at once."""
+
+ORACLE = oracles.monotone([0])
+
+
+def proposals(*sizes: int, **about: object) -> tuple[Proposal, ...]:
+    """Return proposals that keep so many of the first layers."""
+    return tuple(Proposal(plan=Plan.of(range(size)), **about) for size in sizes)  # type: ignore[arg-type]
+
+
+class Company:
+    """A rule that takes some seconds and notes how many plans are evaluated at the same time."""
+
+    def __init__(self, seconds: Callable[[Plan], float] = lambda plan: 0.02) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self.now: set[Plan] = set()
+        self.most: dict[Plan, int] = {}
+
+    def __call__(self, plan: Plan, feed: Sample) -> float:
+        """Return the error that `ORACLE` gives."""
+        with self._lock:
+            self.now.add(plan)
+            for each in self.now:
+                self.most[each] = max(self.most.get(each, 0), len(self.now))
+        time.sleep(self._seconds(plan))
+        with self._lock:
+            self.now.discard(plan)
+        return by(ORACLE)(plan, feed)
+
+
+@pytest.mark.parametrize("kind", [Kind.JUDGE, Kind.PREDICT])
+def test_four_workers_take_a_quarter_of_the_time(tmp_path: Path, kind: Kind) -> None:
+    """Twelve trials of a tenth of a second: 0.3 s with four workers, predictions as well."""
+    rule = Company(lambda plan: 0.1)
+    driver, ledger = driver_of(tmp_path, Simulated(rule), workers=4)
+    with ledger:
+        driver.consider(*proposals(99, kind=kind))
+        begun = time.perf_counter()
+        driver.consider_all(proposals(*range(1, 13), kind=kind))
+        seconds = time.perf_counter() - begun
+    assert 0.3 <= seconds < 0.6
+    assert 4 == max(rule.most.values())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_outcomes_come_in_the_order_of_the_proposals(tmp_path: Path, workers: int) -> None:
+    """However long each takes, the outcomes are those of a run one by one, in that order."""
+    rule = Company(lambda plan: 0.02 / (1 + len(plan)))
+    driver, ledger = driver_of(tmp_path, Simulated(rule), workers=workers)
+    with ledger:
+        batch = proposals(3, 0, 2, 5, 1)
+        outcomes = driver.consider_all(batch)
+        rows = [trial.proposal for trial in ledger.trials()]
+    assert [ORACLE(each.plan.kept).verdict for each in batch] == [o.verdict for o in outcomes]
+    assert [each.identity for each in batch] == [each.identity for each in rows]
+    assert max(rule.most.values()) <= workers
+
+
+def test_what_is_known_or_comes_twice_is_evaluated_once(tmp_path: Path) -> None:
+    """A batch with a known plan and a plan twice costs the others only."""
+    seen: list[Event] = []
+    backend = Simulated(by(ORACLE))
+    driver, ledger = driver_of(tmp_path, backend, workers=3, observer=seen.append)
+    with ledger:
+        driver.consider(*proposals(2))
+        outcomes = driver.consider_all(proposals(4, 2, 4, 0))
+    assert Counter({Plan.of(range(size)): 1 for size in (2, 4, 0)}) == Counter(backend.built)
+    assert [True, True, True, False] == [outcome.passed for outcome in outcomes]
+    recalled = [e.recalled for e in seen if isinstance(e, TrialFinished)]
+    assert Counter({False: 3, True: 2}) == Counter(recalled)
+
+
+def test_a_latency_is_measured_with_nothing_beside_it(tmp_path: Path) -> None:
+    """A timed proposal in the midst of a batch runs alone; the others run together."""
+    rule = Company(lambda plan: 0.3)
+    driver, ledger = driver_of(tmp_path, Simulated(rule), workers=4)
+    batch = (*proposals(1, 2), *proposals(3, timed=True), *proposals(4, 5))
+    with ledger:
+        driver.consider_all(batch)
+    together = {len(plan): most for plan, most in rule.most.items()}
+    assert {1: 2, 2: 2, 3: 1, 4: 2, 5: 2} == together
+
+
+def test_a_batch_is_cut_to_what_the_budget_allows(tmp_path: Path) -> None:
+    """What fits is evaluated and recorded before the budget's end is told; the rest can follow."""
+    backend = Simulated(Company())
+    budget = Budget(max_trials=3)
+    driver, ledger = driver_of(tmp_path, backend, workers=2, budget=budget)
+    with ledger, pytest.raises(BudgetSpent, match="--max-trials 3"):
+        driver.consider_all(proposals(0, 1, 2, 3, 4))
+    assert 3 == len(driver.trials) == len(backend.built)
+    driver, ledger = driver_of(tmp_path, backend, workers=4)
+    with ledger:
+        assert 5 == len(driver.consider_all(proposals(0, 1, 2, 3, 4)))
+    assert 5 == len(backend.built)
+
+
+def test_time_is_asked_for_before_each_start(tmp_path: Path) -> None:
+    """When the time ends within a batch, what flies lands and nothing more starts."""
+    now = iter([0.0, 1.0, 2.0, 11.0])
+    budget = Budget(max_time_s=10.0, clock=lambda: next(now))
+    driver, ledger = driver_of(tmp_path, Simulated(Company()), workers=4, budget=budget)
+    with ledger, pytest.raises(BudgetSpent, match="--max-time"):
+        driver.consider_all(proposals(0, 1, 2, 3))
+    assert 2 == len(driver.trials)
+
+
+def in_file(path: Path) -> dict[int, str | None]:
+    """Return what another process sees: the status of each trial by its number of kept layers."""
+    with sqlite3.connect(path / "ledger.sqlite") as connection:
+        found = dict(connection.execute("SELECT kept, status FROM trials").fetchall())
+    connection.close()
+    return found
+
+
+def test_intents_and_outcomes_are_durable_as_they_come(tmp_path: Path) -> None:
+    """A quick trial is recorded while a slow one goes on; what waits has no intent yet."""
+    release = threading.Event()
+    files: list[dict[int, str | None]] = []
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        if len(plan) == 1:
+            assert release.wait(PATIENCE_S)
+        return by(ORACLE)(plan, feed)
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TrialStarted | TrialFinished):
+            files.append(in_file(tmp_path))
+        if isinstance(event, TrialFinished) and len(event.proposal.plan) == 3:
+            release.set()
+
+    driver, ledger = driver_of(tmp_path, Simulated(rule), workers=2, observer=observe)
+    with ledger:
+        driver.consider_all(proposals(1, 2, 3))
+    done = "finished"
+    assert [
+        {1: None},
+        {1: None, 2: None},
+        {1: None, 2: done},
+        {1: None, 2: done, 3: None},
+        {1: None, 2: done, 3: done},
+        {1: done, 2: done, 3: done},
+    ] == files
+
+
+def gated() -> tuple[threading.Event, Evaluate]:
+    """Return a gate, and a rule that waits for it."""
+    gate = threading.Event()
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        assert gate.wait(PATIENCE_S)
+        return by(ORACLE)(plan, feed)
+
+    return gate, rule
+
+
+def test_an_interrupt_records_what_flies_and_starts_nothing(tmp_path: Path) -> None:
+    """After Ctrl-C the two trials in flight are waited for; the third was never begun."""
+    gate, rule = gated()
+    warned: list[str] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TrialStarted) and len(event.proposal.plan) == 2:
+            raise KeyboardInterrupt
+        if isinstance(event, Warned):
+            warned.append(event.message)
+            gate.set()
+
+    backend = Simulated(rule)
+    driver, ledger = driver_of(tmp_path, backend, workers=3, observer=observe)
+    with ledger:
+        with pytest.raises(KeyboardInterrupt):
+            driver.consider_all(proposals(0, 1, 2, 3))
+        assert 2 == len(driver.trials) == len(ledger.trials())
+        assert frozenset() == ledger.orphans()
+    (message,) = warned
+    assert "waiting for the 2 trials in flight" in message
+
+
+@pytest.mark.parametrize("second", [TrialFinished, Warned])
+def test_a_second_interrupt_gives_up_what_flies(tmp_path: Path, second: type[Event]) -> None:
+    """Ctrl-C twice ends at once, with the trials in flight withdrawn; they are tried again."""
+    gate, rule = gated()
+
+    def observe(event: Event) -> None:
+        third = isinstance(event, TrialStarted) and len(event.proposal.plan) == 2
+        # The quick trial ends while the others are waited for.
+        if third or isinstance(event, second):
+            raise KeyboardInterrupt
+
+    def first_quick(plan: Plan, feed: Sample) -> float:
+        return 0.0 if len(plan) == 5 else rule(plan, feed)
+
+    driver, ledger = driver_of(tmp_path, Simulated(first_quick), workers=3, observer=observe)
+    with ledger:
+        with pytest.raises(KeyboardInterrupt):
+            driver.consider_all(proposals(5, 1, 2))
+        left = {5: "finished"} if second is TrialFinished else {}
+        assert left == in_file(tmp_path)
+        assert len(left) == len(driver.trials)
+    gate.set()
+    backend = Simulated(by(ORACLE))
+    driver, ledger = driver_of(tmp_path, backend, workers=3)
+    with ledger:
+        driver.consider_all(proposals(5, 1, 2))
+    assert {5, 1, 2} - set(left) == {len(plan) for plan in backend.built}
+
+
+def test_what_breaks_one_trial_off_leaves_the_others(tmp_path: Path) -> None:
+    """An error in one evaluation ends the run; what flew beside it is recorded, it is not."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        if len(plan) == 2:
+            raise MemoryError
+        time.sleep(0.05)
+        return 0.0
+
+    driver, ledger = driver_of(tmp_path, Simulated(rule), workers=3)
+    with ledger:
+        with pytest.raises(MemoryError):
+            driver.consider_all(proposals(1, 2, 3, 4))
+        assert {1, 3} == {len(trial.proposal.plan) for trial in ledger.trials()}
+        assert frozenset() == ledger.orphans()
+
+
+def test_a_trial_that_a_process_died_of_is_tried_alone(tmp_path: Path) -> None:
+    """So that a plan beside it does not count as the cause when it happens again."""
+    batch = proposals(1, 2, 3, 4)
+    _, ledger = driver_of(tmp_path, Simulated(by(ORACLE)))
+    with ledger:
+        ledger.start(batch[1])
+    rule = Company(lambda plan: 0.3)
+    driver, ledger = driver_of(tmp_path, Simulated(rule), workers=4)
+    with ledger:
+        driver.consider_all(batch)
+    assert {1: 1, 2: 1, 3: 2, 4: 2} == {len(plan): most for plan, most in rule.most.items()}
+
+
+def test_a_repeat_waits_for_the_first_run(tmp_path: Path) -> None:
+    """A plan and its repeat in one batch are two builds, judged against each other."""
+    backend = Simulated(Company())
+    driver, ledger = driver_of(tmp_path, backend, workers=4)
+    with ledger:
+        outcomes = driver.consider_all((*proposals(2), *proposals(2, kind=Kind.REPEAT)))
+    assert [0.0, 0.0] == [outcome.error for outcome in outcomes]
+    assert 2 == len(backend.built)
+
+
+def test_the_seconds_of_trials_add_up_to_those_of_the_run(tmp_path: Path) -> None:
+    """Trials side by side share the time, so that a resumed run knows how much is spent."""
+    driver, ledger = driver_of(tmp_path, Simulated(Company(lambda plan: 0.1)), workers=4)
+    with ledger:
+        begun = time.perf_counter()
+        driver.consider_all(proposals(*range(8)))
+        seconds = time.perf_counter() - begun
+    assert pytest.approx(seconds, abs=0.05) == sum(t.outcome.wall_s for t in driver.trials)
+
+
+Batches = Sequence[Sequence[int]]
+
+
+def asking(batches: Batches) -> Search[list[list[bool]]]:
+    """Return a search that proposes the batches, and ends with what passed."""
+    passed = []
+    for batch in batches:
+        outcomes = yield proposals(*batch)
+        passed.append([outcome.passed for outcome in outcomes])
+    return passed
+
+
+class Trouble:
+    """Raises in the evaluation or the event of that number; does nothing for 0."""
+
+    def __init__(self, evaluation: int, event: int) -> None:
+        self._left = Counter(evaluation=evaluation, event=event)
+        self._lock = threading.Lock()
+
+    def strike(self, where: str, error: type[BaseException]) -> None:
+        """Count one down, and raise when it is the one."""
+        with self._lock:
+            self._left[where] -= 1
+            hit = self._left[where] == 0
+        if hit:
+            raise error
+
+
+def session(folder: Path, batches: Batches, workers: int, trouble: Trouble, most: int) -> Driver:
+    """Run a session over the batches; no plan that was recorded may be evaluated again."""
+    recorded: set[Plan] = set()
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        assert plan not in recorded
+        trouble.strike("evaluation", RuntimeError)
+        return by(ORACLE)(plan, feed)
+
+    def observe(event: Event) -> None:
+        trouble.strike("event", KeyboardInterrupt)
+
+    driver, ledger = driver_of(
+        folder,
+        Simulated(rule),
+        workers=workers,
+        observer=observe,
+        budget=Budget(max_trials=most),
+    )
+    with ledger:
+        recorded |= {trial.proposal.plan for trial in ledger.trials()}
+        before = {trial.proposal.identity: trial for trial in ledger.trials()}
+        try:
+            answer = driver.run(asking(batches))
+            assert [[ORACLE(frozenset(range(n))).passed for n in b] for b in batches] == answer
+        finally:
+            after = {trial.proposal.identity: trial for trial in ledger.trials()}
+            assert before.items() <= after.items()
+            assert set(after) == {trial.proposal.identity for trial in driver.trials}
+            assert frozenset() == ledger.orphans()
+    return driver
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 8), min_size=1, max_size=6), min_size=1, max_size=4),
+    workers=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    points=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 12)), max_size=4),
+    most=st.integers(1, 12),
+)
+def test_nothing_is_lost_and_nothing_repeated(
+    batches: Batches, workers: list[int], points: list[tuple[int, int]], most: int
+) -> None:
+    """Sessions cut off anywhere, by errors, Ctrl-C or the budget, with any workers, add up."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for number, (evaluation, event) in enumerate(points):
+            trouble = Trouble(evaluation, event)
+            with contextlib.suppress(RuntimeError, KeyboardInterrupt, BudgetSpent):
+                session(folder, batches, workers[number % len(workers)], trouble, most)
+        driver = session(folder, batches, workers[-1], Trouble(0, 0), 99)
+        assert {n for batch in batches for n in batch} == {
+            len(trial.proposal.plan) for trial in driver.trials
+        }
+
+
+def test_a_failed_build_is_an_outcome_in_any_thread(tmp_path: Path) -> None:
+    """What a backend fails at comes back as the outcome of its own proposal."""
+    oracle = oracles.flaky(ORACLE, 9, seed=1, share=0.5)
+    driver, ledger = driver_of(tmp_path, Simulated(by(oracle)), workers=4)
+    batch = proposals(*range(1, 9))
+    with ledger:
+        outcomes: Sequence[Outcome] = driver.consider_all(batch)
+    assert [oracle(each.plan.kept).status for each in batch] == [o.status for o in outcomes]
+    assert TrialStatus.BUILD_FAILED in {outcome.status for outcome in outcomes}

@@ -1,0 +1,182 @@
+"""What keeping layers costs, from real graphs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from paced import chain
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.speed.costgraph import CostGraph, Value
+from precision_bisect.speed.costs import cost_graph
+from precision_bisect.speed.roofline import cast_ms, extra_ms, macs
+from precision_bisect.speed.shapes import tensor_shapes
+
+
+def saved(
+    path: Path, nodes: list[onnx.NodeProto], outputs: list[str], **weights: tuple[int, ...]
+) -> Model:
+    """Return a model with one input "x" of a dynamic batch, 4 channels and 16 by 16 values."""
+    constants = [
+        numpy_helper.from_array(np.ones(shape, np.float32), name)
+        for name, shape in weights.items()
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4, 16, 16])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        constants,
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9),
+        path / "m.onnx",
+    )
+    return load_model(path / "m.onnx")
+
+
+def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    """Return a node that is named after its first output."""
+    names = outputs.split()
+    return helper.make_node(
+        op_type, inputs.split(), names, f"/{names[0]}", None, None, **attributes
+    )
+
+
+def test_neighbours_are_found_through_what_only_moves_values(tmp_path: Path) -> None:
+    """A Transpose between two layers does not part them; a branch has both readers."""
+    model = saved(
+        tmp_path,
+        [
+            node("Relu", "x", "a"),
+            node("Transpose", "a", "moved"),
+            node("Exp", "moved", "b"),
+            node("Tanh", "a", "c"),
+        ],
+        ["b", "c"],
+    )
+    graph = cost_graph(model, {"x": (2, 4, 16, 16)})
+    assert ((1, 2), (0,), (0,)) == graph.neighbours
+    first = next(value for value in graph.values if value.producer == 0)
+    assert ((1, 2), False) == (first.readers, first.read_high)
+    assert [None, 0, 1, 2] == [value.producer for value in graph.values]
+
+
+def test_a_concat_hands_all_that_it_joins_to_its_readers(tmp_path: Path) -> None:
+    """Both layers in front of a Concat border on the one behind it."""
+    model = saved(
+        tmp_path,
+        [
+            node("Relu", "x", "a"),
+            node("Exp", "x", "b"),
+            node("Concat", "a b", "both", axis=1),
+            node("Tanh", "both", "c"),
+        ],
+        ["c"],
+    )
+    assert ((2,), (2,), (0, 1)) == cost_graph(model, {"x": (1, 4, 16, 16)}).neighbours
+
+
+def test_casts_are_counted_at_every_border(tmp_path: Path) -> None:
+    """All low: the input and the output are cast. The middle one high: all four borders are."""
+    model = saved(
+        tmp_path, [node("Relu", "x", "a"), node("Exp", "a", "b"), node("Tanh", "b", "c")], ["c"]
+    )
+    graph = cost_graph(model, {"x": (1, 4, 16, 16)})
+    one = cast_ms(1024, 2e-3)
+    assert 2 * one == pytest.approx(graph.cost(()))
+    assert 4 * one + extra_ms(0, 2048) == pytest.approx(graph.cost((1,)))
+    assert 3 * extra_ms(0, 2048) == pytest.approx(graph.cost((0, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("made", "weights", "expected"),
+    [
+        (("Conv", "x w", {"pads": [1] * 4}), {"w": (8, 4, 3, 3)}, 8 * 16 * 16 * 4 * 9),
+        (("Conv", "x w", {"group": 4}), {"w": (4, 1, 1, 1)}, 4 * 16 * 16),
+        (("ConvTranspose", "x w", {"strides": [2, 2]}), {"w": (4, 8, 2, 2)}, 4 * 256 * 8 * 4),
+        (("MatMul", "x w", {}), {"w": (16, 5)}, 4 * 16 * 5 * 16),
+        (("Einsum", "x w", {"equation": "bchw,wk->bchk"}), {"w": (16, 5)}, 4 * 16 * 16 * 5),
+        (("Einsum", "x w", {"equation": "...w, wk -> ...k"}), {"w": (16, 5)}, 4 * 16 * 16 * 5),
+        (("Relu", "x", {}), {}, 0),
+    ],
+)
+def test_multiplications_are_counted(
+    tmp_path: Path,
+    made: tuple[str, str, dict[str, Any]],
+    weights: dict[str, tuple[int, ...]],
+    expected: int,
+) -> None:
+    """By the shapes of the operands, for a batch of 1."""
+    op_type, inputs, attributes = made
+    model = saved(tmp_path, [node(op_type, inputs, "y", **attributes)], ["y"], **weights)
+    shapes = tensor_shapes(model, {"x": (1, 4, 16, 16)})
+    assert expected == macs(model.proto.graph.node[0], shapes)
+
+
+def test_cost_follows_the_inputs_that_are_fed(tmp_path: Path) -> None:
+    """The batch is dynamic: ten times the batch is ten times the traffic."""
+    model = saved(tmp_path, [node("Relu", "x", "a"), node("Exp", "a", "b")], ["b"])
+    small, large = (cost_graph(model, {"x": (n, 4, 16, 16)}, 0.0) for n in (1, 10))
+    assert 10 * small.cost((0,)) == pytest.approx(large.cost((0,)))
+
+
+def test_unknown_shapes_have_a_cost_all_the_same(tmp_path: Path) -> None:
+    """Behind a NonZero no shape is known: such tensors count as usual ones, not as nothing."""
+    nodes = [
+        node("Relu", "x", "a"),
+        node("NonZero", "a", "where"),
+        node("Transpose", "where", "places"),
+        node("GatherND", "a places", "found"),
+        node("Exp", "found", "b"),
+    ]
+    graph = cost_graph(saved(tmp_path, nodes, ["b"]), {"x": (1, 4, 16, 16)})
+    assert 2 == graph.size
+    assert all(value > 0 for value in graph.high_ms)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> CostGraph:
+    """Draw a cost graph with any connections."""
+    size = draw(st.integers(1, 8))
+    layer = st.integers(0, size - 1)
+    figure = st.floats(0, 10)
+    value = st.builds(
+        lambda producer, readers, high, cost: Value(
+            producer=producer, readers=tuple(sorted(readers)), read_high=high, cast_ms=cost
+        ),
+        st.none() | layer,
+        st.sets(layer, max_size=3),
+        st.booleans(),
+        figure,
+    )
+    high_ms = draw(st.lists(figure, min_size=size, max_size=size))
+    return CostGraph(tuple(high_ms), tuple(draw(st.lists(value, max_size=12))))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data(), graphs())
+def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostGraph) -> None:
+    """The quick way and the plain way agree."""
+    plan = st.frozensets(st.integers(0, graph.size - 1))
+    kept, instead = data.draw(plan), data.draw(plan)
+    expected = graph.cost(kept) - graph.cost(instead)
+    assert expected == pytest.approx(graph.gain(kept, instead), abs=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(graphs())
+def test_keeping_a_layer_is_never_free(graph: CostGraph) -> None:
+    """Each has a cost above zero, and as many costs as layers there are."""
+    assert graph.size == len(graph.alone_ms)
+    assert all(cost > 0 for cost in graph.alone_ms)
+
+
+def test_clusters_are_the_connected_parts() -> None:
+    """In a chain they are the runs of consecutive layers."""
+    assert [(0, 1), (3,), (5, 6, 7)] == chain([1.0] * 9).clusters([7, 0, 3, 6, 1, 5])

@@ -1,0 +1,231 @@
+"""Whole runs with speed limits: the run folder, result.json and the screen.
+
+The outputs are a real model's on the emulator; only the clock is simulated.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from rich.console import Console
+
+import tiny
+from models import load_text, normal
+from paced import Clock
+from precision_bisect.backends.cuda.building import TypedSessions
+from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.opening import Opener
+from precision_bisect.budget import Budget
+from precision_bisect.endings import Status
+from precision_bisect.errors import ExitCode
+from precision_bisect.events import Event, ignore
+from precision_bisect.evidence import Evidence, Latency
+from precision_bisect.layer_table import LayerName
+from precision_bisect.options import Options
+from precision_bisect.ort import CPU
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.prepare import Prepared, prepare
+from precision_bisect.protocols import Backend, Engine, Sample
+from precision_bisect.result import Result
+from precision_bisect.run import run_prepared
+from precision_bisect.runfolder import RESULT, RunFolder
+from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.speed.costs import cost_graph
+from precision_bisect.speed.stopwatch import Stopwatch
+from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect_reports.progress import Progress
+from precision_bisect_reports.summary import final_screen
+
+
+class Clocked:
+    """A backend with the outputs of another one and a clock of its own."""
+
+    name = "clocked"
+    emulated = False
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self.backend = backend
+        self.clock = clock
+
+    def versions(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return nothing: every layer can run low."""
+        return {}
+
+    def build(self, plan: Plan) -> "ClockedEngine":
+        """Build the plan on the other backend."""
+        return ClockedEngine(self.backend.build(plan), self.clock, plan)
+
+
+class ClockedEngine:
+    """An engine of another backend, timed by a clock."""
+
+    def __init__(self, engine: Engine, clock: Clock, plan: Plan) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._plan = plan
+
+    def __enter__(self) -> Self:
+        self._engine.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._engine.__exit__(*error)
+
+    def run(self, feed: Sample) -> Sample:
+        """Return the other engine's outputs."""
+        return self._engine.run(feed)
+
+    def time(self, feed: Sample) -> Latency:
+        """Return what the clock says."""
+        del feed
+        return Latency(median_ms=self._clock(self._plan), spread_ms=0.001, runs=20)
+
+    def evidence(self) -> Evidence:
+        """Return what the other engine shows."""
+        return self._engine.evidence()
+
+    def save(self, folder: Path) -> None:
+        """Save nothing."""
+
+
+def clocked(folder: Path, **limits: Any) -> Prepared:
+    """Return the tiny model prepared for an engine whose clock is the cost graph's, with noise."""
+    model = tiny.write_model(folder / "tiny.onnx")
+    options = Options(
+        model=model,
+        out=folder / "run",
+        inputs=tiny.samples(),
+        threads=1,
+        tol=1e-2,
+        resume=True,
+        backend="emulated",
+    )
+    made = prepare(options, ignore, folder)
+    connected = cost_graph(made.model, {"x": (1, 8)})
+    values = [replace(value, cast_ms=0.01) for value in connected.values]
+    graph = CostGraph((0.05,) * connected.size, values)
+    return replace(
+        made,
+        options=replace(options, **limits),
+        backend=Clocked(made.backend, Clock(graph, base=0.1, noise=0.002)),
+        graph=graph,
+    )
+
+
+def finish(prepared: Prepared, budget: Budget | None = None) -> Result:
+    """Run what was prepared."""
+    folder = RunFolder(prepared.options.folder, overwrite=False)
+    return run_prepared(prepared, ignore, budget or Budget(), folder)
+
+
+def screen(result: Result) -> list[str]:
+    """Return the lines of the final screen."""
+    stream = io.StringIO()
+    for part in final_screen(result, Path("tiny.onnx")):
+        Console(file=stream, soft_wrap=True, highlight=False).print(part)
+    return stream.getvalue().splitlines()
+
+
+def test_a_limit_that_holds(tmp_path: Path) -> None:
+    """result.json has the limits, the figures and the front; the screen shows them."""
+    result = finish(clocked(tmp_path, min_speedup=2.0))
+    assert (Status.FOUND, ExitCode.OK) == (result.status, result.exit_code)
+    written = json.loads((tmp_path / "run" / RESULT).read_text(encoding="utf-8"))
+    speed = written["speed"]
+    assert (2.0, None, True) == (speed["min_speedup"], speed["max_latency_ms"], speed["met"])
+    assert speed["speedup"] >= 2.0
+    assert speed["latency_ms"] == pytest.approx(
+        written["latency_ms"]["all_high"] / speed["speedup"], rel=1e-6
+    )
+    latencies = [row["latency_ms"] for row in written["front"]]
+    assert sorted(latencies) == latencies
+    assert any(row["passed"] and row["kept"] == written["kept"] for row in written["front"])
+    lines = screen(result)
+    (line,) = [line for line in lines if line.startswith("  speed ")]
+    assert "times as fast as all high" in line
+    assert "asked: met" in line
+    table = [line for line in lines if "pass" in line or "fail" in line]
+    assert all(len(line) <= 80 for line in table)
+
+
+def test_limits_that_exclude_each_other(tmp_path: Path) -> None:
+    """Exit code 1, no answer, the front and both nearest misses in the file and on the screen."""
+    result = finish(clocked(tmp_path, max_latency_ms=0.2))
+    assert (Status.INFEASIBLE, ExitCode.NO_PLAN) == (result.status, result.exit_code)
+    assert () == tuple(result.kept)
+    assert "the fastest keeps" in result.message
+    assert result.front
+    lines = screen(result)
+    assert lines[1].startswith("No plan satisfies the limits: of the plans within the tolerance")
+    assert any(line.startswith("  front ") for line in lines)
+    assert "  Next: loosen one of the limits; result.json lists the front." in lines
+
+
+def test_a_spent_budget_answers_with_the_best_so_far(tmp_path: Path) -> None:
+    """The best plan that passed until then is written, and going on comes to the full answer."""
+    (tmp_path / "whole").mkdir()
+    whole = finish(clocked(tmp_path / "whole", min_speedup=2.0))
+    cut = finish(clocked(tmp_path, min_speedup=2.0), Budget(max_trials=whole.trials - 1))
+    assert ExitCode.BUDGET == cut.exit_code
+    assert cut.error is not None
+    assert cut.error <= 1e-2
+    assert finish(clocked(tmp_path, min_speedup=2.0)).kept == whole.kept
+
+
+def test_limits_may_change_on_resume(tmp_path: Path) -> None:
+    """A finished run without limits is gone on with under one: only timings are added."""
+    plain = finish(clocked(tmp_path))
+    assert plain.speed is None
+    limited = finish(clocked(tmp_path, min_speedup=2.0))
+    assert limited.speed is not None
+    assert limited.speed.met
+    assert limited.engine_builds - plain.engine_builds <= 20
+
+
+def test_progress_tells_the_speed(tmp_path: Path) -> None:
+    """While it goes on, the line says how fast the last plan was."""
+    sentences = []
+    progress = Progress()
+
+    def observe(event: Event) -> None:
+        progress.take(event)
+        sentences.append(progress.sentence())
+
+    prepared = clocked(tmp_path, min_speedup=2.0)
+    folder = RunFolder(prepared.options.folder, overwrite=False)
+    run_prepared(prepared, observe, Budget(), folder)
+    assert any(s.startswith("Speed: ") and "times as fast as all high" in s for s in sentences)
+
+
+def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
+    """Two sessions of one graph on ONNX Runtime are about as fast as each other."""
+    text = "(float[64,64] x) => (float[64,64] y) { a = MatMul(x, x) y = Exp(a) }"
+    model = load_text(text, tmp_path)
+    opener = Opener(providers=[CPU], profiles=tmp_path / "profile")
+    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+    everything = Plan.all_high(2)
+
+    def build(folder: str) -> SessionEngine:
+        sessions = TypedSessions(writer, opener, tmp_path / folder)
+        return SessionEngine(sessions.open(everything), "cpu")
+
+    feed = {"x": normal(64, 64)}
+    with (
+        Stopwatch(lambda plan: build("baseline"), everything) as stopwatch,
+        build("candidate") as engine,
+    ):
+        engine.run(feed)
+        latency = stopwatch.time(Plan.of(()), engine, feed)
+    assert latency is not None
+    assert latency.speedup is not None
+    assert 0.2 < latency.speedup < 5.0
+    assert latency.runs >= 50

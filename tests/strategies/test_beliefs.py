@@ -1,0 +1,117 @@
+"""What the guided search believes of a ranking, held against the model that it comes from."""
+
+import math
+import random
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precision_bisect_strategies.beliefs import RHOS, Beliefs
+
+FEW = settings(deadline=None, max_examples=40)
+
+
+def beliefs(size: int, *, expected: int = 3, room: float | None = None) -> Beliefs:
+    """Return beliefs over errors that grow along the line."""
+    scores = [math.exp(8 * place / size) / 1000 for place in range(size)]
+    return Beliefs(scores, [1.0] * size, room=room, expected=expected)
+
+
+@given(st.integers(2, 60), st.booleans(), st.integers(0, 1000))
+@FEW
+def test_longer_groups_are_less_likely_to_pass(size: int, bad: bool, seed: int) -> None:
+    """Chances lie between 0 and 1 and fall along the line; a whole suspect line cannot pass."""
+    known = beliefs(size)
+    rng = random.Random(seed)
+    for _ in range(rng.randrange(4)):
+        cut = rng.randrange(1, size)
+        line = list(range(size))
+        known.learn(line[:cut], line[cut:], clean=rng.random() < 0.5, bad=False)
+    chances = known.passing(list(range(size)), bad=bad)
+    assert (chances >= -1e-9).all()
+    assert (chances <= 1 + 1e-9).all()
+    assert (np.diff(chances) <= 1e-9).all()
+    if bad:
+        assert chances[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+@given(st.integers(4, 40), st.data())
+@FEW
+def test_learning_obeys_total_probability(size: int, data: st.DataObject) -> None:
+    """Averaged over how one group comes out, the chance of another is what it was before."""
+    cut = data.draw(st.integers(1, size - 2))
+    line = list(range(size))
+    known, failed, passed = (beliefs(size) for _ in range(3))
+    before = known.passing(line[cut:], bad=False)
+    clean = known.passing(line[:cut], bad=False)[-1]
+    failed.learn(line[:cut], [], clean=False, bad=False)
+    passed.learn(line[:cut], [], clean=True, bad=False)
+    after = clean * passed.passing(line[cut:], bad=False)
+    after += (1 - clean) * failed.passing(line[cut:], bad=False)
+    assert after == pytest.approx(before, rel=1e-6)
+
+
+@given(st.integers(4, 40), st.data())
+@FEW
+def test_a_suspect_line_is_cut_consistently(size: int, data: st.DataObject) -> None:
+    """A cut of a suspect line passes as often as it does among lines that hold a culprit."""
+    cut = data.draw(st.integers(1, size - 1))
+    line = list(range(size))
+    known = beliefs(size)
+    chances = known.passing(line, bad=False)
+    known.learn(line, [], clean=False, bad=False)
+    part, whole = chances[cut - 1], chances[-1]
+    expected = (part - whole) / (1 - whole)
+    assert known.passing(line, bad=True)[cut - 1] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_chances_come_true() -> None:
+    """Over networks drawn from the model, groups pass as often as they are believed to."""
+    size, networks, aims = 80, 600, (0.25, 0.5, 0.75)
+    rng = np.random.default_rng(1)
+    known = beliefs(size, expected=6)
+    chances = known.passing(list(range(size)), bad=False)
+    cuts = [int(abs(chances - aim).argmin()) for aim in aims]
+    clean = np.zeros(len(aims))
+    normal = np.array([NormalDist().inv_cdf((place + 0.5) / size) for place in range(size)])
+    cells = [(rho, round(count)) for rho in RHOS for count in known.counts]
+    weights = known.weights.ravel()
+    for number in rng.choice(len(cells), networks, p=weights):
+        rho, culprits = cells[number]
+        latent = rho * normal + math.sqrt(1 - rho**2) * rng.standard_normal(size)
+        first = np.argsort(latent)[-culprits:].min()
+        clean += [first > cut for cut in cuts]
+    assert clean / networks == pytest.approx(chances[cuts], abs=0.08)
+
+
+def test_a_useless_ranking_is_found_out() -> None:
+    """When what ranks lowest fails again and again, the ranking is no longer trusted."""
+    known = beliefs(200, expected=5)
+    trusted = known.rho
+    for start in range(0, 60, 10):
+        group = list(range(start, start + 10))
+        known.learn(group, [], clean=False, bad=False)
+    assert known.rho < trusted / 2
+
+
+@given(st.floats(0.1, 10.0))
+@FEW
+def test_the_price_is_what_the_room_runs_out_at(scale: float) -> None:
+    """Layers up to the price fit into the room together; with the next one they do not."""
+    size = 50
+    errors = [scale * math.exp(8 * place / size) / 1000 for place in range(size)]
+    kept = dict(enumerate(errors))
+    known = Beliefs(errors, [1.0] * size, room=10 * scale, expected=5)
+    price = known.price(2 * scale, [], kept)
+    below = sum(error for error in errors if error < price * (1 - 1e-9))
+    assert below <= 2 * scale < below + price * (1 + 1e-9)
+
+
+def test_costly_layers_are_dear() -> None:
+    """The price is per cost: a layer of twice the cost is kept for twice the error."""
+    known = Beliefs([1.0, 1.0], [1.0, 2.0], room=1.5, expected=1)
+    assert known.price(1.5, [], {0: 1.0, 1: 1.0}) == pytest.approx(1.0)
+    assert known.cost([0, 1]) == pytest.approx(1.5)
