@@ -20,7 +20,7 @@ from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.inputs.check import check_samples
 from precision_bisect.inputs.files import read_samples
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import LOW_NAMES, LowName
+from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
@@ -71,7 +71,7 @@ def main() -> None:
     names = [spec.name for spec in model.inputs]
     sample = check_samples(model, read_samples(given.inputs, names))[0]
     found: dict[str, Any] = {"model": given.model.name, "layers": len(model.table.candidates)}
-    for low in LOW_NAMES:
+    for low in HALF_NAMES:
         found[low] = overhead(model, sample, low, runs=given.runs, threads=given.threads)
     print(json.dumps(found, indent=2))
 

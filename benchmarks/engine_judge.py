@@ -19,8 +19,9 @@ from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import BackendName, Options
-from precision_bisect.pinning import settle
+from precision_bisect.pinning import pin_formless, settle
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, BackendFailure, Comparator, Sample
 from precision_bisect.reference import non_finite, reference_outputs
 
@@ -45,7 +46,9 @@ class Setting:
     def settle(self, work: Path) -> tuple[Model, Backend]:
         """Return a backend, and the model without the layers that it cannot run low."""
         chosen = choose_backend(self.options, self.samples, work)
-        return settle(chosen.make, load_model(self.path), self.options.low)
+        pair = Pair(low=self.options.low, high="fp32")
+        model = pin_formless(load_model(self.path), pair)
+        return settle(chosen.make, model, self.options.low)
 
     def comparator(self, model: Model) -> Comparator:
         """Return what judges outputs of the model."""

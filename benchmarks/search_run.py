@@ -1,0 +1,138 @@
+"""One search on one network, real or simulated, and what it came to."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from search_algorithms import ALGORITHMS
+from search_drive import (
+    Bench,
+    Certificate,
+    Judge,
+    OutOfCalls,
+    blind,
+    certificate,
+    low_mask,
+    outcome,
+    problem,
+    simulated,
+)
+from search_oracles import Instance
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem
+from precision_bisect.trial import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is searched: the problem, who judges plans, with noise and `exact`ly, and the optimum.
+
+    `most` is how many builds a search is given.
+    """
+
+    problem: Problem
+    judge: Judge
+    exact: Judge
+    optimum: int = 1
+    most: float = math.inf
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """What one search came to, or the mean over seeds.
+
+    `calls` are builds; `answer` those until a plan of the final size had passed; `ratio` is the
+    final size over the optimum; `minimal` and `true` are 1 where no single layer can be dropped,
+    and where the plan passes, with noise and without. `cut` is 1 where the builds ran out; the
+    figures are then those of the smallest plan that had passed. `rounds` and `calls_with` are by
+    number of workers.
+    """
+
+    calls: float
+    answer: float
+    ratio: float
+    minimal: float
+    true: float
+    forecasts: float
+    seconds: float
+    cut: float
+    rounds: dict[int, float] = field(default_factory=dict)
+    calls_with: dict[int, float] = field(default_factory=dict)
+
+
+def subject(instance: Instance) -> Subject:
+    """Return a simulated network as what is searched."""
+    return Subject(
+        problem=problem(instance.size, noise=instance.noise),
+        judge=simulated(instance),
+        exact=lambda low, _: outcome(instance.exact.error(low)),
+        optimum=instance.optimum,
+    )
+
+
+def search(name: str, searched: Subject, workers: Sequence[int]) -> Iterator[tuple[str, Figures]]:
+    """Run one algorithm; yield its figures, per certificate where there are several.
+
+    The figures are those with the first number of workers, the rounds those with each.
+    """
+    algorithm = ALGORITHMS[name]
+    judge = searched.judge if algorithm.ranked else blind(searched.judge)
+    results: dict[str, Figures] = {}
+    for count in workers if algorithm.parallel else (1,):
+        asked = replace(searched.problem, workers=count)
+        bench = Bench(judge=judge, size=asked.size, most=searched.most)
+        try:
+            plan: Plan | None = bench.run(algorithm.start(asked))
+        except OutOfCalls:
+            plan = None
+        if not algorithm.ranked:
+            bench.forecasts = 0
+        for mode in algorithm.certificates or (None,):
+            after = bench.copy()
+            figures = _certified(plan, after, mode, replace(searched, problem=asked))
+            figures = results.setdefault(f"{name} {mode}" if mode else name, figures)
+            if algorithm.parallel:
+                figures.rounds[count] = after.rounds(count)
+                figures.calls_with[count] = len(after.calls)
+            else:
+                figures.rounds = {each: after.speculated(each) for each in workers}
+    yield from results.items()
+
+
+def _certified(
+    plan: Plan | None, bench: Bench, mode: Certificate | None, searched: Subject
+) -> Figures:
+    """Certify a plan where that is asked for; None stands for a search that was cut off."""
+    cut = plan is None
+    try:
+        final = plan if plan is not None else bench.smallest()
+        if plan is not None and mode:
+            final = certificate(plan, bench, searched.problem, mode)
+    except OutOfCalls:
+        final, cut = bench.smallest(), True
+    low = low_mask(final, searched.problem.size)
+    passes = searched.judge(low, Kind.JUDGE).passed
+    small = (n for n, c in enumerate(bench.calls, 1) if c.passed and c.kept <= len(final))
+    return Figures(
+        calls=len(bench.calls),
+        answer=next(small, 0),
+        ratio=len(final) / searched.optimum,
+        minimal=float(passes and not cut and is_minimal(final, searched)),
+        true=float(passes and searched.exact(low, Kind.JUDGE).passed),
+        forecasts=bench.forecasts,
+        seconds=bench.seconds,
+        cut=float(cut),
+    )
+
+
+def is_minimal(plan: Plan, searched: Subject) -> bool:
+    """Tell by trying every one whether no kept layer can be dropped alone."""
+    low = low_mask(plan, searched.problem.size)
+    for layer in np.random.default_rng(0).permutation(plan.indices):
+        low[layer] = True
+        if searched.judge(low, Kind.JUDGE).passed:
+            return False
+        low[layer] = False
+    return True
