@@ -17,6 +17,7 @@ from precision_bisect.certifying import Seen, certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
+from precision_bisect.verdicts import within
 
 BLOCK, STAGE = 5, 50
 Certificate: TypeAlias = Literal["groups", "full"]
@@ -179,7 +180,7 @@ def certificate(plan: Plan, bench: Bench, asked: Problem, mode: Certificate) -> 
     seen = Seen()
     for kept, found in bench.judged():
         seen.note(kept, found)
-    return bench.run(certify(asked, plan, mode, seen))
+    return bench.run(within(certify(asked, plan, mode, seen), asked.tolerance))
 
 
 def low_mask(plan: Plan, size: int) -> Mask:

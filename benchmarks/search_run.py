@@ -23,6 +23,7 @@ from search_oracles import Instance
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem
 from precision_bisect.trial import Kind
+from precision_bisect.verdicts import below_noise, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,8 @@ def search(name: str, searched: Subject, workers: Sequence[int]) -> Iterator[tup
         asked = replace(searched.problem, workers=count)
         bench = Bench(judge=judge, size=asked.size, most=searched.most)
         try:
-            plan: Plan | None = bench.run(algorithm.start(asked))
+            asked = below_noise(asked, 0.0) if algorithm.parallel else asked
+            plan: Plan | None = bench.run(within(algorithm.start(asked), asked.tolerance))
         except OutOfCalls:
             plan = None
         if not algorithm.ranked:

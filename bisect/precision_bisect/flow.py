@@ -23,7 +23,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.speed.settle import Settled, fast_enough, given
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
-from precision_bisect.verdicts import repeated, within
+from precision_bisect.verdicts import below_noise, repeated, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +122,13 @@ def _settle(problem: Problem, strategy: Strategy, course: Course) -> Search[Endi
     everything = Plan.all_high(problem.size)
     noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
     problem = replace(problem, noise=noise.error or 0.0)
-    search = fast_enough(problem, _search(problem, strategy, course.certify))
+    tolerance = problem.tolerance
     if problem.predicts:
-        search = repeated(search, problem.tolerance, problem.noise)
+        high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
+        problem = below_noise(problem, high.error or 0.0)
+    search = fast_enough(problem, _search(problem, strategy, course.certify))
+    if problem.predicts and problem.tolerance == tolerance:
+        search = repeated(search, tolerance, problem.noise)
     settled = yield from within(search, problem.tolerance)
     return _ended(settled, Ending(status=Status.FOUND, plan=settled.found))
 

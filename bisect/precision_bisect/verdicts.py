@@ -6,8 +6,24 @@ below it, because builds of the same plan differ, or an emulator's scale.
 
 from dataclasses import replace
 
-from precision_bisect.protocols import Search, T
+from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
+
+MARGIN = 2.0
+"""A search stays below the tolerance by so many times what two builds of one plan differ by."""
+
+
+def below_noise(problem: Problem, least: float) -> Problem:
+    """Return the problem with a tolerance that leaves room for the noise.
+
+    A search takes whatever passed by luck, so an answer just within the tolerance would pass or
+    fail by chance when it is built again. `least` is the error of all-high, which must pass: where
+    the margin leaves nothing above it, the tolerance stays.
+    """
+    if problem.tolerance is None or not problem.noise > 0:
+        return problem
+    lower = problem.tolerance - MARGIN * problem.noise
+    return replace(problem, tolerance=lower) if lower > least else problem
 
 
 def judged_within(outcome: Outcome, limit: float | None) -> Outcome:

@@ -19,7 +19,7 @@ from precision_bisect_strategies.prediction import predicted
 from precision_bisect_strategies.ranking import by_sensitivity
 from precision_bisect_strategies.shrinking import shrink
 
-WIDTH = 4
+WIDTH = 2
 """Forward selection looks at so many times as many layers as the plan to beat keeps."""
 WIDEST = 256
 """It looks at no more layers than this."""

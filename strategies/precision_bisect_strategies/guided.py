@@ -50,7 +50,7 @@ class Guided:
         units = yield from _units(problem, scores, plan)
         room = _room(problem, high, units, scores, forecast)
         if room is None and problem.predicts and math.isfinite(sum(scores)):
-            plan = yield from tuned(problem, by_sensitivity(scores), plan)
+            return (yield from tuned(problem, by_sensitivity(scores), plan))
         ranked = _ranked(problem, units, scores, plan)
         order = [unit for unit, _, _ in ranked]
         dropped = sum(plan.kept.isdisjoint(unit) for unit in order)
