@@ -19,7 +19,7 @@ FEWEST = 24
 
 
 class Seen:
-    """What the judged trials of a search have shown: which plans were tried, and which failed."""
+    """What a search has seen: which plans did not pass, and which of them failed."""
 
     def __init__(self) -> None:
         self._tried: set[int] = set()
@@ -27,12 +27,13 @@ class Seen:
 
     def note(self, plan: Plan, outcome: Outcome) -> None:
         """Take down the outcome of a judged plan."""
-        self._tried.add(plan.mask)
+        if not outcome.passed:
+            self._tried.add(plan.mask)
         if outcome.failed:
             self._failed.add(plan.mask)
 
     def tried(self, plan: Plan) -> bool:
-        """Tell whether a plan was judged, whatever came of it."""
+        """Tell whether a plan was judged and did not pass; one that did is asked for again."""
         return plan.mask in self._tried
 
     def needs(self, plan: Plan, layer: int) -> bool:

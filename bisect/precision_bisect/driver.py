@@ -111,9 +111,16 @@ class Driver:
                 if trial.outcome.passed
                 and trial.proposal.samples is samples
                 and trial.proposal.kind is Kind.JUDGE
+                and not self._refuted(trial)
             ),
             key=lambda trial: trial.proposal.plan,
         )
+
+    def _refuted(self, trial: Trial) -> bool:
+        """Tell whether a plan that passed did not when it was built afresh."""
+        asked = trial.proposal
+        again = self.outcome_of(asked.plan, asked.samples, Kind.REBUILD)
+        return again is not None and not again.passed
 
     def _recall(self, proposal: Proposal) -> None:
         outcome = self._known[proposal.identity].outcome

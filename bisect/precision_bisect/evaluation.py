@@ -23,7 +23,7 @@ from precision_bisect.protocols import (
 )
 from precision_bisect.reference import non_finite
 from precision_bisect.speed.stopwatch import Stopwatch
-from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet, TrialStatus, Verdict
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 
 Samples: TypeAlias = Mapping[SampleSet, tuple[Sequence[Sample], Sequence[Sample]]]
 """For each sample set the feeds and their reference outputs, in the same order."""
@@ -82,7 +82,7 @@ def _build_and_judge(
         evidence = engine.evidence()
         if proposal.timed:
             evidence = _timed(tools.stopwatch, proposal.plan, engine, feeds[0], evidence)
-        if proposal.kind is Kind.REBUILD and judgement.verdict is Verdict.PASS:
+        if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
             _keep(engine, tools.keep)
         if proposal.timed:
             tools.stopwatch.adopt(proposal.plan, engine, held)

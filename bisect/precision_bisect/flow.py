@@ -121,14 +121,16 @@ def _settle(problem: Problem, strategy: Strategy, course: Course) -> Search[Endi
         return ending
     everything = Plan.all_high(problem.size)
     noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
-    problem = replace(problem, noise=noise.error or 0.0)
+    high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
+    # A check that measures quality says the same of every repeat; that is no noise.
+    differ = noise.error if noise.error != high.error else None
+    problem = replace(problem, noise=differ or 0.0)
     tolerance = problem.tolerance
     if problem.predicts:
-        high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
         problem = below_noise(problem, high.error or 0.0)
     search = fast_enough(problem, _search(problem, strategy, course.certify))
     if problem.predicts and problem.tolerance == tolerance:
-        search = repeated(search, tolerance, problem.noise)
+        search = repeated(search, problem)
     settled = yield from within(search, problem.tolerance)
     return _ended(settled, Ending(status=Status.FOUND, plan=settled.found))
 

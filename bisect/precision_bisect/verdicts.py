@@ -6,6 +6,7 @@ below it, because builds of the same plan differ, or an emulator's scale.
 
 from dataclasses import replace
 
+from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 
@@ -51,12 +52,14 @@ def within(search: Search[T], limit: float | None) -> Search[T]:
         return result
 
 
-def repeated(search: Search[T], tolerance: float | None, noise: float) -> Search[T]:
+def repeated(search: Search[T], problem: Problem) -> Search[T]:
     """Return the same search, told a verdict near the tolerance only once a second build agrees.
 
     A judged error that differs from the tolerance by at most `noise` says little: the plan is
-    built afresh, and passes only if both builds do. The worse error is told.
+    built afresh, and passes only if both builds do. The worse error is told. A failure is
+    believed, and so is all-high, which the preflight has built twice.
     """
+    everything = Plan.all_high(problem.size)
     try:
         batch = next(search)
         while True:
@@ -64,7 +67,9 @@ def repeated(search: Search[T], tolerance: float | None, noise: float) -> Search
             unsure = [
                 place
                 for place, (proposal, outcome) in enumerate(zip(batch, outcomes, strict=True))
-                if proposal.kind is Kind.JUDGE and _near(outcome, tolerance, noise)
+                if proposal.kind is Kind.JUDGE
+                and proposal.plan != everything
+                and _near(outcome, problem.tolerance, problem.noise)
             ]
             if unsure:
                 again = yield tuple(_afresh(batch[place]) for place in unsure)

@@ -115,6 +115,8 @@ def _forward(problem: Problem, near: Sequence[int], fewer: int) -> Search[Plan |
 
 def _exchanged(plan: Plan, near: Sequence[int]) -> Search[Plan]:
     """Add one layer and drop what can go then, for the most sensitive layers left out."""
+    if not plan:
+        return plan
     order = [layer for layer in near if layer in plan.kept]
     others = [layer for layer in near if layer not in plan.kept]
     for layer in others[: 1 + EXCHANGES // len(plan) // 8]:

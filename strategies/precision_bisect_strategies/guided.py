@@ -17,6 +17,9 @@ from precision_bisect_strategies.units import Unit, together
 ADDITIVE = 0.5
 """Errors add up where all layers low come to at least this share of the sum of each alone."""
 
+LEAST = 1e-9
+"""What a layer costs at least, so that an error per cost exists."""
+
 
 class Guided:
     """Searches along a ranking by sensitivity, and learns how good the ranking is.
@@ -50,7 +53,7 @@ class Guided:
         units = yield from _units(problem, scores, plan)
         room = _room(problem, high, units, scores, forecast)
         if room is None and problem.predicts and math.isfinite(sum(scores)):
-            return (yield from tuned(problem, by_sensitivity(scores), plan))
+            plan = yield from tuned(problem, by_sensitivity(scores), plan)
         ranked = _ranked(problem, units, scores, plan)
         order = [unit for unit, _, _ in ranked]
         dropped = sum(plan.kept.isdisjoint(unit) for unit in order)
@@ -114,7 +117,7 @@ def _ranked(
 
     Those that the emulator keeps come last. Members of one unit show its error each.
     """
-    costs = problem.costs or [1.0] * problem.size
+    costs = [max(cost, LEAST) for cost in problem.costs] or [1.0] * problem.size
     rated = []
     for unit in units:
         cost = sum(costs[layer] for layer in unit)

@@ -87,8 +87,7 @@ def _fitting(state: Demotion) -> list[int]:
     measured.sort(key=lambda pair: (pair[0] / state.beliefs.cost([pair[1]]), pair[1]))
     chosen, left = [], state.room
     for error, position in measured:
-        left -= error
-        if left < 0 or not math.isfinite(left):
-            break
-        chosen.append(position)
+        if error <= left < math.inf:
+            chosen.append(position)
+            left -= error
     return chosen
