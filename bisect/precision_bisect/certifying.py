@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.relay import relay
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 FAR = 10.0
@@ -48,17 +49,13 @@ class Seen:
 
 def noting(search: Search[T], seen: Seen) -> Search[T]:
     """Return the same search; what it is told of judged plans is noted in `seen`."""
-    try:
-        batch = next(search)
-        while True:
-            outcomes = yield batch
-            for proposal, outcome in zip(batch, outcomes, strict=True):
-                if proposal.kind is Kind.JUDGE:
-                    seen.note(proposal.plan, outcome)
-            batch = search.send(outcomes)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
+        if proposal.kind is Kind.JUDGE:
+            seen.note(proposal.plan, outcome)
+        return outcome
+
+    return relay(search, tell=tell)
 
 
 def certify(problem: Problem, plan: Plan, mode: Certify, seen: Seen | None = None) -> Search[Plan]:
@@ -73,13 +70,13 @@ def certify(problem: Problem, plan: Plan, mode: Certify, seen: Seen | None = Non
     seen = seen or Seen()
     if mode == "none":
         return plan
-    plan = yield from noting(_settle(problem, plan, seen, together=mode == "groups"), seen)
+    plan = yield from noting(_every(problem, plan, seen, together=mode == "groups"), seen)
     if mode == "full" or seen.contradicts(plan):
         plan = yield from noting(_one_by_one(problem, plan, seen), seen)
     return plan
 
 
-def _settle(problem: Problem, plan: Plan, seen: Seen, *, together: bool) -> Search[Plan]:
+def _every(problem: Problem, plan: Plan, seen: Seen, *, together: bool) -> Search[Plan]:
     """Drop each layer that no failing plan speaks for; the plan may shrink on the way."""
     settled: frozenset[int] = frozenset()
     if together and problem.predicts:

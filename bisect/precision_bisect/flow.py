@@ -21,6 +21,7 @@ from precision_bisect.errors import PluginError
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
+from precision_bisect.relay import relay
 from precision_bisect.speed.settle import Settled, fast_enough, given
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 from precision_bisect.verdicts import below_noise, repeated, within
@@ -161,16 +162,12 @@ def _search(problem: Problem, strategy: Strategy, mode: Certify) -> Search[Plan]
 
 def _on(samples: SampleSet, search: Search[T]) -> Search[T]:
     """Return the same search with what it would judge by JUDGED judged by `samples`."""
-    try:
-        batch = next(search)
-        while True:
-            outcomes = yield tuple(
-                replace(p, samples=samples) if p.samples is SampleSet.JUDGED else p for p in batch
-            )
-            batch = search.send(outcomes)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    def ask(proposal: Proposal) -> Proposal:
+        judged = proposal.samples is SampleSet.JUDGED
+        return replace(proposal, samples=samples) if judged else proposal
+
+    return relay(search, ask=ask)
 
 
 def preflight(problem: Problem) -> Search[Ending | None]:

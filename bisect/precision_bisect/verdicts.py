@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.relay import relay
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 
 MARGIN = 2.0
@@ -37,19 +38,11 @@ def judged_within(outcome: Outcome, limit: float | None) -> Outcome:
 
 def within(search: Search[T], limit: float | None) -> Search[T]:
     """Return the same search, told that errors above `limit` fail, though they may pass."""
-    try:
-        batch = next(search)
-        while True:
-            outcomes = yield batch
-            batch = search.send(
-                tuple(
-                    judged_within(outcome, limit) if outcome.passed else outcome
-                    for outcome in outcomes
-                )
-            )
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    def tell(_: Proposal, outcome: Outcome) -> Outcome:
+        return judged_within(outcome, limit) if outcome.passed else outcome
+
+    return relay(search, tell=tell)
 
 
 def repeated(search: Search[T], problem: Problem) -> Search[T]:

@@ -4,7 +4,8 @@ import math
 from dataclasses import replace
 
 from precision_bisect.protocols import Search, T
-from precision_bisect.trial import Kind, Phase, SampleSet
+from precision_bisect.relay import relay
+from precision_bisect.trial import Kind, Phase, Proposal, SampleSet
 from precision_bisect.verdicts import judged_within
 
 SAFETY = 0.9
@@ -18,17 +19,11 @@ def predicted(
 
     Without a limit, or where the check has no figure, the emulator's own verdicts stand.
     """
-    try:
-        batch = next(search)
-        while True:
-            outcomes = yield tuple(
-                replace(proposal, kind=Kind.PREDICT, phase=Phase.PREDICTION, samples=samples)
-                for proposal in batch
-            )
-            batch = search.send(tuple(judged_within(outcome, limit) for outcome in outcomes))
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    def ask(proposal: Proposal) -> Proposal:
+        return replace(proposal, kind=Kind.PREDICT, phase=Phase.PREDICTION, samples=samples)
+
+    return relay(search, ask=ask, tell=lambda _, outcome: judged_within(outcome, limit))
 
 
 def corrected(
