@@ -91,7 +91,7 @@ def measure(folder: Path, *, layers: int, tokens: int, inputs: int, threads: int
     plain = _apart(plain_ms, model, samples, threads)
     arguments = [str(model), "--inputs", str(samples), "--atol", str(ATOL)]
     arguments += ["--backend", "emulated", "--strategy", "guided", "--threads", str(threads)]
-    wall, usage = _job([*arguments, "--out", str(folder / "run"), "--overwrite"], folder)
+    wall, usage = _apart(job, [*arguments, "--out", str(folder / "run"), "--overwrite"], folder)
     result = json.loads((folder / "run" / "result.json").read_text())
     return Figures(
         candidates=result["candidates"],
@@ -145,6 +145,25 @@ def phases(ledger: Path) -> dict[str, tuple[int, float]]:
     return {name: (count, round(seconds, 1)) for name, count, seconds in rows}
 
 
+def job(arguments: Sequence[str], folder: Path) -> tuple[float, struct_rusage]:
+    """Run the main job; return its seconds and what it used.
+
+    The caller's own peak of memory counts as the job's (see `_apart`).
+    """
+    log = folder / "job.txt"
+    started = time.perf_counter()
+    with log.open("w") as printed:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "precision_bisect", *arguments], stdout=printed, stderr=printed
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"exit code {process.returncode}:\n{log.read_text()}")
+    return wall, usage
+
+
 def table(found: Figures) -> str:
     """Return the figures as lines for people."""
     rows = {
@@ -181,22 +200,6 @@ def _apart(work: Callable[..., T], *given: object) -> T:
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(work, *given).result()
-
-
-def _job(arguments: Sequence[str], folder: Path) -> tuple[float, struct_rusage]:
-    """Run the main job; return its seconds and what it used."""
-    log = folder / "job.txt"
-    started = time.perf_counter()
-    with log.open("w") as printed:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "precision_bisect", *arguments], stdout=printed, stderr=printed
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise RuntimeError(f"exit code {process.returncode}:\n{log.read_text()}")
-    return wall, usage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
