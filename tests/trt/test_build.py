@@ -1,5 +1,6 @@
 """Real builds by TensorRT-RTX, on any machine: what they give and how they fail."""
 
+import gc
 import os
 import signal
 import threading
@@ -99,6 +100,13 @@ def test_a_failed_build_leaves_the_next_one_alone(rtx: Flavour, tmp_path: Path) 
     bad = parse("(float[4] x) => (float[4] y) { h = Cast<to=10>(x) y = Add(x, h) }")
     failure_of(rtx, save(bad, tmp_path))
     assert () == build(rtx, save(parse(SQUARE), tmp_path), PLAIN).notes
+
+
+def test_no_garbage_is_collected_while_tensorrt_speaks(rtx: Flavour) -> None:
+    """The end of an earlier builder in the midst of a message would wait for ever."""
+    with collected(rtx), collected(rtx):
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_warnings_become_notes(rtx: Flavour, tmp_path: Path) -> None:

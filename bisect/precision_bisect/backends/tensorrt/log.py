@@ -2,8 +2,14 @@
 
 TensorRT wants one logger per process: a second one draws a warning and may be ignored. Polygraphy
 takes the logger that lies in its module, so all messages of its loaders and runners come here.
+
+Where something else in the process has a logger of its own, TensorRT complains with a lock held
+that the end of a builder takes, too. A garbage collection in the midst of that message may end an
+earlier builder (that of a failed build is in a reference cycle with its exception), and wait for
+the lock for ever. So there is none meanwhile.
 """
 
+import gc
 import threading
 import warnings
 from collections.abc import Iterator
@@ -48,7 +54,7 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
     logger.blocks[thread] = messages
     trt_util.TRT_LOGGER = logger
     try:
-        with quiet(), _UNWARNED:
+        with quiet(), _UNWARNED, _UNCOLLECTED:
             yield messages
     finally:
         if outer is None:
@@ -66,6 +72,22 @@ def _unwarned() -> Iterator[None]:
 
 
 _UNWARNED = SharedContext(_unwarned)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Put garbage collection off."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+_UNCOLLECTED = SharedContext(_uncollected)
 
 
 @cache
