@@ -48,6 +48,6 @@ def certified(
 ) -> tuple[Plan, Simulation]:
     """Drive a strategy and the certificate after it; return the plan and the simulation."""
     simulation = Simulation(asked.size, oracle, scores)
-    seen = Seen()
+    seen = Seen(asked.tolerance)
     plan = simulation.run(noting(strategy.search(asked), seen))
     return simulation.run(certify(asked, plan, mode, seen)), simulation

@@ -12,7 +12,7 @@ from precision_bisect.budget import Budget
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.driver import Driver
-from precision_bisect.evaluation import Evaluators
+from precision_bisect.evaluation import Evaluator
 from precision_bisect.events import Event, ignore
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.layer_table import LayerName
@@ -129,6 +129,7 @@ def driver_of(
     held_out: int = 0,
     workers: int = 1,
     stopwatch: Stopwatch | None = None,
+    engines: Path | None = None,
 ) -> tuple[Driver, SqliteLedger]:
     """Return a driver over a backend, with a real comparator and a ledger on disk."""
     ledger = open_ledger(path / "ledger.sqlite", {}, resume=True)
@@ -139,13 +140,14 @@ def driver_of(
         outputs=("y",),
     )
     sets = samples(held_out=held_out)
-    evaluators = Evaluators(
+    evaluator = Evaluator(
         backend=backend,
         emulator=emulator or backend,
         comparator=comparator,
         samples=sets,
         keep=path,
+        engines=engines,
         stopwatch=stopwatch or Stopwatch(),
     )
-    driver = Driver(evaluators, ledger, budget or Budget(), observer, threads(workers))
+    driver = Driver(threads(evaluator, workers), ledger, budget or Budget(), observer)
     return driver, ledger

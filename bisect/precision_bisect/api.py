@@ -12,6 +12,7 @@ from precision_bisect.options import (
     CalibrationName,
     Certify,
     HighName,
+    Isolate,
     Limits,
     LowName,
     Metric,
@@ -29,6 +30,7 @@ class FindOptions(TypedDict, total=False):
 
     resume: bool
     overwrite: bool
+    fuse_norms: bool
     input_shapes: Mapping[str, tuple[int, ...]]
     synthetic: int
     holdout: int
@@ -46,6 +48,14 @@ class FindOptions(TypedDict, total=False):
     strategy: str
     certify: Certify | None
     workers: int
+    gpus: Sequence[str]
+    mixed_gpus: bool
+    cluster: str | None
+    isolate: Isolate
+    trial_timeout_s: float | None
+    trial_memory_mib: float | None
+    keep_engines: bool
+    disk_cap_mib: float
     max_latency_ms: float | None
     min_speedup: float | None
     optuna_storage: str | None

@@ -1,9 +1,10 @@
 """Files that are whole under their name or not there at all."""
 
 import os
+import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -24,3 +25,12 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
             raise
     temporary.chmod(0o644)
     temporary.replace(path)
+
+
+def remove_debris(folder: Path, names: Collection[str]) -> None:
+    """Remove what writers of these files left who were killed; for whoever alone writes them."""
+    temporary = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[a-z0-9_]{{8}}")
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if temporary.fullmatch(path.name):
+                path.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
-"""How much a run may spend: trials and seconds."""
+"""How much a run may spend: trials, seconds, and disk space."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from precision_bisect.space import Space
 
 
 class BudgetSpent(Exception):
@@ -14,12 +16,13 @@ class Budget:
     """Counts trials and time against their limits, None for no limit.
 
     Ranking evaluations and trials that the ledger already knows are not counted. `spent_s` are the
-    seconds that earlier sessions of the same run have taken.
+    seconds that earlier sessions of the same run have taken. `space` has an eye on the disks.
     """
 
     max_trials: int | None = None
     max_time_s: float | None = None
     spent_s: float = 0.0
+    space: Space | None = None
     clock: Callable[[], float] = time.monotonic
     trials: int = 0
     _started: float = field(init=False, default=0.0)
@@ -35,6 +38,8 @@ class Budget:
         """Account for one more trial. Raises BudgetSpent when a limit forbids it."""
         if self.max_time_s is not None and self.elapsed_s() >= self.max_time_s:
             raise BudgetSpent(f"--max-time of {self.max_time_s:g} s is spent")
+        if self.space is not None and (shortage := self.space.shortage()):
+            raise BudgetSpent(shortage)
         if not counted:
             return
         if self.max_trials is not None and self.trials >= self.max_trials:

@@ -1,17 +1,13 @@
-"""The certificate: what the trials of a run prove of each kept layer, read off the ledger.
+"""The certificate: what is known of each kept layer, and by which trial.
 
-It is computed from the trials alone, whoever proposed them, so that it holds for a run that was
-cut short and claims nothing that was only planned.
+How it is read off the trials of a run: `proving`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from precision_bisect.monotone import judged
 from precision_bisect.options import Certify
-from precision_bisect.plan import Plan
-from precision_bisect.trial import Kind, Outcome, SampleSet, Trial
 
 How: TypeAlias = Literal["dropped", "implied", "group"]
 
@@ -21,9 +17,10 @@ class Need:
     """What is known of one kept layer.
 
     `needed` is True where a failing trial shows it, False where the plan passed without the layer,
-    None where nothing does. `how` names the trial: the layer alone was `dropped`; it is `implied`
-    by a failing plan without the layer that kept all others and `more_kept` besides; it was
-    dropped with the others of its `group`. `error` is the error of that trial.
+    None where nothing does. `needed_at_limit` says the same of the limit that the search stayed
+    below, None where that is the tolerance. `how` names the trial: the layer alone was `dropped`;
+    it is `implied` by a failing plan without the layer that kept all others and `more_kept`
+    besides; it was dropped with the others of its `group`. `error` is the error of that trial.
     """
 
     layer: str
@@ -33,12 +30,19 @@ class Need:
     error: float | None = None
     more_kept: int | None = None
     group: int | None = None
+    needed_at_limit: bool | None = None
+
+    @property
+    def above(self) -> bool:
+        """Whether a plan without the layer is shown to exceed what the search stayed below."""
+        return bool(self.needed or self.needed_at_limit)
 
     def to_json(self) -> dict[str, Any]:
         """Return one entry of `certificate.evidence`."""
         return {
             "layer": self.layer,
             "needed": self.needed,
+            "needed_at_limit": self.needed_at_limit,
             "error": self.error,
             "how": self.how,
             "more_kept": self.more_kept,
@@ -53,7 +57,8 @@ class Certificate:
 
     `checked` are the kept layers that were shown to be needed, `unchecked` the others; `minimal`
     is True when there are none of these. `assumes` is "monotone" where that rests on plans that
-    kept more, None where each layer was dropped alone.
+    kept more, None where each layer was dropped alone. All that is by the tolerance. `limit` is
+    the error that the search stayed below where that is less, for the noise; else None.
     """
 
     minimal: bool
@@ -62,6 +67,12 @@ class Certificate:
     mode: Certify = "full"
     evidence: Sequence[Need] = ()
     assumes: Literal["monotone"] | None = None
+    limit: float | None = None
+
+    @property
+    def minimal_at_limit(self) -> bool:
+        """Whether dropping any one layer exceeds the limit that the search stayed below."""
+        return self.minimal or (bool(self.evidence) and all(need.above for need in self.evidence))
 
     @property
     def errors(self) -> Mapping[str, float | None]:
@@ -81,140 +92,6 @@ class Certificate:
             "unchecked": list(self.unchecked),
             "evidence": [need.to_json() for need in self.evidence],
             "assumes": self.assumes,
+            "limit": self.limit,
+            "minimal_at_limit": self.minimal_at_limit,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a certificate may rest on.
-
-    `monotone` tells that no trial of the run refutes that keeping more never hurts. `untested` is
-    the reason why layers were not tried, for people.
-    """
-
-    mode: Certify
-    monotone: bool
-    untested: str
-
-
-def certificate(
-    plan: Plan | None,
-    trials: Sequence[Trial],
-    samples: SampleSet,
-    names: Sequence[str],
-    terms: Terms,
-) -> Certificate:
-    """Return what the trials on a sample set prove of a plan; `names` are the candidates'.
-
-    With the mode `full` only trials of exactly the plan without a layer count; with `groups` also
-    failing plans that kept more, unless monotonicity was seen broken; with `none` nothing does.
-    """
-    if plan is None:
-        return Certificate(minimal=False, checked=(), unchecked=(), mode=terms.mode)
-    records = _Records(plan, trials, samples, terms)
-    evidence = [records.need(layer, names[layer]) for layer in plan.indices]
-    checked = [need.layer for need in evidence if need.needed]
-    implied = any(need.needed and need.how == "implied" for need in evidence)
-    return Certificate(
-        minimal=len(checked) == len(plan),
-        checked=checked,
-        unchecked=[need.layer for need in evidence if not need.needed],
-        mode=terms.mode,
-        evidence=evidence,
-        assumes="monotone" if implied else None,
-    )
-
-
-class _Records:
-    """The trials of a run as far as they speak of one plan."""
-
-    def __init__(
-        self, plan: Plan, trials: Sequence[Trial], samples: SampleSet, terms: Terms
-    ) -> None:
-        self._plan = plan
-        self._terms = terms
-        self._verdicts = {t.proposal.plan: t.outcome for t in judged(trials, samples)}
-        self._tried = {
-            t.proposal.plan: t.outcome
-            for t in trials
-            if t.proposal.samples is samples and t.proposal.kind is Kind.JUDGE
-        }
-        failed = [each for each, outcome in self._verdicts.items() if outcome.failed]
-        self._failed = [(each.mask, each) for each in failed]
-        within = (each for each in failed if each.kept < plan.kept)
-        self._groups = [plan.without(each.kept) for each in reversed(list(within))]
-        self._numbers: dict[Plan, int] = {}
-
-    def need(self, layer: int, name: str) -> Need:
-        """Return what is known of one layer, by the strongest trial there is."""
-        if self._terms.mode == "none":
-            return Need(layer=name, needed=None, reason=self._terms.untested)
-        alone = self._plan.without((layer,))
-        verdict = self._verdicts.get(alone)
-        if verdict is not None:
-            return _dropped(name, verdict)
-        implied = self._implied(layer, name, alone)
-        if implied is not None and implied.needed:
-            return implied
-        return self._grouped(layer, name) or implied or self._untested(name, alone)
-
-    def _implied(self, layer: int, name: str, alone: Plan) -> Need | None:
-        """Return what the smallest failing plan says that lacks the layer and no other."""
-        rest, bit = alone.mask, 1 << layer
-        found = (each for mask, each in self._failed if not mask & bit and mask & rest == rest)
-        smallest = next(found, None)
-        if smallest is None:
-            return None
-        more = len(smallest) - len(alone)
-        reason = f"a plan without it that keeps {more} more failed"
-        counts = self._terms.mode == "groups" and self._terms.monotone
-        if not counts:
-            seen = "keeping more has failed elsewhere" if self._terms.mode == "groups" else ""
-            reason += f", which does not count: {seen or '--certify full wants its own drop'}"
-        return Need(
-            layer=name,
-            needed=True if counts else None,
-            reason=reason,
-            how="implied",
-            error=self._verdicts[smallest].error,
-            more_kept=more,
-        )
-
-    def _grouped(self, layer: int, name: str) -> Need | None:
-        """Return what the smallest group says that was dropped with the layer in it, and failed.
-
-        That the whole plan cannot be dropped is known beforehand and says nothing of a layer.
-        """
-        if self._terms.mode != "groups":
-            return None
-        for group in self._groups:
-            if layer in group.kept and len(group) < len(self._plan):
-                return Need(
-                    layer=name,
-                    needed=None,
-                    reason=f"{len(group)} layers were dropped together and failed: "
-                    "at least one of them is needed",
-                    how="group",
-                    error=self._verdicts[self._plan.without(group.kept)].error,
-                    group=self._numbers.setdefault(group, len(self._numbers)),
-                )
-        return None
-
-    def _untested(self, name: str, alone: Plan) -> Need:
-        tried = self._tried.get(alone)
-        reason = self._terms.untested if tried is None else _unresolved(tried)
-        return Need(layer=name, needed=None, reason=reason)
-
-
-def _dropped(name: str, outcome: Outcome) -> Need:
-    reason = "without it the plan " + ("fails" if outcome.failed else "passes, too")
-    return Need(
-        layer=name, needed=outcome.failed, reason=reason, how="dropped", error=outcome.error
-    )
-
-
-def _unresolved(outcome: Outcome) -> str:
-    """Say why a drop that was tried shows nothing: no verdict, or two that differ."""
-    if outcome.verdict is not None:
-        return "builds disagree on the plan without it"
-    return f"{outcome.status}: {outcome.message}" if outcome.message else outcome.status

@@ -7,11 +7,22 @@ plans either way, but those of the search count as well.
 
 from collections.abc import Sequence
 
+from precision_bisect.monotone import breaks
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.relay import relay
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+from precision_bisect.trial import (
+    JUDGED_KINDS,
+    Kind,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Trial,
+    Verdict,
+)
+from precision_bisect.verdicts import passing_within
 
 FAR = 10.0
 """A layer is far beyond the limit when the emulator forecasts so many times as much without it."""
@@ -20,39 +31,48 @@ FEWEST = 24
 
 
 class Seen:
-    """What a search has seen: which plans did not pass, and which of them failed."""
+    """The judged trials of a search, as far as a certificate can rest on them.
 
-    def __init__(self) -> None:
-        self._tried: set[int] = set()
-        self._failed: set[int] = set()
+    They are noted with the comparator's verdicts, by its `tolerance`. Where a search stays below a
+    `limit` of its own, what passed above it counts as failed.
+    """
 
-    def note(self, plan: Plan, outcome: Outcome) -> None:
-        """Take down the outcome of a judged plan."""
-        if not outcome.passed:
-            self._tried.add(plan.mask)
-        if outcome.failed:
-            self._failed.add(plan.mask)
+    def __init__(self, tolerance: float | None) -> None:
+        self._tolerance = tolerance
+        self._builds: dict[Plan, dict[Kind, Trial]] = {}
 
-    def tried(self, plan: Plan) -> bool:
+    def note(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Take down the first outcome of a proposal that is judged."""
+        if proposal.kind in JUDGED_KINDS and proposal.samples is SampleSet.JUDGED:
+            trial = Trial(proposal=proposal, outcome=outcome)
+            self._builds.setdefault(proposal.plan, {}).setdefault(proposal.kind, trial)
+
+    def tried(self, plan: Plan, limit: float | None) -> bool:
         """Tell whether a plan was judged and did not pass; one that did is asked for again."""
-        return plan.mask in self._tried
+        builds = self._builds.get(plan, {}).values()
+        return any(not passing_within(trial.outcome, limit).passed for trial in builds)
 
-    def needs(self, plan: Plan, layer: int) -> bool:
-        """Tell whether a plan failed that keeps all others of `plan`, and not this layer."""
-        rest, bit = plan.without((layer,)).mask, 1 << layer
-        return any(failed & rest == rest and not failed & bit for failed in self._failed)
+    def failed(self, limit: float | None) -> list[int]:
+        """Return the masks of the plans that failed in every build."""
+        found = []
+        for plan, builds in self._builds.items():
+            told = {passing_within(trial.outcome, limit).verdict for trial in builds.values()}
+            if told - {None} == {Verdict.FAIL}:
+                found.append(plan.mask)
+        return found
 
-    def contradicts(self, plan: Plan) -> bool:
-        """Tell whether a plan failed that keeps all of `plan`, and more."""
-        return any(failed & plan.mask == plan.mask for failed in self._failed)
+    def monotone(self, noise: float) -> bool:
+        """Tell whether nothing refutes that keeping more never hurts; see `monotone.breaks`."""
+        trials = [trial for builds in self._builds.values() for trial in builds.values()]
+        found = breaks(trials, SampleSet.JUDGED, self._tolerance, noise)
+        return all(each.noise for each in found)
 
 
 def noting(search: Search[T], seen: Seen) -> Search[T]:
     """Return the same search; what it is told of judged plans is noted in `seen`."""
 
     def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
-        if proposal.kind is Kind.JUDGE:
-            seen.note(proposal.plan, outcome)
+        seen.note(proposal, outcome)
         return outcome
 
     return relay(search, tell=tell)
@@ -64,14 +84,14 @@ def certify(problem: Problem, plan: Plan, mode: Certify, seen: Seen | None = Non
     With the mode `groups` a layer is left alone where a plan of `seen` failed that keeps all
     others and perhaps more; layers that the emulator forecasts far beyond the limit are dropped
     together first, and not one by one where that fails. With `full` the plan without each layer
-    is tried, and so it is where keeping more was seen to hurt the answer. Layers whose drop has no
-    verdict stay.
+    is tried, and so it is where keeping more was seen to hurt: what is implied proves nothing
+    then. Layers whose drop has no verdict stay.
     """
-    seen = seen or Seen()
+    seen = seen or Seen(problem.tolerance)
     if mode == "none":
         return plan
     plan = yield from noting(_every(problem, plan, seen, together=mode == "groups"), seen)
-    if mode == "full" or seen.contradicts(plan):
+    if mode == "full" or not seen.monotone(problem.noise):
         plan = yield from noting(_one_by_one(problem, plan, seen), seen)
     return plan
 
@@ -81,21 +101,27 @@ def _every(problem: Problem, plan: Plan, seen: Seen, *, together: bool) -> Searc
     settled: frozenset[int] = frozenset()
     if together and problem.predicts:
         settled = yield from _far_beyond(problem, plan, seen)
-    while waiting := _open(plan, seen, settled):
+    while waiting := _open(plan, seen, problem.tolerance, settled):
         batch = waiting[: problem.workers]
         outcomes = yield tuple(_drop(plan, (layer,), len(waiting)) for layer in batch)
         plan = _smallest(plan, batch, outcomes)
     return plan
 
 
-def _open(plan: Plan, seen: Seen, settled: frozenset[int]) -> list[int]:
-    """Return the kept layers that nothing is known of."""
+def _open(
+    plan: Plan, seen: Seen, limit: float | None, settled: frozenset[int] = frozenset()
+) -> list[int]:
+    """Return the kept layers that nothing is known of.
+
+    A plan that failed speaks for the one layer that it lacks of those that `plan` keeps.
+    """
+    lacking = {plan.mask & ~failed for failed in seen.failed(limit)}
     return [
         layer
         for layer in plan.indices
         if layer not in settled
-        and not seen.tried(plan.without((layer,)))
-        and not seen.needs(plan, layer)
+        and 1 << layer not in lacking
+        and not seen.tried(plan.without((layer,)), limit)
     ]
 
 
@@ -103,7 +129,8 @@ def _one_by_one(problem: Problem, plan: Plan, seen: Seen) -> Search[Plan]:
     """Drop each kept layer from exactly the plan; those that came closest to passing first."""
     missed: dict[int, float] = {}
     while True:
-        waiting = [i for i in plan.indices if not seen.tried(plan.without((i,)))]
+        drops = {i: plan.without((i,)) for i in plan.indices}
+        waiting = [i for i, drop in drops.items() if not seen.tried(drop, problem.tolerance)]
         if not waiting:
             return plan
         waiting.sort(key=lambda layer: missed.get(layer, 0.0))
@@ -126,7 +153,7 @@ def _smallest(plan: Plan, dropped: Sequence[int], outcomes: Sequence[Outcome]) -
 
 def _far_beyond(problem: Problem, plan: Plan, seen: Seen) -> Search[frozenset[int]]:
     """Drop together what the emulator forecasts far beyond the limit; return it if that fails."""
-    waiting = _open(plan, seen, frozenset())
+    waiting = _open(plan, seen, problem.tolerance)
     if problem.tolerance is None or len(waiting) < FEWEST:
         return frozenset()
     forecasts = yield tuple(

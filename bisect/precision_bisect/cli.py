@@ -5,28 +5,24 @@ standard library are imported before a command really starts.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from types import FrameType
-from typing import Any, NoReturn
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
-from precision_bisect.arguments.commands import (
-    doctor_parser,
-    export_parser,
-    layers_parser,
-    verify_parser,
-)
-from precision_bisect.arguments.engine import to_engine_settings
 from precision_bisect.arguments.run import run_parser, to_options
-from precision_bisect.errors import ExitCode, PrecisionBisectError, printable
-from precision_bisect.events import Event, RunStarted
-from precision_bisect.workdir import remove_all
+from precision_bisect.commands import COMMANDS
+from precision_bisect.errors import ExitCode, PrecisionBisectError
+from precision_bisect.runfolder import RESULT
+from precision_bisect.saying import complain
+from precision_bisect.telling.on_finish import call, words
+from precision_bisect.watched import TOO_EARLY, Watched
 from precision_bisect.workers import still_working
 
-_TOO_EARLY = "interrupted before the search began; nothing was written"
-_TOO_LATE = "interrupted while the result was being written; --resume writes it again"
+if TYPE_CHECKING:
+    from precision_bisect.comparing.gate import Gate
+    from precision_bisect.result import Result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Where a trial that was given up still goes on, the process ends with that code at once.
     """
+    if "_ARGCOMPLETE" in os.environ:
+        from precision_bisect.completion import answer
+
+        answer()
     _open_missing_streams()
     code = _main(list(sys.argv[1:] if argv is None else argv))
     if still_working():
@@ -48,122 +48,72 @@ def _main(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _output_failed(error)
     except PrecisionBisectError as error:
-        _complain(error.one_line())
+        complain(error.one_line())
         return error.exit_code
     except KeyboardInterrupt as error:
-        searched = _COMMANDS.get(arguments[0] if arguments else "", _run) is _run
-        _complain(str(error) or (_TOO_EARLY if searched else "interrupted"))
+        searched = not arguments or arguments[0] not in COMMANDS
+        complain(str(error) or (TOO_EARLY if searched else "interrupted"))
         return ExitCode.INTERRUPTED
     return code
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    command = _COMMANDS.get(arguments[0]) if arguments else None
-    return command(arguments[1:]) if command else _run(arguments)
+    first = arguments[0] if arguments else ""
+    if first in COMMANDS:
+        parser, command = COMMANDS[first]
+        return command(parser().parse_args(arguments[1:]))
+    return _run(arguments[1:] if first == "run" else arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
     parsed = run_parser().parse_args(arguments)
     options = to_options(parsed)
+    finished = None if parsed.on_finish is None else words(parsed.on_finish)
+    from precision_bisect.comparing.gate import read_gate
     from precision_bisect.plugins import REPORTS, load
 
+    gate = read_gate(options, parsed.max_kept, parsed.baseline)
+
     report = load(REPORTS, "terminal")(sys.stdout, sys.stderr)
-    with _Interrupts(report) as watched, report:
-        from precision_bisect.run import run
+    with Watched(report) as watched, ExitStack() as last:
+        with report:
+            from precision_bisect.run import run
 
-        result = run(options, watched)
-        if not parsed.json:
-            report.conclude(result, options.model)
-    if parsed.json:
-        sys.stdout.write(result.to_text())
-    return result.exit_code
-
-
-def _layers(arguments: Sequence[str]) -> int:
-    parsed = layers_parser().parse_args(arguments)
-    from precision_bisect.listing import as_json, as_text
-    from precision_bisect.model.load import load_model
-    from precision_bisect.pinning import pin_formless
-    from precision_bisect.precisions import Pair
-
-    pair = Pair(low=parsed.low, high=parsed.high)
-    table = pin_formless(load_model(parsed.model), pair).table
-    sys.stdout.write(as_json(table) if parsed.json else as_text(table))
-    return ExitCode.OK
+            result = run(options, watched)
+            if finished is not None:
+                last.callback(_call, finished, options.folder / RESULT)
+            _write_report(options.folder)
+            if not parsed.json:
+                report.conclude(result, options.model)
+        if parsed.json:
+            sys.stdout.write(result.to_text())
+            sys.stdout.flush()
+    return _held_against(gate, result)
 
 
-def _verify(arguments: Sequence[str]) -> int:
-    parsed = verify_parser().parse_args(arguments)
-    settings = to_engine_settings(parsed)
-    from precision_bisect.verify import verify
-
-    found = verify(parsed.model, parsed.plan, parsed.backend, settings)
-    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
-    return found.exit_code
-
-
-def _export(arguments: Sequence[str]) -> int:
-    parsed = export_parser().parse_args(arguments)
-    settings = to_engine_settings(parsed)
-    from precision_bisect.export_command import export
-
-    sys.stdout.write(export(parsed.model, parsed.plan, parsed.out, settings))
-    return ExitCode.OK
+def _held_against(gate: "Gate", result: "Result") -> int:
+    """Return the exit code of a run, once its answer was held against what may be kept."""
+    if result.exit_code is not ExitCode.OK:
+        return result.exit_code
+    objections = list(gate.objections(result))
+    for objection in objections:
+        complain(objection)
+    return ExitCode.NO_PLAN if objections else ExitCode.OK
 
 
-def _doctor(arguments: Sequence[str]) -> int:
-    parsed = doctor_parser().parse_args(arguments)
-    from precision_bisect.doctor import examine
+def _write_report(folder: Path) -> None:
+    """Write the page at the end of a run, which stands whatever becomes of the page."""
+    from precision_bisect.plugins import REPORTS, load
 
-    found = examine()
-    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
-    return ExitCode.OK
-
-
-_COMMANDS = {
-    "doctor": _doctor,
-    "export": _export,
-    "layers": _layers,
-    "run": _run,
-    "verify": _verify,
-}
+    try:
+        load(REPORTS, "html")(folder)
+    except PrecisionBisectError as error:
+        complain(f"warning: {error.one_line()}")
 
 
-class _Interrupts:
-    """Ends a run on Ctrl-C and on SIGTERM; passes events on to the report.
-
-    Until the search begins nothing is written, so the process ends at once: libraries that load
-    meanwhile may swallow an exception. From then on the signal is a KeyboardInterrupt, which the
-    run answers with the best plan so far; a second one ends it.
-    """
-
-    def __init__(self, report: Any) -> None:
-        self._report = report
-        self._searching = False
-        self._former: dict[int, Any] = {}
-
-    def __call__(self, event: Event) -> None:
-        self._searching = self._searching or isinstance(event, RunStarted)
-        self._report(event)
-
-    def __enter__(self) -> "_Interrupts":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._former[number] = signal.signal(number, self._interrupt)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._searching:
-            raise KeyboardInterrupt(_TOO_LATE)
-        self._report.__exit__()
-        remove_all()
-        _complain(_TOO_EARLY)
-        sys.stderr.flush()
-        os._exit(ExitCode.INTERRUPTED)
+def _call(command: Sequence[str], result: Path) -> None:
+    if trouble := call(command, result):
+        complain(f"warning: {trouble}")
 
 
 def _open_missing_streams() -> None:
@@ -179,7 +129,7 @@ def _output_failed(error: OSError) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return ExitCode.OK
-    _complain(f"cannot write the output: {error.strerror}; what was found is in the run folder")
+    complain(f"cannot write the output: {error.strerror}; what was found is in the run folder")
     return ExitCode.USAGE
 
 
@@ -189,8 +139,3 @@ def _leave(code: int) -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
-
-
-def _complain(line: str) -> None:
-    with suppress(OSError):
-        sys.stderr.write(f"precision-bisect: {printable(line)}\n")

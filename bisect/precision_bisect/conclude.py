@@ -2,12 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from precision_bisect.advice.explaining import Answer, explained
 from precision_bisect.budget import Budget
-from precision_bisect.certificate import Certificate, Terms, certificate
-from precision_bisect.diagnosis import diagnose
+from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.evidence import Evidence
@@ -15,22 +14,32 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import remove_exports, write_exports
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.monotone import Break, breaks, remarks, rows
 from precision_bisect.pinning import pinned_layers
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
-from precision_bisect.quantization.diagnosis import diagnose_quantized
+from precision_bisect.proving import Terms, certificate
 from precision_bisect.result import Diagnosis, Result, Rung
-from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RESULT, RunFolder
+from precision_bisect.runfolder import (
+    DIAGNOSIS,
+    LAYER_PRECISIONS,
+    MIXED_MODEL,
+    RESULT,
+    RunFolder,
+)
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.trial import Kind, SampleSet, Trial, TrialStatus
+from precision_bisect.verdicts import noise_between
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
-_CUT_OFF = {Status.BUDGET_EXHAUSTED: "the budget was spent", Status.INTERRUPTED: "interrupted"}
+_CUT_OFF = {
+    Status.BUDGET_EXHAUSTED: "the budget was spent",
+    Status.INTERRUPTED: "interrupted",
+    Status.ABORTED: "aborted",
+}
 
 
 def conclude(
@@ -51,18 +60,28 @@ def conclude(
     everything = Plan.all_high(len(prepared.model.table.candidates))
     outcome = driver.outcome_of(everything if plan is None else plan, samples)
     noise = driver.outcome_of(everything, samples, Kind.REPEAT)
-    broken = breaks(
-        driver.trials, samples, prepared.comparator.tolerance, (noise and noise.error) or 0.0
-    )
+    floor = noise_between(driver.outcome_of(everything, samples), noise)
+    broken = breaks(driver.trials, samples, prepared.comparator.tolerance, floor)
     names = prepared.model.table.names
     proof = certificate(plan, driver.trials, samples, names, _terms(prepared, ending, broken))
     final = _final(driver, plan, samples)
     timings = _timings(prepared, driver, samples)
     found = None if ending.found is None else _names(prepared, ending.found)
-    string, reason, unwritten = (
-        (None, "", ()) if part else write_answer(prepared, None if plan is None else kept, folder)
-    )
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
+    findings = Findings(low=prepared.options.low)
+    if ending.status is Status.FOUND:
+        answer = Answer(kept=kept, proof=proof, trials=driver.trials)
+        findings = explained(prepared, answer, advise=not part)
+    diagnosis = [
+        Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
+        for each in findings.layers
+        if each.kept
+    ]
+    string, reason, unwritten = (
+        (None, "", ())
+        if part
+        else write_answer(prepared, None if plan is None else kept, folder, diagnosis)
+    )
     result = Result(
         status=ending.status,
         backend=prepared.backend.name,
@@ -92,18 +111,22 @@ def conclude(
         honoured_layers=final.honours,
         pinned=pinned_layers(prepared.model),
         notes=[*prepared.remarks, *final.notes, *remarks(broken), *unwritten],
-        diagnosis=_diagnosis(prepared, kept, proof) if ending.status is Status.FOUND else [],
+        diagnosis=diagnosis,
         fingerprint=prepared.fingerprint,
         message=ending.message,
         out=folder.path,
     )
     if not part:
+        folder.write(DIAGNOSIS, findings.to_text())
         folder.write(RESULT, result.to_text())
     return result
 
 
 def write_answer(
-    prepared: Prepared, kept: Sequence[LayerName] | None, folder: RunFolder
+    prepared: Prepared,
+    kept: Sequence[LayerName] | None,
+    folder: RunFolder,
+    diagnosis: Sequence[Diagnosis],
 ) -> tuple[str | None, str | None, Sequence[str]]:
     """Write the files for deployment; `kept` is None where there is no answer.
 
@@ -119,6 +142,7 @@ def write_answer(
         pair=Pair(low=prepared.options.low, high=prepared.options.high),
         settings=prepared.options.engine,
         scales=prepared.scales,
+        diagnosis=diagnosis,
     )
     reasons = write_exports(folder, export)
     mixed, reason = reasons[MIXED_MODEL], reasons[LAYER_PRECISIONS]
@@ -164,9 +188,10 @@ def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
     """Return what the last build of the answer showed, the one built afresh if there is one."""
     if plan is None:
         return Evidence()
-    rebuilt = [driver.outcome_of(plan, where, Kind.REBUILD) for where in SampleSet]
-    outcomes = [outcome for outcome in (*rebuilt, driver.outcome_of(plan, samples)) if outcome]
-    return outcomes[0].evidence if outcomes else Evidence()
+    builds = [(where, Kind.REBUILD) for where in SampleSet]
+    builds += [(samples, Kind.AGAIN), (samples, Kind.JUDGE)]
+    outcomes = (driver.outcome_of(plan, *build) for build in builds)
+    return next((outcome.evidence for outcome in outcomes if outcome), Evidence())
 
 
 def _latencies(
@@ -198,7 +223,8 @@ def _terms(prepared: Prepared, ending: Ending, broken: Sequence[Break]) -> Terms
         untested = "not tried: changed for speed"
     elif not prepared.strategy.minimal:
         untested = f"strategy {prepared.strategy.name} does not certify"
-    return Terms(mode=mode, monotone=all(each.noise for each in broken), untested=untested)
+    monotone = all(each.noise for each in broken)
+    return Terms(mode=mode, monotone=monotone, untested=untested, limit=ending.limit)
 
 
 def _unresolved(trials: Sequence[Trial]) -> Mapping[str, int]:
@@ -215,32 +241,3 @@ def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:
     if limit is None or "atol" not in settings or limits <= {limit, 0.0}:
         return limit
     return {key: settings[key] for key in ("atol", "rtol") if key in settings}
-
-
-def _diagnosis(prepared: Prepared, kept: Sequence[str], proof: Certificate) -> Sequence[Diagnosis]:
-    """Explain the kept layers; without an explanation the answer stands all the same."""
-    try:
-        if prepared.options.low not in LOW_TYPES:
-            kind = QUANTIZED[prepared.options.low]
-            found = diagnose_quantized(
-                prepared.model, kept, prepared.samples, prepared.scales, kind
-            )
-            return [_with_error(each, proof) for each in found]
-        return diagnose(
-            prepared.model,
-            kept,
-            prepared.samples,
-            prepared.options.low,
-            proof.errors,
-            prepared.options.threads,
-        )
-    except (KeyboardInterrupt, RuntimeError, MemoryError):
-        return ()
-
-
-def _with_error(diagnosis: Diagnosis, proof: Certificate) -> Diagnosis:
-    """Return the diagnosis with the error of the plan without the layer, where it was measured."""
-    error = proof.errors.get(diagnosis.layer)
-    if error is None:
-        return diagnosis
-    return replace(diagnosis, evidence=f"{diagnosis.evidence}; dropped: error {error:.3g}")

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Sequence
 
 from precision_bisect.budget import Budget
-from precision_bisect.evaluation import Evaluators
 from precision_bisect.events import Observer, PhaseStarted, TrialFinished, TrialStarted, Warned
 from precision_bisect.flights import Flights
 from precision_bisect.plan import Plan
@@ -21,28 +20,40 @@ from precision_bisect.protocols import Ledger, Search, T
 from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, SampleSet, Trial
 from precision_bisect.workers import Workers
 
+MOST_LOST = 5
+"""So many trials in a row that lose their process in one way are no property of their plans."""
+
+
+class CrashLoop(Exception):
+    """Raised when trials lose their process again and again; says how."""
+
 
 class Driver:
-    """Runs searches over one backend, comparator, ledger and budget, with some workers."""
+    """Runs searches with some workers, a ledger and a budget."""
 
     def __init__(
         self,
-        evaluators: Evaluators,
+        workers: Workers,
         ledger: Ledger,
         budget: Budget,
         observer: Observer,
-        workers: Workers | None = None,
     ) -> None:
         self._budget = budget
         self._observer = observer
         self._known = {trial.proposal.identity: trial for trial in ledger.trials()}
-        self._flights = Flights(evaluators, ledger, workers or Workers())
+        self._flights = Flights(ledger, workers)
         self._phase: Phase | None = None
+        self._lost: list[Trial] = []
 
     @property
     def trials(self) -> Sequence[Trial]:
         """Every trial that has ended, of earlier sessions too."""
         return tuple(self._known.values())
+
+    @property
+    def lost(self) -> Sequence[Trial]:
+        """The last trials of this session, as far back as each lost its process."""
+        return tuple(self._lost)
 
     def run(self, search: Search[T]) -> T:
         """Feed a search until it ends, and return its result. Raises what `consider_all` does."""
@@ -62,8 +73,8 @@ class Driver:
         """Return the outcomes of the proposals, in their order.
 
         What is known is taken from the ledger, what occurs twice is evaluated once. Raises
-        BudgetSpent when the budget ends within the batch, and KeyboardInterrupt: what is in flight
-        then is waited for and recorded, unless a second KeyboardInterrupt gives it up.
+        BudgetSpent when the budget ends within the batch, CrashLoop, and KeyboardInterrupt: what
+        is in flight is waited for and recorded, unless a second KeyboardInterrupt gives it up.
         """
         fresh: dict[Identity, Proposal] = {}
         for proposal in batch:
@@ -117,10 +128,12 @@ class Driver:
         )
 
     def _refuted(self, trial: Trial) -> bool:
-        """Tell whether a plan that passed did not when it was built afresh."""
+        """Tell whether a plan that passed did not when it was built once more."""
         asked = trial.proposal
-        again = self.outcome_of(asked.plan, asked.samples, Kind.REBUILD)
-        return again is not None and not again.passed
+        others = (
+            self.outcome_of(asked.plan, asked.samples, kind) for kind in (Kind.AGAIN, Kind.REBUILD)
+        )
+        return any(other is not None and not other.passed for other in others)
 
     def _recall(self, proposal: Proposal) -> None:
         outcome = self._known[proposal.identity].outcome
@@ -157,6 +170,20 @@ class Driver:
         proposal, outcome = trial.proposal, trial.outcome
         self._known[proposal.identity] = trial
         self._observer(TrialFinished(proposal=proposal, outcome=outcome, recalled=False))
+        self._count(trial)
+
+    def _count(self, trial: Trial) -> None:
+        """Raise CrashLoop where too many trials in a row have lost their process the same way."""
+        status = trial.outcome.status
+        if not status.fatal:
+            self._lost.clear()
+            return
+        self._lost.append(trial)
+        same = [each for each in self._lost[-MOST_LOST:] if each.outcome.status is status]
+        if len(same) == MOST_LOST:
+            raise CrashLoop(
+                f"{MOST_LOST} trials in a row ended as {status}, the last: {trial.outcome.message}"
+            )
 
 
 def _waiting(trials: int) -> str:

@@ -16,6 +16,7 @@ class Status(StrEnum):
     INFEASIBLE = "infeasible"
     BUDGET_EXHAUSTED = "budget_exhausted"
     INTERRUPTED = "interrupted"
+    ABORTED = "aborted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Ending:
     """How the flow ended: the plan it stands by, if any, and what else there is to say.
 
     `found` is the plan that was searched for and certified, where speed made another of it.
+    `limit` is the error that the search stayed below, where that is less than the tolerance.
     """
 
     status: Status
@@ -30,6 +32,7 @@ class Ending:
     plan: Plan | None = None
     samples: SampleSet = SampleSet.JUDGED
     found: Plan | None = None
+    limit: float | None = None
 
 
 def noisy(noise: Outcome) -> str:
@@ -43,10 +46,12 @@ def noisy(noise: Outcome) -> str:
     )
 
 
-def refuted(recheck: Outcome) -> str:
-    """Say what the re-check with the samples held out came to."""
+def refuted(recheck: Outcome, *, afresh: bool) -> str:
+    """Say what the re-check with the samples held out came to, of an engine built `afresh`."""
     if recheck.verdict is None:
         return f"had no verdict with the samples held out ({recheck.message})"
+    if afresh:
+        return "failed when it was built afresh and judged by all samples"
     return "failed on the samples held out"
 
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process returns, for scripts and CI."""
+    """What the process returns, for scripts and CI. BUDGET: ended early, for crashes, too."""
 
     OK = 0
     NO_PLAN = 1
@@ -55,6 +55,10 @@ class RunFolderError(PrecisionBisectError):
 
 class RefusedError(PrecisionBisectError):
     """A verdict that would be false, such as FP16 types on ONNX Runtime's CPU provider."""
+
+
+class ClusterError(PrecisionBisectError):
+    """A cluster that cannot be used, or was lost; what it had found is in the ledger."""
 
 
 class PluginError(PrecisionBisectError):

@@ -1,7 +1,7 @@
 """The unit of work: one proposal, built, run and judged.
 
-`evaluate` is a plain function of its arguments and touches neither ledger nor observer, so that
-any executor can run it, several at a time.
+An `Evaluator` touches neither ledger nor observer, so any executor can call it, several at a time
+and in whatever process it was made in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from precision_bisect.comparators.numbered import numbered
 from precision_bisect.errors import RunFolderError
 from precision_bisect.evidence import Evidence
 from precision_bisect.plan import Plan
@@ -23,18 +24,23 @@ from precision_bisect.protocols import (
 )
 from precision_bisect.reference import non_finite
 from precision_bisect.speed.stopwatch import Stopwatch
+from precision_bisect.store import engine_folder
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 
 Samples: TypeAlias = Mapping[SampleSet, tuple[Sequence[Sample], Sequence[Sample]]]
 """For each sample set the feeds and their reference outputs, in the same order."""
 
+_Run: TypeAlias = tuple[Plan, SampleSet, Sequence[Sample]]
+"""A plan, what it ran on, and its outputs."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluators:
-    """What evaluates the trials of a run. With several workers each part serves all of them.
+
+@dataclass(slots=True, kw_only=True)
+class Evaluator:
+    """Evaluates the trials of a run. With several threads each part serves all of them.
 
     `emulator` answers `Kind.PREDICT` and may be the backend itself. `keep` is the folder for the
-    engine of a plan that passed when it was built afresh. `stopwatch` times the trials that ask
+    engine of a plan that passed when it was built afresh, `engines` that for the engines of all
+    others, None to keep none. `stopwatch` times the trials that ask
     for it.
     """
 
@@ -43,53 +49,49 @@ class Evaluators:
     comparator: Comparator
     samples: Samples
     keep: Path
+    engines: Path | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    _last: _Run | None = field(init=False, default=None)
 
+    def __call__(self, proposal: Proposal) -> Outcome:
+        """Evaluate a proposal; what the backend fails at is an outcome.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """What one evaluation came to; `outputs` are there where a repeat could be judged by them."""
+        A repeat is judged by the outputs of the trial before it where that was the same plan;
+        otherwise the plan is built twice. Raises RunFolderError where an engine cannot be saved.
+        """
+        try:
+            return self._build_and_judge(proposal)
+        except BackendFailure as failure:
+            return failure.outcome
 
-    outcome: Outcome
-    outputs: Sequence[Sample] | None = None
+    def _build_and_judge(self, proposal: Proposal) -> Outcome:
+        backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend
+        feeds, reference = self.samples[proposal.samples]
+        if proposal.kind is Kind.REPEAT:
+            reference = self._first_outputs(proposal, feeds)
+        with ExitStack() as held:
+            engine = held.enter_context(backend.build(proposal.plan))
+            outputs = _outputs(engine, feeds)
+            judgement = _judge(self.comparator, outputs, reference)
+            evidence = engine.evidence()
+            if proposal.timed:
+                evidence = _timed(self.stopwatch, proposal.plan, engine, feeds[0], evidence)
+            if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
+                _keep(engine, self.keep)
+            elif self.engines is not None and proposal.kind is Kind.JUDGE:
+                evidence = _stored(engine, engine_folder(self.engines, proposal.plan), evidence)
+            if proposal.timed:
+                self.stopwatch.adopt(proposal.plan, engine, held)
+        if proposal.kind is Kind.JUDGE:
+            self._last = proposal.plan, proposal.samples, outputs
+        return _outcome(judgement, evidence)
 
-
-def evaluate(
-    tools: Evaluators, proposal: Proposal, first: Sequence[Sample] | None = None
-) -> Evaluated:
-    """Evaluate a proposal; what the backend fails at is an outcome.
-
-    `first` are the outputs of the first run where `proposal` repeats it and they are at hand; else
-    a repeat builds the plan twice. Raises RunFolderError where an engine cannot be saved.
-    """
-    try:
-        return _build_and_judge(tools, proposal, first)
-    except BackendFailure as failure:
-        return Evaluated(outcome=failure.outcome)
-
-
-def _build_and_judge(
-    tools: Evaluators, proposal: Proposal, first: Sequence[Sample] | None
-) -> Evaluated:
-    backend = tools.emulator if proposal.kind is Kind.PREDICT else tools.backend
-    feeds, reference = tools.samples[proposal.samples]
-    if proposal.kind is Kind.REPEAT:
-        reference = first if first is not None else _first_outputs(tools, proposal, feeds)
-    with ExitStack() as held:
-        engine = held.enter_context(backend.build(proposal.plan))
-        outputs = _outputs(engine, feeds)
-        judgement = _judge(tools.comparator, outputs, reference)
-        evidence = engine.evidence()
-        if proposal.timed:
-            evidence = _timed(tools.stopwatch, proposal.plan, engine, feeds[0], evidence)
-        if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
-            _keep(engine, tools.keep)
-        if proposal.timed:
-            tools.stopwatch.adopt(proposal.plan, engine, held)
-    return Evaluated(
-        outcome=_outcome(judgement, evidence),
-        outputs=outputs if proposal.kind is Kind.JUDGE else None,
-    )
+    def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> Sequence[Sample]:
+        last = self._last
+        if last is not None and last[:2] == (repeat.plan, repeat.samples):
+            return last[2]
+        with self.backend.build(repeat.plan) as engine:
+            return _outputs(engine, feeds)
 
 
 def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
@@ -109,19 +111,12 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
     )
 
 
-def _first_outputs(
-    tools: Evaluators, repeat: Proposal, feeds: Sequence[Sample]
-) -> Sequence[Sample]:
-    with tools.backend.build(repeat.plan) as engine:
-        return _outputs(engine, feeds)
-
-
 def _judge(
     comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
 ) -> Judgement:
     if trouble := non_finite(outputs) or non_finite(reference):
         return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
-    return comparator.judge(outputs, reference)
+    return numbered(comparator.judge(outputs, reference))
 
 
 def _keep(engine: Engine, folder: Path) -> None:
@@ -132,6 +127,17 @@ def _keep(engine: Engine, folder: Path) -> None:
             f"cannot write the engine into {folder}: {error.strerror}",
             "free some space, then go on with --resume",
         ) from error
+
+
+def _stored(engine: Engine, folder: Path, evidence: Evidence) -> Evidence:
+    """Keep an engine that nothing depends on; return the evidence with a note where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        engine.save(folder)
+    except OSError as error:
+        note = f"its engine could not be kept: {error.strerror}"
+        return replace(evidence, notes=(*evidence.notes, note))
+    return evidence
 
 
 def _outputs(engine: Engine, feeds: Sequence[Sample]) -> list[Sample]:

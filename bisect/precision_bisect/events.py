@@ -72,3 +72,13 @@ class Observer(Protocol):
 def ignore(event: Event, /) -> None:
     """Observe nothing."""
     del event
+
+
+def together(*observers: Observer) -> Observer:
+    """Return an observer that hands every event to each of these, in this order."""
+
+    def tell(event: Event, /) -> None:
+        for observer in observers:
+            observer(event)
+
+    return tell

@@ -1,6 +1,8 @@
 """`precision-bisect export`: the files for deployment, again, from a finished run."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.engine_settings import EngineSettings
@@ -8,34 +10,50 @@ from precision_bisect.errors import printable
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_exports
 from precision_bisect.finished import read_finished
+from precision_bisect.locking import RunLock
 from precision_bisect.model.load import load_model
 from precision_bisect.runfolder import RunFolder, default_run_folder
 
 
-def export(path: Path, plan: Path | None, out: Path | None, settings: EngineSettings) -> str:
-    """Write the exports of a finished run of the model at `path`; return what to tell the user.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The folder that was written to, and for each file why it could not be, or None."""
+
+    folder: Path
+    reasons: Mapping[str, str | None]
+
+    def to_text(self) -> str:
+        """Return one line per file, those that could not be written last, with the reason."""
+        lines = [f"written to {printable(str(self.folder))}"]
+        lines += [f"  {name}" for name, reason in self.reasons.items() if reason is None]
+        missing = [(name, why) for name, why in self.reasons.items() if why is not None]
+        if missing:
+            lines += ["not written", *(f"  {name}: {printable(why)}" for name, why in missing)]
+        return "\n".join(lines) + "\n"
+
+    def to_json(self) -> str:
+        """Return the same as JSON text."""
+        plain = {"folder": str(self.folder), "files": dict(self.reasons)}
+        return json.dumps(plain, indent=2) + "\n"
+
+
+def export(path: Path, plan: Path | None, out: Path | None, settings: EngineSettings) -> Exported:
+    """Write the exports of a finished run of the model at `path`; return what came of each.
 
     `plan` is a `result.json` or a run folder, None for the default one of the model; `out` is the
     folder to write to, None for that of the result. Raises a PrecisionBisectError for bad input.
     """
     model = load_model(path)
     finished = read_finished(plan or default_run_folder(path), model)
-    folder = RunFolder(out or finished.path.parent)
     wanted = Export(
         model=finished.settled(model),
         kept=finished.kept,
         pair=finished.pair,
         settings=settings,
         scales=finished.scales(),
+        diagnosis=finished.diagnosis,
     )
-    return _told(folder.path, write_exports(folder, wanted))
-
-
-def _told(folder: Path, reasons: Mapping[str, str | None]) -> str:
-    """Return one line per file, those that could not be written last, each with its reason."""
-    lines = [f"written to {printable(str(folder))}"]
-    lines += [f"  {name}" for name, reason in reasons.items() if reason is None]
-    missing = [(name, reason) for name, reason in reasons.items() if reason is not None]
-    if missing:
-        lines += ["not written", *(f"  {name}: {printable(reason)}" for name, reason in missing)]
-    return "\n".join(lines) + "\n"
+    where = out or finished.path.parent
+    with RunLock(where):
+        folder = RunFolder(where)
+        return Exported(folder=folder.path, reasons=write_exports(folder, wanted))

@@ -4,7 +4,6 @@ A ladder lists its `rungs`, the highest first: the layers of the one above the l
 that the last search kept, the layers further up are fixed. Without `rungs` there is one pair.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.endings import Status
-from precision_bisect.errors import PrecisionBisectError, RunFolderError
+from precision_bisect.errors import RunFolderError
 from precision_bisect.layer_table import SETTLED, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import HIGH_NAMES, LOW_NAMES, QUANTIZED_NAMES, HighName
@@ -20,11 +19,11 @@ from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.quantization.scales_file import read_scales
-from precision_bisect.result import SCHEMA
+from precision_bisect.result import Diagnosis
 from precision_bisect.runfolder import RESULT
+from precision_bisect.saved import DIAGNOSIS_LIST, damaged, fields_of, quoted
+from precision_bisect.unpacking import Unfit
 
-_SHOWN = 60
-"""Longest value that an error quotes, in characters."""
 _WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
 
 
@@ -44,6 +43,7 @@ class Finished:
     pair: Pair
     status: Status
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
+    diagnosis: Sequence[Diagnosis]
     path: Path
 
     def scales(self) -> Scales:
@@ -67,12 +67,12 @@ def read_finished(path: Path, model: Model) -> Finished:
     model, names layers that the model does not have, or has no answer.
     """
     file = path / RESULT if os.path.isdir(path) else path  # noqa: PTH112 - never raises
-    fields = _fields(file)
+    fields = fields_of(file, "name the run folder or its result.json by --plan")
     _belongs(file, fields, model)
     try:
         status = Status(str(fields.get("status")))
     except ValueError as error:
-        raise _wrong(file, "status", fields.get("status")) from error
+        raise damaged(file, "status", fields.get("status")) from error
     rungs = _rungs(file, fields, model)
     fixed = {name: high for high, names in rungs[:-1] for name in names}
     pinned = {name: reason for name, reason in _pinned(file, fields).items() if name not in fixed}
@@ -92,36 +92,16 @@ def read_finished(path: Path, model: Model) -> Finished:
         pair=_pair(file, fields.get("low"), rungs[-1][0]),
         status=status,
         shapes=_shapes(fields["fingerprint"].get("shapes")),
+        diagnosis=_diagnosis(file, fields.get("diagnosis", [])),
         path=file,
     )
-
-
-def _fields(file: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
-        raise RunFolderError(
-            f"no finished run: {file} does not exist",
-            "name the run folder or its result.json by --plan",
-        ) from error
-    except OSError as error:
-        raise RunFolderError(f"cannot read {file}: {error.strerror}", "check the path") from error
-    except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{file} is not JSON", "name a result.json by --plan") from error
-    if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
-        schema = fields.get("schema") if isinstance(fields, dict) else None
-        raise RunFolderError(
-            f"{file} is no result.json of version {SCHEMA}: its schema is {_show(schema)}",
-            "name the result.json of a run, or run the search again with this version",
-        )
-    return fields
 
 
 def _belongs(file: Path, fields: Mapping[str, Any], model: Model) -> None:
     fingerprint = fields.get("fingerprint")
     digest = fingerprint.get("model") if isinstance(fingerprint, dict) else None
     if not isinstance(digest, str):
-        raise _wrong(file, "fingerprint", fingerprint)
+        raise damaged(file, "fingerprint", fingerprint)
     if digest != model.digest:
         raise RunFolderError(
             f"{file} belongs to another model than {model.path}, or the model has changed since",
@@ -139,12 +119,19 @@ def _shapes(value: object) -> dict[str, list[tuple[int, ...]]]:
     return found
 
 
+def _diagnosis(file: Path, value: object) -> list[Diagnosis]:
+    try:
+        return DIAGNOSIS_LIST(value)
+    except Unfit as error:
+        raise damaged(file, "diagnosis", value) from error
+
+
 def _texts(file: Path, key: str, value: object) -> list[str]:
     """Return a list of texts that are all different."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise _wrong(file, key, value)
+        raise damaged(file, key, value)
     if len(set(value)) < len(value):
-        raise _wrong(file, key, value)
+        raise damaged(file, key, value)
     return value
 
 
@@ -152,11 +139,11 @@ def _pinned(file: Path, fields: Mapping[str, Any]) -> dict[LayerName, str]:
     """Return the pinned layers with their reasons; results of 0.1.0 have none."""
     rows = fields.get("pinned", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _wrong(file, "pinned", rows)
+        raise damaged(file, "pinned", rows)
     names = _texts(file, "pinned", [row.get("layer") for row in rows])
     reasons = [row.get("reason") for row in rows]
     if not all(isinstance(reason, str) for reason in reasons):
-        raise _wrong(file, "pinned", rows)
+        raise damaged(file, "pinned", rows)
     return dict(zip(map(LayerName, names), reasons, strict=True))
 
 
@@ -167,10 +154,10 @@ def _rungs(
     high = _chosen(file, "high", fields, HIGH_NAMES)
     rows = fields.get("rungs") or [{"precision": high, "layers": []}]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _wrong(file, "rungs", rows)
+        raise damaged(file, "rungs", rows)
     above = [row for row in rows if row.get("precision") != fields.get("low")]
     if not above:
-        raise _wrong(file, "rungs", rows)
+        raise damaged(file, "rungs", rows)
     found = []
     for row in above:
         names = _texts(file, "rungs", row.get("layers"))
@@ -181,7 +168,7 @@ def _rungs(
 
 def _pair(file: Path, low: object, high: HighName) -> Pair:
     if low not in LOW_NAMES or low == high:
-        raise _wrong(file, "low", low)
+        raise damaged(file, "low", low)
     return Pair(low=low, high=high)
 
 
@@ -192,7 +179,7 @@ def _check_names(file: Path, names: Sequence[str], model: Model) -> None:
         if name not in known or name in seen:
             what = "twice" if name in seen else "which is no candidate of the model"
             raise RunFolderError(
-                f"{file} names the layer {_show(name)}, {what}",
+                f"{file} names the layer {quoted(name)}, {what}",
                 "list the layers with `precision-bisect layers`",
             )
         seen.add(name)
@@ -201,17 +188,5 @@ def _check_names(file: Path, names: Sequence[str], model: Model) -> None:
 def _chosen(file: Path, key: str, fields: Mapping[str, Any], allowed: Sequence[str]) -> Any:
     value = fields.get(key)
     if value not in allowed:
-        raise _wrong(file, key, value)
+        raise damaged(file, key, value)
     return value
-
-
-def _wrong(file: Path, key: str, value: object) -> PrecisionBisectError:
-    return RunFolderError(
-        f"{file} is damaged: its {key} is {_show(value)}",
-        "name a result.json that a run has written",
-    )
-
-
-def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -4,15 +4,14 @@ Evaluations run wherever the executor runs them; the ledger is touched in the ca
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.evaluation import Evaluated, Evaluators, evaluate
-from precision_bisect.protocols import Ledger, Sample
-from precision_bisect.trial import Identity, Kind, Proposal, Trial
+from precision_bisect.protocols import Ledger
+from precision_bisect.trial import Identity, Kind, Outcome, Proposal, Trial
 from precision_bisect.workers import Workers
 
 
@@ -21,21 +20,19 @@ class _Flight:
     """One trial in flight; `wall_s` are the seconds of the run that it has taken so far."""
 
     proposal: Proposal
-    future: "Future[Evaluated] | None" = None
+    future: "Future[Outcome] | None" = None
     wall_s: float = 0.0
 
 
 class Flights:
     """Starts trials on the workers and records how they end."""
 
-    def __init__(self, evaluators: Evaluators, ledger: Ledger, workers: Workers) -> None:
-        self._with = evaluators
+    def __init__(self, ledger: Ledger, workers: Workers) -> None:
         self._ledger = ledger
         self._workers = workers
         self._broken_off = ledger.orphans()
         self._flying: dict[Identity, _Flight] = {}
         self._shared_until = 0.0
-        self._first: tuple[Proposal, Sequence[Sample]] | None = None
 
     def __len__(self) -> int:
         return len(self._flying)
@@ -62,9 +59,7 @@ class Flights:
             self._flying[proposal.identity] = flight
             self._ledger.start(proposal)
             started()
-            flight.future = self._workers.executor.submit(
-                evaluate, self._with, proposal, self._first_outputs(proposal)
-            )
+            flight.future = self._workers.executor.submit(self._workers.evaluate, proposal)
         except BaseException:
             self._withdraw(flight)
             raise
@@ -94,16 +89,13 @@ class Flights:
     def _alone(self, proposal: Proposal) -> bool:
         return proposal.timed or proposal.identity in self._broken_off
 
-    def _record(self, flight: _Flight, future: "Future[Evaluated]") -> Trial:
+    def _record(self, flight: _Flight, future: "Future[Outcome]") -> Trial:
         try:
-            evaluated = future.result()
-            outcome = replace(evaluated.outcome, wall_s=flight.wall_s)
+            outcome = replace(future.result(), wall_s=flight.wall_s)
             self._ledger.finish(flight.proposal, outcome)
         except Exception:
             self._withdraw(flight)
             raise
-        if evaluated.outputs is not None:
-            self._first = flight.proposal, evaluated.outputs
         del self._flying[flight.proposal.identity]
         return Trial(proposal=flight.proposal, outcome=outcome)
 
@@ -121,11 +113,3 @@ class Flights:
         for flight in self._flying.values():
             flight.wall_s += (now - self._shared_until) / len(self._flying)
         self._shared_until = now
-
-    def _first_outputs(self, repeat: Proposal) -> Sequence[Sample] | None:
-        """Return the outputs of the first run, where that was the last trial."""
-        if repeat.kind is not Kind.REPEAT or self._first is None:
-            return None
-        first, outputs = self._first
-        same = (first.plan, first.samples) == (repeat.plan, repeat.samples)
-        return outputs if same else None

@@ -5,7 +5,6 @@ resumed by feeding it what the ledger holds. It ends with one of a few distinct 
 short by the budget, in which case the best plan so far is in the ledger.
 """
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from precision_bisect.certifying import Seen, certify, noting
@@ -24,7 +23,13 @@ from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.relay import relay
 from precision_bisect.speed.settle import Settled, fast_enough, given
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
-from precision_bisect.verdicts import below_noise, repeated, within
+from precision_bisect.verdicts import (
+    below_noise,
+    noise_between,
+    passing_within,
+    repeated,
+    within,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,54 +47,64 @@ class Course:
 def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
     """Search for a plan with `strategy`; see the module for the steps.
 
-    An engine is built afresh for the re-check: builders may choose other kernels each time. An
-    answer that fails then is searched for once more, as far below the tolerance as the two builds
-    differ.
+    An engine is built afresh for the re-check: builders may choose other kernels each time. With
+    samples held out that one build is judged by all samples.
     """
-    ending = yield from _settle(problem, strategy, course)
-    if ending.plan is None or not (course.held_out or problem.predicts):
+    if not course.held_out:
+        return (yield from _reproduced(problem, strategy, course))
+    ending = yield from _settle(problem, strategy, course, Seen(problem.tolerance))
+    if ending.plan is None:
         return ending
-    recheck = yield from _recheck(problem, ending.plan, held_out=course.held_out)
+    recheck = yield from _recheck(problem, ending.plan, held_out=True)
     if recheck.passed:
         return ending
-    if not course.held_out:
-        return (yield from _lower(problem, strategy, course, ending.plan))
-    again = yield from _on(SampleSet.ALL, _settle(problem, strategy, course))
-    if again.plan is not None and problem.predicts:
-        fresh = yield from _recheck(problem, again.plan, held_out=True)
-        if not fresh.passed:
-            return Ending(status=Status.INFEASIBLE, message=not_reproduced(fresh))
-    before = f"a first answer of {len(ending.plan)} layers {refuted(recheck)}, so these judge too"
+    again = yield from _on(SampleSet.ALL, _reproduced(problem, strategy, course))
+    what = refuted(recheck, afresh=problem.predicts)
+    before = f"a first answer of {len(ending.plan)} layers {what}, so those held out judge too"
     message = f"{again.message}; {before}" if again.message else before
     return replace(again, samples=SampleSet.ALL, message=message)
 
 
-def _lower(problem: Problem, strategy: Strategy, course: Course, answer: Plan) -> Search[Ending]:
-    """Search once more, below the tolerance by as much as two builds of an answer differ."""
-    first = yield from _one(answer, Phase.SEARCH, "the answer that was refuted")
-    recheck = yield from _recheck(problem, answer, held_out=False)
-    high = yield from _one(Plan.all_high(problem.size), Phase.PREFLIGHT, "every layer high")
-    if None in (problem.tolerance, first.error, recheck.error, high.error):
+def _reproduced(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
+    """Search for a plan that passes again where it is built afresh.
+
+    One that fails then is searched for once more, as far below the tolerance as the two builds
+    differ.
+    """
+    seen = Seen(problem.tolerance)
+    ending = yield from _settle(problem, strategy, course, seen)
+    if ending.plan is None or not problem.predicts:
+        return ending
+    recheck = yield from noting(_recheck(problem, ending.plan, held_out=False), seen)
+    if recheck.passed:
+        return ending
+    limit = yield from _reproducible(problem, ending.plan, recheck)
+    if limit is None:
         return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
-    limit = float(problem.tolerance or 0.0) - abs((recheck.error or 0.0) - (first.error or 0.0))
-    if not limit > (high.error or 0.0):
-        return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
-    again = yield from _settle(replace(problem, tolerance=limit), strategy, course)
+    again = yield from _settle(problem, strategy, course, seen, limit)
     if again.plan is None:
         return again
     fresh = yield from _recheck(problem, again.plan, held_out=False)
     if not fresh.passed:
         return Ending(status=Status.INFEASIBLE, message=not_reproduced(fresh))
     message = (
-        f"a first answer of {len(answer)} layers failed when it was built afresh, so this one "
-        f"stays below {limit:.4g}, by as much as its builds differed"
+        f"a first answer of {len(ending.plan)} layers failed when it was built afresh, so this "
+        f"one stays below {limit:.4g}, by as much as its builds differed"
     )
     return replace(again, message=message)
 
 
-def _recheck(
-    problem: Problem, plan: Plan, *, held_out: bool
-) -> Generator[tuple[Proposal, ...], tuple[Outcome, ...], Outcome]:
+def _reproducible(problem: Problem, answer: Plan, recheck: Outcome) -> Search[float | None]:
+    """Return the tolerance less what two builds of an answer differ by; None if none is left."""
+    first = yield from _one(answer, Phase.SEARCH, "the answer that was refuted")
+    high = yield from _one(Plan.all_high(problem.size), Phase.PREFLIGHT, "every layer high")
+    if None in (problem.tolerance, first.error, recheck.error, high.error):
+        return None
+    limit = float(problem.tolerance or 0.0) - abs((recheck.error or 0.0) - (first.error or 0.0))
+    return limit if limit > (high.error or 0.0) else None
+
+
+def _recheck(problem: Problem, plan: Plan, *, held_out: bool) -> Search[Outcome]:
     """Judge an answer once more: an engine built afresh, and what was held out."""
     if not problem.predicts:
         return (
@@ -109,12 +124,20 @@ def _recheck(
     )
 
 
-def _settle(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
+def _settle(
+    problem: Problem,
+    strategy: Strategy,
+    course: Course,
+    seen: Seen,
+    limit: float | None = None,
+) -> Search[Ending]:
     """Preflight, search and certificate on one set of samples.
 
-    The problem's tolerance may be lower than the comparator's; the strategy is told verdicts by
-    the lower one.
+    With a `limit` below the tolerance the strategy is told verdicts by that. `seen` takes down
+    the trials by the tolerance itself, as the certificate is read off them.
     """
+    tolerance = problem.tolerance
+    problem = problem if limit is None else replace(problem, tolerance=limit)
     ending = yield from preflight(problem)
     if ending is not None and ending.plan is not None:
         return _ended((yield from fast_enough(problem, given(ending.plan))), ending)
@@ -123,17 +146,18 @@ def _settle(problem: Problem, strategy: Strategy, course: Course) -> Search[Endi
     everything = Plan.all_high(problem.size)
     noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
-    # A check that measures quality says the same of every repeat; that is no noise.
-    differ = noise.error if noise.error != high.error else None
-    problem = replace(problem, noise=differ or 0.0)
-    tolerance = problem.tolerance
-    if problem.predicts:
-        problem = below_noise(problem, high.error or 0.0)
-    search = fast_enough(problem, _search(problem, strategy, course.certify))
-    if problem.predicts and problem.tolerance == tolerance:
+    problem = replace(problem, noise=noise_between(high, noise))
+    lower = below_noise(problem, high.error or 0.0) if problem.predicts else problem
+    search = fast_enough(lower, _search(lower, strategy, course.certify, seen))
+    if problem.predicts and lower is problem:
         search = repeated(search, problem)
-    settled = yield from within(search, problem.tolerance)
-    return _ended(settled, Ending(status=Status.FOUND, plan=settled.found))
+    settled = yield from noting(within(search, lower.tolerance), seen)
+    found = Ending(
+        status=Status.FOUND,
+        plan=settled.found,
+        limit=None if lower.tolerance == tolerance else lower.tolerance,
+    )
+    return _ended(settled, found)
 
 
 def _ended(settled: Settled, otherwise: Ending) -> Ending:
@@ -142,15 +166,18 @@ def _ended(settled: Settled, otherwise: Ending) -> Ending:
         return Ending(status=Status.INFEASIBLE, message=settled.message)
     if settled.plan == settled.found:
         return otherwise
-    return Ending(
-        status=Status.FOUND, message=settled.message, plan=settled.plan, found=settled.found
+    return replace(
+        otherwise,
+        status=Status.FOUND,
+        message=settled.message,
+        plan=settled.plan,
+        found=settled.found,
     )
 
 
-def _search(problem: Problem, strategy: Strategy, mode: Certify) -> Search[Plan]:
+def _search(problem: Problem, strategy: Strategy, mode: Certify, seen: Seen) -> Search[Plan]:
     """Search and certify; the trials of the search count for the certificate."""
-    seen = Seen()
-    plan = yield from noting(strategy.search(problem), seen)
+    plan = yield from strategy.search(problem)
     answer = yield from _one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
     if not answer.passed:
         raise PluginError(
@@ -171,7 +198,10 @@ def _on(samples: SampleSet, search: Search[T]) -> Search[T]:
 
 
 def preflight(problem: Problem) -> Search[Ending | None]:
-    """Check both ends and the noise before any search; return an ending where that settles it."""
+    """Check both ends and the noise before any search; return an ending where that settles it.
+
+    All-low must be within the problem's own tolerance, which may be below the comparator's.
+    """
     everything = Plan.all_high(problem.size)
     timed = problem.predicts
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
@@ -189,7 +219,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     if not high.passed:
         return Ending(status=Status.NOT_PRECISION, message=not_precision(high))
     low = yield from _one(Plan.of(()), Phase.PREFLIGHT, "every layer low", timed=timed)
-    if low.passed:
+    if passing_within(low, problem.tolerance).passed:
         return Ending(
             status=Status.NOTHING_TO_KEEP,
             plan=Plan.of(()),
@@ -206,9 +236,7 @@ def _one(
     samples: SampleSet = SampleSet.JUDGED,
     kind: Kind = Kind.JUDGE,
     timed: bool = False,
-    narrowed_to: int | None = None,
-    about_left: int | None = None,
-) -> Generator[tuple[Proposal, ...], tuple[Outcome, ...], Outcome]:
+) -> Search[Outcome]:
     (outcome,) = yield (
         Proposal(
             plan=plan,
@@ -217,8 +245,6 @@ def _one(
             kind=kind,
             timed=timed,
             reason=reason,
-            narrowed_to=narrowed_to,
-            about_left=about_left,
         ),
     )
     return outcome

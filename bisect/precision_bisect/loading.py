@@ -1,7 +1,7 @@
 """What a run reads before any precision matters: model, samples, reference, judge, strategy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.comparators.choose import choose_comparator
@@ -27,6 +27,7 @@ class Loaded:
     reference: Sequence[Sample]
     comparator: Comparator
     strategy: Strategy
+    remarks: Sequence[str] = ()
 
     @property
     def judging(self) -> Sequence[Sample]:
@@ -34,10 +35,11 @@ class Loaded:
         return self.samples[: len(self.samples) - self.options.holdout]
 
 
-def load(options: Options, observer: Observer) -> Loaded:
+def load(options: Options, observer: Observer, work: Path) -> Loaded:
     """Read and check everything that the options name but the backend.
 
-    Raises a PrecisionBisectError for anything that cannot work.
+    A model that is made for the run goes into the empty folder `work`. Raises a
+    PrecisionBisectError for anything that cannot work.
     """
     strategy = _strategy(options)
     model = load_model(options.model)
@@ -59,13 +61,29 @@ def load(options: Options, observer: Observer) -> Loaded:
             f"--holdout {options.holdout} of {len(samples)} samples leaves none to search with",
             "give more samples, or hold out fewer",
         )
-    return Loaded(
+    loaded = Loaded(
         options=options,
         model=model,
         samples=samples,
         reference=reference_outputs(model, samples, options.threads),
         comparator=comparator,
         strategy=strategy,
+    )
+    return _fused(loaded, observer, work) if options.fuse_norms else loaded
+
+
+def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
+    """Return the run over the fused model; the reference stays the original's."""
+    from precision_bisect.fusing.fuse import fuse
+
+    fused = fuse(loaded.model, loaded.samples, loaded.reference, work)
+    observer(Warned(message=fused.remark))
+    options = loaded.options
+    return replace(
+        loaded,
+        options=replace(options, model=fused.model.path, out=options.folder),
+        model=fused.model,
+        remarks=[fused.remark],
     )
 
 

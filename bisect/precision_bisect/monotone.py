@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.plan import Plan
-from precision_bisect.trial import Kind, SampleSet, Trial
+from precision_bisect.trial import JUDGED_KINDS, SampleSet, Trial
+from precision_bisect.verdicts import MARGIN
 
 MOST_LISTED = 5
 """So many breaks are in `result.json`."""
@@ -22,8 +23,8 @@ MOST_NAMED = 10
 class Break:
     """A plan that passed and one that keeps more and failed, with their errors, if any.
 
-    `noise` tells that both errors are so close to the tolerance that the difference between two
-    builds of one plan explains them; nothing is refuted then.
+    `noise` tells that both errors are within twice the difference between two builds of one plan
+    of the tolerance, which explains them; nothing is refuted then.
     """
 
     passed: Plan
@@ -54,7 +55,7 @@ def judged(trials: Iterable[Trial], samples: SampleSet) -> Sequence[Trial]:
     contested: set[Plan] = set()
     for trial in trials:
         asked, outcome = trial.proposal, trial.outcome
-        if asked.samples is not samples or asked.kind not in (Kind.JUDGE, Kind.REBUILD):
+        if asked.samples is not samples or asked.kind not in JUDGED_KINDS:
             continue
         if outcome.verdict is None:
             continue
@@ -104,10 +105,10 @@ def _entry(trial: Trial) -> _Judged:
 
 
 def _near(error: float | None, tolerance: float | None, noise: float) -> bool:
-    """Tell whether an error is within the noise of the tolerance; without figures none is."""
+    """Tell whether a search leaves room for an error so near; without figures it leaves none."""
     if error is None or tolerance is None or noise <= 0:
         return False
-    return math.isfinite(error) and abs(error - tolerance) <= noise
+    return math.isfinite(error) and abs(error - tolerance) <= MARGIN * noise
 
 
 def _minimal(passed: Sequence[_Judged]) -> list[_Judged]:

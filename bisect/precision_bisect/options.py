@@ -1,6 +1,7 @@
 """Everything a run is asked to do, in one frozen object."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import UsageError
 from precision_bisect.runfolder import default_run_folder
 from precision_bisect.speed.limits import SpeedLimits
+from precision_bisect.store import DISK_CAP_MIB
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
@@ -25,6 +27,7 @@ Metric: TypeAlias = Literal[
     "elementwise", "max", "mean", "quantile", "l2", "cosine", "psnr", "snr"
 ]
 Certify: TypeAlias = Literal["none", "groups", "full"]
+Isolate: TypeAlias = Literal["auto", "always", "never"]
 HALF_NAMES: tuple[HalfName, ...] = get_args(HalfName)
 QUANTIZED_NAMES: tuple[QuantizedName, ...] = get_args(QuantizedName)
 LOW_NAMES: tuple[LowName, ...] = get_args(LowName)
@@ -33,7 +36,9 @@ CALIBRATIONS: tuple[CalibrationName, ...] = get_args(CalibrationName)
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 METRICS: tuple[Metric, ...] = get_args(Metric)
 CERTIFY: tuple[Certify, ...] = get_args(Certify)
+ISOLATE: tuple[Isolate, ...] = get_args(Isolate)
 
+LOCAL_CLUSTER = "local"
 DEFAULT_TOLERANCE = 1e-2
 DEFAULT_STRATEGY = "guided"
 DEFAULT_LOW: LowName = "fp16"
@@ -50,7 +55,10 @@ class Options:
 
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.files`) or the samples themselves. With a `ladder`, lowest type first, `low` and `high`
-    say nothing. Raises UsageError for values that cannot work.
+    say nothing. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it all
+    share the first. `cluster` is the address of Dask's scheduler, whose workers take the trials,
+    `workers` of them at the least, or LOCAL_CLUSTER. Raises UsageError for values that cannot
+    work.
     """
 
     model: Path
@@ -58,6 +66,7 @@ class Options:
     resume: bool = False
     overwrite: bool = False
     inputs: "Path | Sequence[Sample] | None" = None
+    fuse_norms: bool = False
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     synthetic: int = 4
     holdout: int = 0
@@ -76,6 +85,14 @@ class Options:
     strategy: str = DEFAULT_STRATEGY
     certify: Certify | None = None
     workers: int = 1
+    gpus: Sequence[str] = ()
+    mixed_gpus: bool = False
+    cluster: str | None = None
+    isolate: Isolate = "auto"
+    trial_timeout_s: float | None = None
+    trial_memory_mib: float | None = None
+    keep_engines: bool = False
+    disk_cap_mib: float = DISK_CAP_MIB
     max_latency_ms: float | None = None
     min_speedup: float | None = None
     optuna_storage: str | None = None
@@ -91,6 +108,7 @@ class Options:
             "high": HIGH_NAMES,
             "calibration": CALIBRATIONS,
             "backend": BACKENDS,
+            "isolate": ISOLATE,
             **({} if self.certify is None else {"certify": CERTIFY}),
         }
         for name, allowed in choices.items():
@@ -111,6 +129,22 @@ class Options:
                 raise UsageError(f"--{name.replace('_', '-')} {value} is below {least}")
         if self.max_time_s is not None and not self.max_time_s > 0:
             raise UsageError(f"--max-time {self.max_time_s} is not above zero")
+        if not self.disk_cap_mib > 0:
+            raise UsageError(f"--disk-cap {self.disk_cap_mib} is not above zero")
+        for name in ("trial_timeout_s", "trial_memory_mib"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"--{_flag(name)} {value} is not above zero")
+            if value is not None and self.isolate == "never":
+                raise UsageError(
+                    f"--{_flag(name)} needs trials in child processes", "leave out --isolate never"
+                )
+        if self.gpus and len(self.gpus) != self.workers:
+            raise UsageError(
+                f"{len(self.gpus)} GPUs for {self.workers} workers", "name one GPU for each worker"
+            )
+        if self.cluster is not None:
+            self._check_cluster(self.cluster)
         # These build on the names above.
         from precision_bisect.precisions import Pair, pairs_of
 
@@ -136,6 +170,22 @@ class Options:
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
 
+    def _check_cluster(self, cluster: str) -> None:
+        if cluster != LOCAL_CLUSTER and not re.fullmatch(r"[a-z]+://.+", cluster):
+            raise UsageError(
+                f"--cluster {cluster} is no address",
+                f"write it as tcp://scheduler:8786, or {LOCAL_CLUSTER}",
+            )
+        if self.gpus:
+            raise UsageError(
+                "--workers gpu: names GPUs of this machine, and trials run on a --cluster",
+                "start one Dask worker for each GPU, with CUDA_VISIBLE_DEVICES",
+            )
+        if self.isolate == "never":
+            raise UsageError(
+                "on a --cluster, trials run in child processes", "leave out --isolate never"
+            )
+
     @property
     def emulator_threads(self) -> int:
         """The threads of the emulator's session, 0 for one per core.
@@ -156,3 +206,8 @@ class Options:
     def folder(self) -> Path:
         """The run folder."""
         return self.out or default_run_folder(self.model)
+
+
+def _flag(name: str) -> str:
+    """Return the flag of a field, whose name ends with its unit."""
+    return name.rpartition("_")[0].replace("_", "-")

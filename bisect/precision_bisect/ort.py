@@ -7,6 +7,7 @@ operators in FP32 (x=300: x*x/300 gives 300 there and inf on any device that com
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 CPU = "CPUExecutionProvider"
-_PREPACK_LIMIT = 2**30
-"""Above this many bytes of weights, sessions do not keep a second, packed copy of them."""
+_PREPACK_BYTES = 2**30
+_PREPACK_NODES = 2**12
+"""Above so many bytes of weights, or nodes, sessions keep no second, packed copy of them."""
 
 
 def runtime() -> ModuleType:
@@ -38,25 +40,59 @@ def runtime() -> ModuleType:
     return module
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A graph that a session may be opened over, apart from the message that it came from.
+
+    `text` is the serialized graph, which has `nodes` nodes. Stubs in it stand for `weights`, or
+    for what files below `folder` hold.
+    """
+
+    text: bytes
+    nodes: int
+    weights: Mapping[str, NDArray[Any]]
+    folder: Path | None
+    nbytes: int
+
+    @property
+    def packs(self) -> bool:
+        """Whether a session may keep a second, packed copy of the weights."""
+        return self.nbytes <= _PREPACK_BYTES and self.nodes <= _PREPACK_NODES
+
+
+def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Checked:
+    """Return the graph, whose stubs stand for `weights`, ready to be opened.
+
+    Raises RefusedError for a graph that computes in 16-bit floats.
+    """
+    refuse_half_compute(proto)
+    return _checked(proto, weights)
+
+
 class Session:
     """An ONNX Runtime CPU session over a graph whose stubs stand for `weights`.
 
-    The session reads the arrays in place, so this object keeps them alive. `threads` is the number
-    of intra-operator threads, 0 for one per core. Raises RefusedError for a graph that computes in
-    16-bit floats, ModelError for one that ONNX Runtime cannot load.
+    A checked graph has its own. The session reads the arrays in place, so this object keeps them
+    alive. `threads` is the number of intra-operator threads, 0 for one per core. Raises
+    RefusedError for a graph that computes in 16-bit floats, ModelError for one that ONNX Runtime
+    cannot load.
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], threads: int = 0
+        self,
+        graph: onnx.ModelProto | Checked,
+        weights: Mapping[str, NDArray[Any]] | None = None,
+        threads: int = 0,
     ) -> None:
-        refuse_half_compute(proto)
+        if isinstance(graph, onnx.ModelProto):
+            graph = check(graph, weights or {})
         options = runtime().SessionOptions()
         options.intra_op_num_threads = threads
         # Q/DQ stay what the file says: integer kernels would compute what no FP32 layer does.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-        if sum(array.nbytes for array in weights.values()) > _PREPACK_LIMIT:
+        if not graph.packs:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        self.raw, self._values = _open(proto, weights, options)
+        self.raw, self._values = _open(graph, options)
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
     def run(
@@ -85,7 +121,7 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
-    session, _ = _open(proto, weights, options)
+    session, _ = _open(_checked(proto, weights), options)
     return {output.name: output.type for output in session.get_outputs()}
 
 
@@ -139,25 +175,36 @@ def _mapped_and_held(
     return mapped, {name: array for name, array in weights.items() if name not in mapped}
 
 
+def _checked(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Checked:
+    mapped, held = _mapped_and_held(weights)
+    folder = None
+    if mapped:
+        files = [Path(str(array.filename)) for array in mapped.values()]
+        folder = Path(os.path.commonpath([file.parent for file in files]))
+        proto = _pointing_to_files(proto, mapped, folder)
+    return Checked(
+        text=proto.SerializeToString(),
+        nodes=len(proto.graph.node),
+        weights=held,
+        folder=folder,
+        nbytes=sum(array.nbytes for array in weights.values()),
+    )
+
+
 def _pointing_to_files(
-    proto: onnx.ModelProto, mapped: Mapping[str, "np.memmap[Any, Any]"], options: Any
+    proto: onnx.ModelProto, mapped: Mapping[str, "np.memmap[Any, Any]"], folder: Path
 ) -> onnx.ModelProto:
     """Return a copy of the graph whose stubs for `mapped` name the file that holds them.
 
     ONNX Runtime then maps the same pages, where values handed over would be copied for a while.
     """
-    files = {name: Path(str(array.filename)) for name, array in mapped.items()}
-    folder = Path(os.path.commonpath([file.parent for file in files.values()]))
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(folder)
-    )
     pointing = onnx.ModelProto()
     pointing.CopyFrom(proto)
     for tensor in pointing.graph.initializer:
         if tensor.name in mapped:
             array = mapped[tensor.name]
             place = {
-                "location": files[tensor.name].relative_to(folder).as_posix(),
+                "location": Path(str(array.filename)).relative_to(folder).as_posix(),
                 "offset": str(array.offset),
                 "length": str(array.nbytes),
             }
@@ -167,27 +214,28 @@ def _pointing_to_files(
     return pointing
 
 
-def _open(
-    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], options: Any
-) -> "tuple[onnxruntime.InferenceSession, list[Any]]":
+def _open(graph: Checked, options: Any) -> "tuple[onnxruntime.InferenceSession, list[Any]]":
     """Return a session and the values that must live as long as it does."""
     ort = runtime()
     options.log_severity_level = 4
-    mapped, held = _mapped_and_held(weights)
-    if mapped:
-        proto = _pointing_to_files(proto, mapped, options)
-    arrays = {name: np.require(array, requirements=("C", "A")) for name, array in held.items()}
+    if graph.folder is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(graph.folder)
+        )
+    arrays = {
+        name: np.require(array, requirements=("C", "A")) for name, array in graph.weights.items()
+    }
     values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
     if values:
-        options.add_external_initializers(list(held), values)
+        options.add_external_initializers(list(arrays), values)
         # The call above lets the optimizer see the values, but sessions would copy them for good;
         # this one makes them compute on the arrays in place.
-        for name, value in zip(held, values, strict=True):
+        for name, value in zip(arrays, values, strict=True):
             options.add_initializer(name, value)
     try:
         session = ort.InferenceSession(
             # Its fallback would print to stdout and try the same provider again.
-            proto.SerializeToString(),
+            graph.text,
             options,
             providers=[CPU],
             enable_fallback=0,

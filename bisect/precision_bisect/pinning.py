@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from precision_bisect.backends.choose import MakeBackend
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.layer_table import SETTLED, Exclusion, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import HalfName, HighName, LowName
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import Backend
+from precision_bisect.protocols import Described
 from precision_bisect.quantization.layers import not_quantizable
 from precision_bisect.typed.rewrite import TypedWriter
 
@@ -48,22 +47,19 @@ def why_untyped(model: Model, pair: Pair) -> str:
     return ""
 
 
-def settle(make: MakeBackend, model: Model, low: LowName) -> tuple[Model, Backend]:
-    """Return a backend, and the model without the candidates that it cannot run low.
+def settle(model: Model, backend: Described, low: LowName) -> Model:
+    """Return the model without the candidates that a backend cannot run low.
 
     Raises NothingLow where none is left.
     """
-    backend = make(model)
-    if stuck := backend.unbuildable():
-        model = pin(model, stuck)
-        backend = make(model)
+    model = pin(model, backend.unbuildable())
     if not model.table.candidates:
         name, reason = next(iter(pinned_layers(model).items()))
         raise NothingLow(
             f"no layer of {model.path} can run in {low}: {name}: {reason}",
             "list them with `precision-bisect layers`",
         )
-    return model, backend
+    return model
 
 
 def pinned_layers(model: Model) -> dict[str, str]:

@@ -78,8 +78,11 @@ def _mask(indices: Iterable[int]) -> int:
     return int(digits, 2)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _indices(mask: int) -> frozenset[int]:
-    """Return the indices of a bit mask; one plan is read several times in a row."""
+    """Return the indices of a bit mask; one plan is read several times in a row.
+
+    A set of 5,000 takes over half a megabyte, so few are held.
+    """
     digits = format(mask, "b")[::-1]
     return frozenset(i for i, digit in enumerate(digits) if digit == "1")

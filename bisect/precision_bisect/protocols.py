@@ -144,11 +144,10 @@ class Engine(Protocol):
         ...
 
 
-class Backend(Protocol):
-    """Builds plans.
+class Described(Protocol):
+    """What a backend says of itself.
 
-    `emulated` is True when results are predictions rather than an engine's own. With several
-    workers `build` is called by several threads at a time, each of which has its engine to itself.
+    `emulated` is True when results are predictions rather than an engine's own.
     """
 
     @property
@@ -165,6 +164,14 @@ class Backend(Protocol):
         """Return the candidates that cannot run low on this backend, each with the reason."""
         ...
 
+
+class Backend(Described, Protocol):
+    """Builds plans.
+
+    With several workers `build` is called by several threads at a time, each of which has its
+    engine to itself.
+    """
+
     def build(self, plan: Plan) -> Engine:
         """Build the plan. Raises `BackendFailure`."""
         ...
@@ -176,7 +183,8 @@ class Ledger(Protocol):
     `start` is durable before the trial begins, `finish` before the driver goes on; a finished
     trial never changes. `withdraw` takes back the start of a trial that was broken off through no
     fault of its plan. `orphans` are the trials that have begun and neither ended nor been
-    withdrawn: a process ended during them.
+    withdrawn: a process ended during them. `reopen` makes an orphan of a finished trial that says
+    nothing of its plan: it is tried again when the run is resumed.
     """
 
     def start(self, proposal: Proposal) -> None: ...
@@ -184,6 +192,8 @@ class Ledger(Protocol):
     def finish(self, proposal: Proposal, outcome: Outcome) -> None: ...
 
     def withdraw(self, proposal: Proposal) -> None: ...
+
+    def reopen(self, proposal: Proposal) -> None: ...
 
     def trials(self) -> Sequence[Trial]: ...
 

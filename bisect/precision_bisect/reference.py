@@ -8,7 +8,7 @@ import numpy as np
 from precision_bisect.errors import InputError, ModelError
 from precision_bisect.model.load import Model
 from precision_bisect.ort import Session, clean
-from precision_bisect.polygraphy_quiet import quiet
+from precision_bisect.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
 
 
@@ -19,7 +19,7 @@ def reference_outputs(model: Model, samples: Sequence[Sample], threads: int = 0)
     array of numbers: Polygraphy's comparators pass such outputs unseen.
     """
     session = Session(model.proto, model.weights, threads)
-    with quiet():
+    with quiet(), without_torch():
         from polygraphy.backend.onnxrt import OnnxrtRunner
 
         try:

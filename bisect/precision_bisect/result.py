@@ -21,6 +21,7 @@ _EXIT_CODES = {
     Status.INFEASIBLE: ExitCode.NO_PLAN,
     Status.BUDGET_EXHAUSTED: ExitCode.BUDGET,
     Status.INTERRUPTED: ExitCode.INTERRUPTED,
+    Status.ABORTED: ExitCode.BUDGET,
 }
 
 
@@ -130,6 +131,12 @@ class Result:
     def to_text(self) -> str:
         """Return `result.json` as text."""
         return json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from precision_bisect.notebook import as_html
+
+        return as_html(self)
 
 
 KEYS = (

@@ -1,41 +1,56 @@
 """One run from options to result: the only place that brings all rooms together."""
 
+from dataclasses import replace
+
 from precision_bisect.budget import Budget, BudgetSpent
+from precision_bisect.cluster.reach import reached
 from precision_bisect.conclude import conclude
-from precision_bisect.driver import Driver
+from precision_bisect.crew import crew
+from precision_bisect.driver import CrashLoop, Driver
 from precision_bisect.endings import Ending, Status
-from precision_bisect.evaluation import Evaluators
-from precision_bisect.events import Observer, RunStarted, ignore
+from precision_bisect.events import Observer, RunStarted, ignore, together
 from precision_bisect.flow import Course, flow
+from precision_bisect.fusing.keep import keep_fused
+from precision_bisect.layers_file import write_layers
 from precision_bisect.ledger.store import open_ledger
+from precision_bisect.locking import RunLock
 from precision_bisect.options import Options
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.reference import non_finite
 from precision_bisect.result import Result
 from precision_bisect.runfolder import RunFolder
-from precision_bisect.speed.stopwatch import Stopwatch
+from precision_bisect.store import Store
+from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Kind
 from precision_bisect.workdir import workdir
-from precision_bisect.workers import threads
 
 
 def run(options: Options, observer: Observer = ignore) -> Result:
     """Search as the options say, write the run folder, and return the result.
 
-    Raises a PrecisionBisectError for bad input, with nothing lost. A spent budget and Ctrl-C
-    during the search end it with the best plan so far.
+    Raises a PrecisionBisectError for bad input, with nothing lost, and for a folder that another
+    process is at work in. A spent budget and Ctrl-C during the search end it with the best plan so
+    far.
     """
-    with workdir() as work:
+    with (
+        RunLock(options.folder) as lock,
+        workdir() as work,
+        Attended(options.folder, observer) as attended,
+        reached(options, work) as cluster,
+    ):
         if options.ladder:
             # It is made of runs.
             from precision_bisect.ladder.climb import climb
 
-            return climb(options, observer, work)
-        prepared = prepare(options, observer, work)
-        folder = RunFolder(options.folder, overwrite=options.overwrite)
-        folder.refuse_other_run(rungs=False)
-        budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
-        return run_prepared(prepared, observer, budget, folder)
+            result = climb(options, attended, work, lock, cluster)
+        else:
+            prepared = prepare(options, attended, work, cluster)
+            folder = lock.open(overwrite=options.overwrite, rungs=False)
+            prepared = keep_fused(prepared, work, folder)
+            budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
+            result = run_prepared(prepared, attended, budget, folder)
+        attended.conclude(result)
+        return result
 
 
 def run_prepared(
@@ -53,22 +68,24 @@ def run_prepared(
     options = prepared.options
     with (
         open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger,
-        Stopwatch(prepared.backend.build, prepared.baseline) as stopwatch,
+        crew(prepared, folder.path) as workers,
     ):
         recorded = ledger.trials()
         budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
         budget.trials += sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded)
-        evaluators = Evaluators(
-            backend=prepared.backend,
-            emulator=prepared.emulator,
-            comparator=prepared.comparator,
-            samples=prepared.sample_sets,
-            keep=options.folder,
-            stopwatch=stopwatch,
-        )
-        driver = Driver(evaluators, ledger, budget, observer, threads(options.workers))
+        budget.space = prepared.space
+        store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
+        driver = Driver(workers, ledger, budget, together(observer, store))
+        if not part:
+            write_layers(prepared.model, folder)
         observer(_started(prepared, len(recorded)))
         ending = _search(prepared, driver)
+        if driver.lost and ending.status in (Status.NOT_PRECISION, Status.INFEASIBLE):
+            # It was decided by a process that was lost, which says nothing of the plan.
+            ending = replace(ending, status=Status.ABORTED)
+        if ending.status is Status.ABORTED:
+            for trial in driver.lost:
+                ledger.reopen(trial.proposal)
         return conclude(prepared, driver, ending, budget, folder, part=part)
 
 
@@ -89,6 +106,8 @@ def _search(prepared: Prepared, driver: Driver) -> Ending:
         )
     except BudgetSpent as spent:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
+    except CrashLoop as loop:
+        return Ending(status=Status.ABORTED, message=str(loop))
     except KeyboardInterrupt:
         return Ending(status=Status.INTERRUPTED)
 

@@ -1,6 +1,7 @@
 """The run folder: where everything of one run goes, each file whole or not at all."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,18 +12,28 @@ from precision_bisect.errors import RunFolderError
 
 LEDGER = "ledger.sqlite"
 RESULT = "result.json"
+EVENTS = "events.jsonl"
+STATUS = "status.json"
+LAYERS = "layers.json"
+REPORT = "report.html"
 LAYER_PRECISIONS = "layerPrecisions.txt"
 TRTEXEC = "trtexec.sh"
 AUTOCAST = "autocast-exclude.txt"
 POLYGRAPHY_SCRIPT = "polygraphy_constraints.py"
 MIXED_MODEL = "model.mixed.onnx"
 MIXED_DATA = f"{MIXED_MODEL}.data"
+FUSED_MODEL = "model.fused.onnx"
+FUSED_DATA = f"{FUSED_MODEL}.data"
+DIAGNOSIS = "diagnosis.json"
 SCALES = "scales.json"
+LOGS = "logs"
+ENGINES = "engines"
 ENGINE = "model.engine"
 TIMING_CACHE = "timing.cache"
 EXPORTS = (MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST)
 OWN_FILES = (
-    *(RESULT, *EXPORTS, SCALES, ENGINE, TIMING_CACHE),
+    *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
+    *(SCALES, ENGINE, TIMING_CACHE),
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""
@@ -45,6 +56,8 @@ class RunFolder:
                 for folder in (*self._rungs(), path):
                     for name in OWN_FILES:
                         (folder / name).unlink(missing_ok=True)
+                    for name in (LOGS, ENGINES):
+                        shutil.rmtree(folder / name, ignore_errors=True)
             with tempfile.TemporaryFile(dir=path) as probe:
                 probe.write(b"\0" * 65536)
                 probe.flush()

@@ -12,14 +12,38 @@ Identity: TypeAlias = tuple[str, str, str]
 
 
 class TrialStatus(StrEnum):
-    """How far an evaluation got. Only a finished one has a verdict."""
+    """How far an evaluation got. Only a finished one has a verdict.
+
+    CRASHED: a signal or an unexpected end of its process. OUT_OF_MEMORY: main memory, not the
+    GPU's. RAISED: an exception that no backend should raise. CORRUPTED: its process gave an answer
+    that cannot be read.
+    """
 
     FINISHED = "finished"
     BUILD_FAILED = "build_failed"
     RUN_FAILED = "run_failed"
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
+    OUT_OF_MEMORY = "out_of_memory"
+    RAISED = "raised"
+    CORRUPTED = "corrupted"
     NOT_HONOURED = "not_honoured"
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the process of the evaluation was lost, or is not to be trusted any more."""
+        return self in _FATAL
+
+
+_FATAL = frozenset(
+    (
+        TrialStatus.TIMED_OUT,
+        TrialStatus.CRASHED,
+        TrialStatus.OUT_OF_MEMORY,
+        TrialStatus.RAISED,
+        TrialStatus.CORRUPTED,
+    )
+)
 
 
 class Verdict(StrEnum):
@@ -54,14 +78,20 @@ class Kind(StrEnum):
     """What evaluates a trial, and against what.
 
     JUDGE builds the plan and judges it against the reference. REPEAT builds it again and judges
-    it against the first run: its error is the noise floor. REBUILD builds it afresh and judges it
-    against the reference again. PREDICT asks the emulator, whatever the run's backend is.
+    it against the first run: its error is the noise floor. AGAIN builds it once more for a second
+    verdict or a latency; REBUILD builds an answer afresh for the re-check. Both are judged against
+    the reference. PREDICT asks the emulator, whatever the run's backend is.
     """
 
     JUDGE = "judge"
     REPEAT = "repeat"
+    AGAIN = "again"
     REBUILD = "rebuild"
     PREDICT = "predict"
+
+
+JUDGED_KINDS = (Kind.JUDGE, Kind.AGAIN, Kind.REBUILD)
+"""The kinds that build a plan and judge it against the reference, the freshest last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

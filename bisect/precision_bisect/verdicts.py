@@ -15,6 +15,16 @@ MARGIN = 2.0
 """A search stays below the tolerance by so many times what two builds of one plan differ by."""
 
 
+def noise_between(high: Outcome | None, repeat: Outcome | None) -> float:
+    """Return the noise floor: what a repeat of all-high differs from it by, 0 without a figure.
+
+    A check that measures quality, not a difference, says the same of every repeat: no noise.
+    """
+    if high is None or repeat is None or repeat.error == high.error:
+        return 0.0
+    return repeat.error or 0.0
+
+
 def below_noise(problem: Problem, least: float) -> Problem:
     """Return the problem with a tolerance that leaves room for the noise.
 
@@ -36,20 +46,22 @@ def judged_within(outcome: Outcome, limit: float | None) -> Outcome:
     return outcome if verdict is outcome.verdict else replace(outcome, verdict=verdict)
 
 
+def passing_within(outcome: Outcome, limit: float | None) -> Outcome:
+    """Return the outcome as a failure where it passed with an error above `limit`."""
+    return judged_within(outcome, limit) if outcome.passed else outcome
+
+
 def within(search: Search[T], limit: float | None) -> Search[T]:
     """Return the same search, told that errors above `limit` fail, though they may pass."""
 
-    def tell(_: Proposal, outcome: Outcome) -> Outcome:
-        return judged_within(outcome, limit) if outcome.passed else outcome
-
-    return relay(search, tell=tell)
+    return relay(search, tell=lambda _, outcome: passing_within(outcome, limit))
 
 
 def repeated(search: Search[T], problem: Problem) -> Search[T]:
     """Return the same search, told a verdict near the tolerance only once a second build agrees.
 
     A judged error that differs from the tolerance by at most `noise` says little: the plan is
-    built afresh, and passes only if both builds do. The worse error is told. A failure is
+    built once more, and passes only if both builds do. The worse error is told. A failure is
     believed, and so is all-high, which the preflight has built twice.
     """
     everything = Plan.all_high(problem.size)
@@ -82,7 +94,11 @@ def _near(outcome: Outcome, tolerance: float | None, noise: float) -> bool:
 
 def _afresh(proposal: Proposal) -> Proposal:
     return replace(
-        proposal, kind=Kind.REBUILD, reason=f"{proposal.reason}, once more: within the noise"
+        proposal,
+        kind=Kind.AGAIN,
+        # Where speed counts, it would be asked for, and no plan is built so for a third time.
+        timed=True,
+        reason=f"{proposal.reason}, once more: within the noise",
     )
 
 

@@ -6,8 +6,10 @@ The driver keeps at most `Workers.count` calls in flight, so an executor needs n
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from precision_bisect.trial import Outcome, Proposal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,17 +49,23 @@ class Threads(Executor):
         return future
 
 
+Evaluate: TypeAlias = Callable[[Proposal], Outcome]
+"""Evaluates one proposal; called wherever an executor calls it, several at a time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """An executor, and how many trials it may have at a time."""
+    """What evaluates a proposal, the executor that calls it, and how many at a time."""
 
-    executor: Executor = field(default_factory=InPlace)
+    evaluate: Evaluate
+    executor: Executor
     count: int = 1
 
 
-def threads(count: int) -> Workers:
-    """Return so many workers in this process; one works in the caller's own thread."""
-    return Workers(executor=Threads(), count=count) if count > 1 else Workers()
+def threads(evaluate: Evaluate, count: int = 1) -> Workers:
+    """Return so many threads of this process; one works in the caller's own thread."""
+    executor = Threads() if count > 1 else InPlace()
+    return Workers(evaluate=evaluate, executor=executor, count=count)
 
 
 def still_working() -> bool:

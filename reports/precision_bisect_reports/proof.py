@@ -9,6 +9,8 @@ from precision_bisect.errors import printable
 def proof(certificate: Certificate) -> str:
     """Return the line for a plan that keeps at least one layer."""
     kept = len(certificate.checked) + len(certificate.unchecked)
+    if certificate.minimal_at_limit and not certificate.minimal:
+        return _at_limit(certificate, kept)
     implied = sum(bool(need.needed) and need.how == "implied" for need in certificate.evidence)
     dropped = len(certificate.checked) - implied
     if certificate.minimal and not implied:
@@ -21,6 +23,16 @@ def proof(certificate: Certificate) -> str:
     unproven = Counter(_state(need) for need in certificate.evidence if not need.needed)
     parts += [f"{count} {printable(state)}" for state, count in unproven.items()]
     return f"not proven minimal: {', '.join(parts)}"
+
+
+def _at_limit(certificate: Certificate, kept: int) -> str:
+    """Say what was proven of a search that stayed below the tolerance, and what was not."""
+    within = f"minimal below {certificate.limit:.4g}" if certificate.limit else "minimal"
+    assumed = ", if keeping more never hurts" if certificate.assumes else ""
+    return (
+        f"{within}, which leaves room for the noise{assumed}; by the tolerance itself "
+        f"{len(certificate.checked)} of {kept} are needed"
+    )
 
 
 def _state(need: Need) -> str:

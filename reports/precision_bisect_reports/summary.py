@@ -16,6 +16,7 @@ from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour
 from precision_bisect.result import Diagnosis, Result
 from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
+from precision_bisect_reports.folding import folded
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import speed
 
@@ -23,19 +24,22 @@ MOST_SHOWN = 60
 """Longest list of layers on the screen; result.json always has all."""
 
 MOST_PINNED = 3
+_LONGEST_COLUMN = 32
+"""Longest names of layers beside which folded evidence has a column of its own."""
 
 _HONOUR_WORDS = {
     Honour.HONOURED: "honoured",
     Honour.DEMOTED: "demoted",
     Honour.NOT_OBSERVABLE: "not observable",
 }
-_HEADLINES = {
+HEADLINES = {
     Status.FOUND: "Found",
     Status.NOTHING_TO_KEEP: "Nothing to keep",
     Status.NOT_PRECISION: "Not a precision problem",
     Status.INFEASIBLE: "No plan satisfies the limits",
     Status.BUDGET_EXHAUSTED: "Budget spent; best so far",
     Status.INTERRUPTED: "Interrupted; best so far",
+    Status.ABORTED: "Aborted; best so far",
 }
 _STYLES = {
     Status.FOUND: "bold green",
@@ -44,28 +48,33 @@ _STYLES = {
     Status.INFEASIBLE: "bold red",
     Status.BUDGET_EXHAUSTED: "bold yellow",
     Status.INTERRUPTED: "bold yellow",
+    Status.ABORTED: "bold red",
 }
 
 
-def final_screen(result: Result, model: Path) -> Iterator[Text]:
-    """Yield the parts of the final screen in order."""
+def final_screen(result: Result, model: Path, width: int | None = None) -> Iterator[Text]:
+    """Yield the parts of the final screen in order.
+
+    With a `width` they are folded to so many columns, but for the commands to copy.
+    """
     yield Text("")
-    yield _headline(result)
+    yield from folded(_headline(result), width, 2)
     if result.kept:
-        yield from _layers(result)
+        yield from _layers(result, width)
     for label, text in _facts(result):
-        yield Text.assemble((f"  {label:<12}", "dim"), text)
+        yield from folded(Text.assemble((f"  {label:<12}", "dim"), text), width, 14)
     yield Text("")
     for line in _next_steps(result, model):
         yield Text(f"  {line}")
 
 
 def _headline(result: Result) -> Text:
-    headline = Text(_HEADLINES[result.status], style=_STYLES[result.status])
+    headline = Text(HEADLINES[result.status], style=_STYLES[result.status])
     if result.status in (Status.NOT_PRECISION, Status.INFEASIBLE):
-        return headline.append(f": {printable(result.message)}", style="default not bold")
+        why = f": {printable(result.message)}" if result.message else ""
+        return headline.append(why, style="default not bold")
     if _without_plan(result):
-        word = _HEADLINES[result.status].partition(";")[0]
+        word = HEADLINES[result.status].partition(";")[0]
         return Text(f"{word}: no plan has passed yet", style=_STYLES[result.status])
     if len(result.rungs) > 2:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
@@ -88,34 +97,37 @@ def _by_rung(result: Result) -> str:
 
 def _without_plan(result: Result) -> bool:
     """Return whether a run was cut off before any plan passed: the empty plan is minimal."""
-    cut_off = result.status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED)
+    cut_off = result.status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
     return cut_off and not result.kept and not result.certificate.minimal
 
 
-def _layers(result: Result) -> Iterator[Text]:
+def _layers(result: Result, width: int | None) -> Iterator[Text]:
     left = MOST_SHOWN
     for rung in result.rungs[:-1] if len(result.rungs) > 2 else ():
         if rung.layers:
             yield Text(f"  {rung.precision.upper()}", style="bold underline")
-            yield from _by_module(result, rung.layers[:left])
+            yield from _by_module(result, rung.layers[:left], width)
             left -= min(left, len(rung.layers))
     if len(result.rungs) <= 2:
-        yield from _by_module(result, result.kept[:MOST_SHOWN])
+        yield from _by_module(result, result.kept[:MOST_SHOWN], width)
     if len(result.kept) > MOST_SHOWN:
         yield Text(f"  … and {len(result.kept) - MOST_SHOWN} more, all in {RESULT}")
     yield Text("")
 
 
-def _by_module(result: Result, shown: Sequence[str]) -> Iterator[Text]:
+def _by_module(result: Result, shown: Sequence[str], width: int | None) -> Iterator[Text]:
     """Yield the layers under the headings of their modules, each with its diagnosis."""
     causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
     for module, group in groupby(shown, key=_module):
-        yield Text(f"  {printable(module)}" if module else "  (top level)", style="bold")
+        heading = Text(f"  {printable(module)}" if module else "  (top level)", style="bold")
+        yield from folded(heading, width, 4)
         names = list(group)
         leaves = [printable(name[len(module) + 1 :] if module else name) for name in names]
-        width = max(map(len, leaves))
+        longest = max(map(len, leaves))
+        hang = longest + 6 if longest <= _LONGEST_COLUMN else 8
         for name, leaf in zip(names, leaves, strict=True):
-            yield Text(f"    {leaf:<{width}}").append_text(_why(causes.get(name)))
+            line = Text(f"    {leaf:<{longest}}").append_text(_why(causes.get(name)))
+            yield from folded(line, width, hang)
 
 
 def _module(name: str) -> str:
@@ -198,6 +210,8 @@ def _next_steps(result: Result, model: Path) -> Sequence[str]:
             return [f"Next: go on with a larger budget: {rerun} … --resume --out {out}"]
         case Status.INTERRUPTED:
             return [f"Next: go on: {rerun} … --resume --out {out}"]
+        case Status.ABORTED:
+            return [f"Next: see what {out}/logs says, then go on: {rerun} … --resume --out {out}"]
         case Status.NOT_PRECISION:
             return ["Next: compare the FP32 engine with ONNX Runtime (polygraphy run --onnxrt)."]
         case Status.INFEASIBLE:

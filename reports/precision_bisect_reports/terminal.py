@@ -17,10 +17,12 @@ from rich.text import Text
 from precision_bisect.errors import printable
 from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
 from precision_bisect.result import Result
+from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Phase
-from precision_bisect_reports.progress import TITLES, Progress
+from precision_bisect_reports.progress import TITLES, sentence
 from precision_bisect_reports.summary import final_screen
 
+WIDTH = 80
 PLAIN_INTERVAL_S = 10.0
 """Plain logs get a line at least this often while a phase goes on."""
 
@@ -82,6 +84,11 @@ class TerminalReport:
         for part in final_screen(result, model):
             self._out.print(part)
 
+    def show(self, result: Result, model: Path) -> None:
+        """Print the final screen of a run that ended before, in `WIDTH` columns."""
+        for part in final_screen(result, model, WIDTH):
+            self._out.print(part)
+
     def _trial(self, event: TrialFinished) -> None:
         """Print preflight verdicts always, narrowings on a plain log, else a line now and then."""
         if event.recalled:
@@ -92,7 +99,7 @@ class TerminalReport:
             narrowed = self._progress.narrowed_to
             overdue = self._clock() - self._spoken_at >= PLAIN_INTERVAL_S
             if overdue or narrowed != self._narrowed:
-                self._say(f"  {self._progress.sentence()}")
+                self._say(f"  {sentence(self._progress)}")
             self._narrowed = narrowed
 
     def _say(self, line: str, style: str = "") -> None:
@@ -100,7 +107,7 @@ class TerminalReport:
         self._err.print(Text(printable(line), style=style))
 
     def _line(self) -> Spinner:
-        self._spinner.update(text=Text(printable(self._progress.sentence())))
+        self._spinner.update(text=Text(printable(sentence(self._progress))))
         return self._spinner
 
 

@@ -123,14 +123,15 @@ class Beliefs:
         if bad:
             self._log_weights -= _log_not(of_part + of_rest)
 
-    def learn_sum(self, group: Positions, error: float) -> None:
-        """Learn that these positions add `error` when they run low together."""
-        if not self._figures or not 0 < error < np.inf:
+    def learn_sum(self, group: Positions, error: float, noise: float = 0.0) -> None:
+        """Learn that these positions add `error`, give or take `noise`, when they run low."""
+        if not self._figures or not noise < error < np.inf:
             return
         errors = self._values[self._ranks[:, :, group]] * self._costs[group]
         sums = np.log(np.maximum(errors.sum(axis=2), _TINY))
         means = sums.mean(axis=1)[:, None] + self._scales
-        spreads = np.hypot(sums.std(axis=1), FIGURE_SPREAD)[:, None]
+        measured = np.hypot(FIGURE_SPREAD, noise / error)
+        spreads = np.hypot(sums.std(axis=1), measured)[:, None]
         distances = (np.log(error) - means) / spreads
         self._log_weights -= np.log1p(distances**2 / 3) * 2 + np.log(spreads)
 

@@ -17,6 +17,8 @@ from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.units import Unit
 
+DOUBT = 0.5
+"""So much of what two builds of one plan differ by may be no part of what a group added."""
 FAIR = 0.15
 """A build is worth it when it is expected to save this many layers."""
 
@@ -67,7 +69,7 @@ class Demotion:
     error that each would add, where it was measured), in one of the `suspects`, or in the `pool`
     of other undecided ones. `limit` is the tolerance, None where there are no figures; `error` is
     that of `plan`, which passed. `largest` is the size of the largest group to try, where larger
-    ones had no verdict.
+    ones had no verdict. `noise` is what two builds of one plan differ by.
     """
 
     order: Sequence[Unit]
@@ -81,6 +83,7 @@ class Demotion:
     kept: dict[int, float | None] = field(default_factory=dict)
     lowered: list[tuple[list[int], float]] = field(default_factory=list)
     largest: int | None = None
+    noise: float = 0.0
 
     def settled(self) -> bool:
         """Keep the last ones of suspect groups; tell whether every position is decided on."""
@@ -210,7 +213,7 @@ class Demotion:
     ) -> None:
         self.beliefs.learn(group, rest, clean=clean, bad=bad)
         if added is not None:
-            self.beliefs.learn_sum(group, added)
+            self.beliefs.learn_sum(group, added, self.noise)
 
     def _given_up(self, group: list[int]) -> bool:
         """Go round a group without a verdict: try smaller ones; a single layer is kept."""
@@ -231,5 +234,6 @@ class Demotion:
         if not added or not math.isfinite(price):
             return True
         fair = 0.0 if len(group) == 1 else self.beliefs.fair_sum(group, price)
-        regret = (added - fair) / (price * self.beliefs.cost(group)) - 1
+        sure = max(added - DOUBT * self.noise, 0.0)
+        regret = (sure - fair) / (price * self.beliefs.cost(group)) - 1
         return regret <= FAIR * (1 + math.log2(len(group)) / 2)

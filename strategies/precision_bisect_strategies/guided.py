@@ -75,6 +75,7 @@ class Guided:
             error=high.error,
             suspects=[Line(line, bad=True, error=low.error)],
             workers=problem.workers,
+            noise=problem.noise,
         )
         yield from demote(state, dropped)
         yield from refill(state)

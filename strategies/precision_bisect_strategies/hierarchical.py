@@ -26,7 +26,9 @@ class Hierarchical:
     """
 
     name: ClassVar[str] = "hierarchical"
-    assumption: ClassVar[str] = "the layers to keep lie in few modules, named by the name scopes"
+    assumption: ClassVar[str] = (
+        "the layers to keep lie in few modules, named by the name scopes; all cost the same"
+    )
     minimal: ClassVar[bool] = True
     largest: ClassVar[int | None] = None
 

@@ -32,7 +32,9 @@ class ProbDD:
     """
 
     name: ClassVar[str] = "probdd"
-    assumption: ClassVar[str] = "each layer is needed, or not, independently of the others"
+    assumption: ClassVar[str] = (
+        "each layer is needed, or not, independently of the others; all cost the same"
+    )
     minimal: ClassVar[bool] = True
     largest: ClassVar[int | None] = None
 

@@ -114,7 +114,7 @@ def test_constants_from_nodes_are_rounded_like_weights(tmp_path: Path) -> None:
     low = backend.evaluate(Plan.of(()), {"x": x})
     np.testing.assert_array_equal(low["y"], exact.astype(np.float16))
     graph = switch(model, FP16_IN_FP32, Scales())
-    assert len(graph.flag_layers) == 3  # what it reads, its weight, what it stores
+    assert len(graph.switches.layers) == 3  # what it reads, its weight, what it stores
 
 
 def test_exact_constants_cost_no_switch(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_exact_constants_cost_no_switch(tmp_path: Path) -> None:
         tmp_path,
     )
     graph = switch(model, FP16_IN_FP32, Scales())
-    assert len(graph.flag_layers) == 2  # what it reads and what it stores
+    assert len(graph.switches.layers) == 2  # what it reads and what it stores
 
 
 @pytest.mark.parametrize(

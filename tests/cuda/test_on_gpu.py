@@ -75,7 +75,9 @@ def test_plans_of_a_block_run(tmp_path: Path, low: LowName) -> None:
         return backend(model, tmp_path, low)
 
     pair = Pair(low=low, high="fp32")
-    model, cuda = settle(make, pin_formless(block(tmp_path), pair), low)
+    model = pin_formless(block(tmp_path), pair)
+    model = settle(model, make(model), low)
+    cuda = make(model)
     count = len(model.table.candidates)
     feed = {"x": normal(4, 16, 64, seed=9)}
     with cuda.build(Plan.all_high(count)) as engine:

@@ -1,20 +1,24 @@
 """What the trials of a run prove of the kept layers."""
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from oracles import outcome
-from precision_bisect.certificate import Certificate, How, Terms, certificate
+from oracles import Oracle, outcome
+from precision_bisect.certificate import Certificate, How
 from precision_bisect.monotone import breaks
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
+from precision_bisect.proving import Terms, certificate
 from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet, Trial, TrialStatus
+from precision_bisect_strategies.guided import Guided
 
-NAMES = [f"layer{i}" for i in range(8)]
+NAMES = [f"layer{i}" for i in range(12)]
 PLAN = Plan.of((1, 2, 5))
 LOST = Outcome(status=TrialStatus.BUILD_FAILED, message="no implementation")
 
@@ -33,9 +37,10 @@ def proven(
     *,
     plan: Plan | None = PLAN,
     monotone: bool = True,
+    limit: float | None = None,
 ) -> Certificate:
     """Return the certificate of `PLAN`."""
-    terms = Terms(mode=mode, monotone=monotone, untested="the budget was spent")
+    terms = Terms(mode=mode, monotone=monotone, untested="the budget was spent", limit=limit)
     return certificate(plan, trials, SampleSet.JUDGED, NAMES, terms)
 
 
@@ -135,8 +140,9 @@ def test_it_is_written_as_documented() -> None:
     """The keys of the file, for one entry of each sort."""
     written = proven([DROPS[0], trial([1, 2, 4], 2.0)]).to_json()
     keys = ["mode", "minimal", "checked", "unchecked", "evidence", "assumes"]
+    keys += ["limit", "minimal_at_limit"]
     assert keys == list(written)
-    inner = ["layer", "needed", "error", "how", "more_kept", "group", "reason"]
+    inner = ["layer", "needed", "needed_at_limit", "error", "how", "more_kept", "group", "reason"]
     assert [inner] * 3 == [list(entry) for entry in written["evidence"]]
     assert ["dropped", None, "implied"] == [entry["how"] for entry in written["evidence"]]
 
@@ -189,3 +195,62 @@ def test_where_keeping_more_hurts_only_direct_drops_count(
         alone = plan - {NAMES.index(layer)}
         assert not oracle(alone).passed or (mode == "groups" and not broken)
         assert alone in tried or (mode == "groups" and not broken)
+
+
+def bent(seed: int, size: int) -> Oracle:
+    """Let errors add up, four layers of which are too many; some plans fail for no reason."""
+    luck = random.Random(seed)
+    errors = sorted(luck.lognormvariate(0.0, 2.0) for _ in range(size))
+    errors = [error / (sum(errors[:-4]) + 0.001) for error in errors]
+    luck.shuffle(errors)
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        spoilt = random.Random(f"{seed}:{sorted(kept)}").random() < 0.15
+        return outcome(4.0) if spoilt and 0 < len(kept) < size else additive(kept)
+
+    additive = oracles.additive(errors)
+    return judge
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_where_a_search_saw_monotonicity_broken_every_drop_is_tried(seed: int) -> None:
+    """The trials of a certificate and what is read off them agree on what counts."""
+    oracle, size = bent(seed, len(NAMES)), len(NAMES)
+    asked = replace(oracles.problem(size), workers=4)
+    plan, simulation = oracles.certified(Guided(), asked, oracle, mode="groups")
+    ends = [trial(kept, oracle(frozenset(kept))) for kept in (range(size), ())]
+    trials = [*ends, *simulation.trials]
+    broken = breaks(trials, SampleSet.JUDGED, oracles.TOLERANCE, 0.0)
+    assert proven(trials, plan=plan, monotone=not broken).minimal
+
+
+def test_a_search_below_the_tolerance_proves_its_own_limit() -> None:
+    """A drop within the tolerance but above the limit is told from one that fails, and passes."""
+    trials = [*DROPS[:2], trial([1, 2], 0.95)]
+    found = proven(trials, limit=0.9)
+    assert (False, True, 0.9) == (found.minimal, found.minimal_at_limit, found.limit)
+    last = found.evidence[-1]
+    assert (False, True, 0.95) == (last.needed, last.needed_at_limit, last.error)
+    assert "without it the plan passes, but not below 0.9" in last.reason
+    assert [True, True] == [need.needed_at_limit for need in found.evidence[:2]]
+    assert not proven([*DROPS[:2], trial([1, 2], 0.85)], limit=0.9).minimal_at_limit
+
+
+def test_without_a_limit_of_its_own_a_search_proves_the_tolerance() -> None:
+    """Both readings are the same then, and entries say nothing of a limit."""
+    found = proven(DROPS)
+    assert (True, True, None) == (found.minimal, found.minimal_at_limit, found.limit)
+    assert {None} == {need.needed_at_limit for need in found.evidence}
+    assert not proven(DROPS[:2]).minimal_at_limit
+    assert not proven([], plan=None).minimal_at_limit
+
+
+@pytest.mark.parametrize(("mode", "counts"), [("groups", True), ("full", None)])
+def test_what_exceeds_the_limit_may_imply_it(mode: Certify, counts: bool | None) -> None:
+    """A plan that kept more and exceeded the limit implies that, not a failure."""
+    found = proven([*DROPS[:2], trial([1, 2, 4], 0.95)], mode, limit=0.9)
+    last = found.evidence[-1]
+    assert ("implied", None, counts) == (last.how, last.needed, last.needed_at_limit)
+    assert bool(counts) is found.minimal_at_limit
+    stronger = proven([*DROPS[:2], trial([1, 2, 4], 0.95), trial([1, 2, 4, 6], 2.0)], limit=0.9)
+    assert (True, 2) == (stronger.evidence[-1].needed, stronger.evidence[-1].more_kept)

@@ -56,7 +56,7 @@ def prepared(folder: Path, oracle: Oracle, **options: Any) -> Prepared:
     )
     made = prepare(asked, ignore, folder)
     engine = Skewed(oracle, made.reference[0])
-    return replace(made, backend=engine, emulator=engine)
+    return replace(made, backend=engine, here=engine, emulator=engine)
 
 
 def run(folder: Path, oracle: Oracle, **options: Any) -> tuple[Result, list[Trial]]:
@@ -178,3 +178,21 @@ def test_a_monotone_run_reports_none(tmp_path: Path) -> None:
     """Without a contradiction there is neither an entry nor a note."""
     result, _ = run(tmp_path, oracles.monotone(CULPRITS), strategy="ddmin")
     assert ([], []) == (list(result.non_monotone), [n for n in result.notes if "monoton" in n])
+
+
+def test_a_search_below_the_noise_says_what_it_proves(tmp_path: Path) -> None:
+    """Builds that differ by 0.05 put the search's limit at 0.9, and the certificate names it."""
+    errors = [5.0 * (i == 4) + 0.95 * (i == 13) for i in range(SIZE)]
+    builds: list[frozenset[int]] = []
+
+    def oracle(kept: frozenset[int]) -> Any:
+        builds.append(kept)
+        again = len(kept) == SIZE and builds.count(kept) > 1
+        return outcome(0.05) if again else oracles.additive(errors)(kept)
+
+    result, _ = run(tmp_path, oracle, certify="full")
+    proof = result.certificate
+    assert [4, 13] == sorted(tiny_index(name) for name in result.kept)
+    assert pytest.approx(0.9, abs=1e-6) == proof.limit
+    assert (False, True) == (proof.minimal, proof.minimal_at_limit)
+    assert [(True, True), (False, True)] == [(n.needed, n.needed_at_limit) for n in proof.evidence]

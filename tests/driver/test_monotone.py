@@ -19,6 +19,7 @@ from precision_bisect.trial import (
     Trial,
     TrialStatus,
 )
+from precision_bisect.verdicts import MARGIN
 
 NOISE = 0.1
 JUDGED = SampleSet.JUDGED
@@ -47,10 +48,16 @@ def test_the_largest_passing_plan_within_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("passed", "failed", "noise"),
-    [(0.95, 1.05, True), (0.5, 1.05, False), (0.95, 1.5, False), (0.95, float("inf"), False)],
+    [
+        (0.95, 1.05, True),
+        (0.81, 1.19, True),
+        (0.5, 1.05, False),
+        (0.95, 1.5, False),
+        (0.95, float("inf"), False),
+    ],
 )
 def test_only_what_noise_explains_is_noise(passed: float, failed: float, noise: bool) -> None:
-    """Both errors must be within the noise floor of the tolerance."""
+    """Both errors must be within twice the noise floor of the tolerance."""
     (found,) = breaks([trial([1], passed), trial([1, 2], failed)], JUDGED, TOLERANCE, NOISE)
     assert noise == found.noise
 
@@ -106,8 +113,9 @@ def test_it_finds_what_a_search_of_all_pairs_finds(errors: dict[frozenset[int], 
     for failed, error in errors.items():
         below = [errors[each] for each in errors if each < failed and errors[each] <= TOLERANCE]
         if error > TOLERANCE and below:
-            near = abs(error - TOLERANCE) <= NOISE
-            expected[Plan.of(failed)] = near and all(e >= TOLERANCE - NOISE for e in below)
+            near = abs(error - TOLERANCE) <= MARGIN * NOISE
+            least = TOLERANCE - MARGIN * NOISE
+            expected[Plan.of(failed)] = near and all(e >= least for e in below)
     trials = [trial(sorted(kept), error) for kept, error in errors.items()]
     found = breaks(trials, JUDGED, TOLERANCE, NOISE)
     assert expected == {each.failed: each.noise for each in found}

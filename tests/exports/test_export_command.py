@@ -7,11 +7,17 @@ import pytest
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.export_command import export
+from precision_bisect.locking import LOCK
 from precision_bisect.runfolder import (
+    DIAGNOSIS,
+    EVENTS,
     EXPORTS,
     LAYER_PRECISIONS,
+    LAYERS,
+    LEDGER,
     MIXED_DATA,
     RESULT,
+    STATUS,
     TRTEXEC,
     RunFolder,
 )
@@ -30,10 +36,11 @@ def test_a_finished_run_is_exported_beside_its_result(
     search(path, run)
     for name in EXPORTS:
         (run / name).unlink(missing_ok=True)
-    said = export(path, None, None, EngineSettings())
+    said = export(path, None, None, EngineSettings()).to_text()
     assert said.splitlines()[0] == f"written to {run}"
     assert WRITTEN == sorted(line.strip() for line in said.splitlines()[1:])
-    assert {*WRITTEN, RESULT, "ledger.sqlite"} == {file.name for file in run.iterdir()}
+    told = {RESULT, LEDGER, EVENTS, STATUS, LOCK, LAYERS, DIAGNOSIS}
+    assert {*WRITTEN, *told} == {file.name for file in run.iterdir()}
     spec = ",".join(f"{name}:fp32" for name in KEPT)
     assert spec == (run / LAYER_PRECISIONS).read_text()
 
@@ -52,7 +59,7 @@ def test_what_cannot_be_written_is_told_with_its_reason(tmp_path: Path) -> None:
     """A file that is left out is listed with the reason."""
     path = write_model(tmp_path / "tiny.onnx")
     search(path, tmp_path / "run", tol=1e9)
-    lines = export(path, tmp_path / "run", None, EngineSettings()).splitlines()
+    lines = export(path, tmp_path / "run", None, EngineSettings()).to_text().splitlines()
     assert f"  {LAYER_PRECISIONS}: no layer is kept" in lines[lines.index("not written") :]
     assert f"  {TRTEXEC}" in lines[: lines.index("not written")]
 

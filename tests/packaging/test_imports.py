@@ -7,11 +7,17 @@ import time
 import pytest
 
 HEAVY = {
+    "argcomplete",
+    "distributed",
+    "filelock",
+    "loky",
     "numpy",
     "onnx",
+    "onnx_ir",
     "onnxruntime",
     "optuna",
     "polygraphy",
+    "psutil",
     "rich",
     "ml_dtypes",
     "torch",
@@ -26,9 +32,15 @@ HEAVY = {
         "import precision_bisect",
         "from precision_bisect.cli import main; main(['--version'])",
         "from precision_bisect.cli import main; main(['--help'])",
+        "from precision_bisect.cli import main; main(['batch', '--help'])",
         "from precision_bisect.cli import main; main(['layers', '--help'])",
         "from precision_bisect.cli import main; main(['verify', '--help'])",
         "from precision_bisect.cli import main; main(['export', '--help'])",
+        "from precision_bisect.cli import main; main(['report', '--help'])",
+        "from precision_bisect.cli import main; main(['status', '--help'])",
+        "from precision_bisect.cli import main; main(['explain', '--help'])",
+        "from precision_bisect.cli import main; main(['show', '--help'])",
+        "from precision_bisect.cli import main; main(['compare', '--help'])",
         "from precision_bisect.cli import main; main(['doctor', '--help'])",
     ],
 )

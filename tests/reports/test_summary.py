@@ -159,6 +159,20 @@ def test_what_is_not_proven_is_counted_by_its_reason() -> None:
     ) in screen(replace(RESULT, certificate=certificate))
 
 
+def test_a_limit_below_the_tolerance_is_named() -> None:
+    """What is minimal below a limit for the noise, and not by the tolerance, is called so."""
+    evidence = [replace(need(name, True, "dropped"), needed_at_limit=True) for name in KEPT[:3]]
+    evidence.append(replace(need(KEPT[3], False, "dropped"), needed_at_limit=True))
+    certificate = Certificate(
+        minimal=False, checked=KEPT[:3], unchecked=KEPT[3:], evidence=evidence, limit=0.009
+    )
+    expected = (
+        "minimal below 0.009, which leaves room for the noise; "
+        "by the tolerance itself 3 of 4 are needed"
+    )
+    assert expected in screen(replace(RESULT, certificate=certificate))
+
+
 def test_unresolved_trials_are_counted() -> None:
     """Each status has its number; a run without any has no such line."""
     counts = {"build_failed": 3, "timed_out": 1, "not_honoured": 2}

@@ -13,8 +13,9 @@ from precision_bisect.events import (
     Warned,
 )
 from precision_bisect.plan import Plan
+from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
-from precision_bisect_reports.progress import Progress
+from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.terminal import PLAIN_INTERVAL_S, TerminalReport
 
 STARTED = RunStarted(
@@ -63,7 +64,7 @@ def test_narrowing_is_said_in_one_sentence() -> None:
     for event in (STARTED, PhaseStarted(phase=Phase.SEARCH), finished(12, Verdict.PASS)):
         progress.take(event)
     expected = "Search: keep 12, narrowed from 100 to 12 layers, about 5 trials left"
-    assert expected == progress.sentence()
+    assert expected == sentence(progress)
 
 
 def test_trials_side_by_side_are_counted() -> None:
@@ -73,10 +74,10 @@ def test_trials_side_by_side_are_counted() -> None:
     events += [TrialStarted(proposal=finished(n, Verdict.PASS).proposal) for n in (3, 4, 5)]
     for event in events:
         progress.take(event)
-    assert "Search: keep 5, 3 side by side, about 5 trials left" == progress.sentence()
+    assert "Search: keep 5, 3 side by side, about 5 trials left" == sentence(progress)
     for n in (3, 4):
         progress.take(finished(n, Verdict.FAIL))
-    assert "side by side" not in progress.sentence()
+    assert "side by side" not in sentence(progress)
 
 
 def test_the_number_of_workers_is_said() -> None:

@@ -37,8 +37,9 @@ from precision_bisect.runfolder import RESULT, RunFolder
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.stopwatch import Stopwatch
+from precision_bisect.telling.progress import Progress
 from precision_bisect.typed.rewrite import TypedWriter
-from precision_bisect_reports.progress import Progress
+from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.summary import final_screen
 
 
@@ -113,10 +114,13 @@ def clocked(folder: Path, **limits: Any) -> Prepared:
     connected = cost_graph(made.model, {"x": (1, 8)})
     values = [replace(value, cast_ms=0.01) for value in connected.values]
     graph = CostGraph((0.05,) * connected.size, values)
+    assert made.here is not None
+    clocked = Clocked(made.here, Clock(graph, base=0.1, noise=0.002))
     return replace(
         made,
         options=replace(options, **limits),
-        backend=Clocked(made.backend, Clock(graph, base=0.1, noise=0.002)),
+        backend=clocked,
+        here=clocked,
         graph=graph,
     )
 
@@ -198,7 +202,7 @@ def test_progress_tells_the_speed(tmp_path: Path) -> None:
 
     def observe(event: Event) -> None:
         progress.take(event)
-        sentences.append(progress.sentence())
+        sentences.append(sentence(progress))
 
     prepared = clocked(tmp_path, min_speedup=2.0)
     folder = RunFolder(prepared.options.folder, overwrite=False)

@@ -58,6 +58,7 @@ def export_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=folder, metavar="DIR", help="where to write (the run's folder)"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_engine_arguments(parser.add_argument_group("engine"))
     return parser
 
@@ -70,6 +71,71 @@ def doctor_parser() -> argparse.ArgumentParser:
         "and what to install for more.",
         allow_abbrev=False,
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def status_parser() -> argparse.ArgumentParser:
+    """Return the parser of `precision-bisect status`."""
+    parser = Parser(
+        prog="precision-bisect status",
+        description="Say what a run is doing, from another terminal: how far it is, the best plan "
+        "so far, the last trials, or how it ended, and whether its process is still there. Only "
+        "reads, and never disturbs the run.",
+        epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", type=folder, metavar="RUN", help="the run folder")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def report_parser() -> argparse.ArgumentParser:
+    """Return the parser of `precision-bisect report`."""
+    parser = Parser(
+        prog="precision-bisect report",
+        description="Write report.html from a run folder: one page that opens in any browser and "
+        "needs no network. A run that goes on is shown as far as it is, and never disturbed.",
+        epilog="exit codes: 0 written; 2 wrong usage, the folder is no run's, or it cannot be "
+        "written",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", type=folder, metavar="RUN", help="the run folder")
+    parser.add_argument(
+        "--out", type=folder, metavar="FILE", help="where to write (RUN/report.html)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def show_parser() -> argparse.ArgumentParser:
+    """Return the parser of `precision-bisect show`."""
+    parser = Parser(
+        prog="precision-bisect show",
+        description="Print the final screen of a run again, also of one that was cut off.",
+        epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "run", type=folder, metavar="RUN", help="the run folder, or its result.json"
+    )
+    parser.add_argument("--json", action="store_true", help="print result.json")
+    return parser
+
+
+def compare_parser() -> argparse.ArgumentParser:
+    """Return the parser of `precision-bisect compare`."""
+    parser = Parser(
+        prog="precision-bisect compare",
+        description="Say what changed between two runs: what they depend on, the kept layers, the "
+        "error, the speed, the causes. Layers are compared by their names.",
+        epilog="exit codes: 0 the same kept layers; 1 others; 2 wrong usage, or no result",
+        allow_abbrev=False,
+    )
+    for name, what in (("before", "the run to compare with"), ("after", "the other run")):
+        parser.add_argument(
+            name, type=folder, metavar=name.upper(), help=f"{what}: its folder or result.json"
+        )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

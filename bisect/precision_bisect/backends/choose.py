@@ -83,18 +83,24 @@ def choose_backend(
 ) -> Chosen:
     """Return the backend that the options ask for; `work` is an empty folder for its files.
 
-    `scales` are those of what some plan quantizes. `untyped` says why no engine can be built of
-    the model, "" where one can: `auto` takes the emulator then.
-    Raises RefusedError when it was asked for by name and cannot run here, with the reason.
+    `scales` are those of what some plan quantizes. `untyped` and what is raised are as in
+    `pick_backend`.
+    """
+    name, why = pick_backend(options, untyped)
+    return Chosen(name=name, make=_maker(name, options, samples, work, scales), why=why)
+
+
+def pick_backend(options: Options, untyped: str = "") -> tuple[BackendName, str]:
+    """Return the name of the backend that the options ask for, and why it is the one.
+
+    `untyped` says why no engine can be built of the model, "" where one can: `auto` takes the
+    emulator then. Raises RefusedError when it was asked for by name and cannot run here, with the
+    reason.
     """
     if options.backend == "emulated":
-        return Chosen(
-            name="emulated", make=_maker("emulated", options, samples, work, scales), why=""
-        )
+        return "emulated", ""
     if options.backend == "auto" and untyped:
-        return Chosen(
-            name="emulated", make=_maker("emulated", options, samples, work, scales), why=untyped
-        )
+        return "emulated", untyped
     found = availabilities()
     taken = next(
         entry
@@ -107,10 +113,7 @@ def choose_backend(
             "`precision-bisect doctor` says what can; `verify` builds without running",
         )
     passed_over = found[: found.index(taken)] if options.backend == "auto" else ()
-    why = "; ".join(f"{entry.name}: {entry.why}" for entry in passed_over)
-    return Chosen(
-        name=taken.name, make=_maker(taken.name, options, samples, work, scales), why=why
-    )
+    return taken.name, "; ".join(f"{entry.name}: {entry.why}" for entry in passed_over)
 
 
 def choose_builder(name: str, settings: EngineSettings, low: LowName = "fp16") -> Builder:

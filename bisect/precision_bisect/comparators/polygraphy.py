@@ -19,7 +19,7 @@ from precision_bisect.comparators.arrays import deciding, differences, ratios, w
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Metric
-from precision_bisect.polygraphy_quiet import quiet
+from precision_bisect.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.reference import non_finite
 from precision_bisect.trial import Verdict
@@ -100,7 +100,7 @@ class PolygraphyComparator:
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
         judged = self._elementwise if self.metric == "elementwise" else self._by_sample
         passed, worst, message = True, -1.0, ""
-        with quiet(), np.errstate(all="ignore"):
+        with quiet(), without_torch(), np.errstate(all="ignore"):
             for name in self.outputs:
                 pairs = [(o[name], r[name]) for o, r in zip(outputs, reference, strict=True)]
                 ok, errors = judged(name, pairs)

@@ -26,6 +26,7 @@ class ScriptComparator:
 
     def __init__(self, path: Path, name: str, tolerance: float | None) -> None:
         self._path = path
+        self._name = name
         self._function: Callable[..., Any] = load_function(path, name)
         self._settings = {
             "check": f"{path.name}:{name}",
@@ -34,12 +35,19 @@ class ScriptComparator:
         }
         self.tolerance = tolerance
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes load the script themselves: its functions cannot be sent."""
+        return (ScriptComparator, (self._path.absolute(), self._name, self.tolerance))
+
     def settings(self) -> Mapping[str, Any]:
         """Return the script's name and hash and the limit, for the fingerprint."""
         return self._settings
 
     def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
-        """Judge all samples. Raises UsageError when the function fails or returns no figure."""
+        """Judge all samples.
+
+        Raises UsageError when the function fails or returns no figure, and MemoryError.
+        """
         if not outputs or len(outputs) != len(reference):
             raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
         if trouble := non_finite(outputs):
@@ -47,6 +55,8 @@ class ScriptComparator:
         try:
             with running_script(self._path):
                 value = self._function(_copies(outputs), _copies(reference))
+        except MemoryError:
+            raise
         except (Exception, SystemExit) as error:  # the user's function may raise anything
             raise UsageError(f"{self._settings['check']} failed: {first_line(error)}") from error
         if isinstance(value, bool | np.bool_):

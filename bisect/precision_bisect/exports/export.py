@@ -14,6 +14,7 @@ from precision_bisect.options import HIGH_NAMES, PrecisionName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.result import Diagnosis
 
 _NAMELESS_INSIDE = frozenset(("Attention", "GRU", "GlobalLpPool", "LSTM", "Mod", "RNN"))
 """Operators that TensorRT's parser builds partly of layers with neither name nor metadata."""
@@ -25,7 +26,8 @@ class Export:
 
     `kept` are names of candidates of `model`, which stay in the pair's high type. What the model's
     table calls pinned stays high, too, or in the form that it is fixed to: the plan was judged
-    with those layers so. `scales` are needed where a layer is INT8 or FP8.
+    with those layers so. `scales` are needed where a layer is INT8 or FP8. The
+    `diagnosis` is told by the exports that have a place for it.
     """
 
     model: Model
@@ -33,6 +35,7 @@ class Export:
     pair: Pair
     settings: EngineSettings
     scales: Scales = field(default_factory=Scales)
+    diagnosis: Sequence[Diagnosis] = ()
 
     @property
     def plan(self) -> Plan:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
+from precision_bisect.exports.annotations import annotate
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.layer_table import LayerName
@@ -32,6 +33,7 @@ def write_mixed(folder: RunFolder, export: Export) -> None:
     for name in differing(export, typed):
         why = writer.not_low.get(name, "its types say otherwise than the plan")
         raise NotWritable(f"layer {name!r} of the typed model: {why}")
+    annotate(typed.proto, export)
     try:
         with folder.writing(MIXED_MODEL) as path:
             save_typed(typed, path)

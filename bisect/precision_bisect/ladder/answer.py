@@ -89,8 +89,9 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     chosen = frozenset(name for layers in climbed.chosen.values() for name in layers)
     kept = [name for name in climbed.composition.levels if last.answered and name in chosen]
     ladder = climbed.composition.ladder
+    diagnosis = _diagnosis(climbed, kept)
     string, reason, unwritten = write_answer(
-        last.prepared, last.kept if last.answered else None, folder
+        last.prepared, last.kept if last.answered else None, folder, diagnosis
     )
     notes = [*(note for each in results for note in each.notes), *unwritten]
     result = replace(
@@ -113,7 +114,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         wall_s=round(budget.elapsed_s(), 3),
         pinned=_pinned(climbed, kept),
         notes=list(dict.fromkeys(notes)),
-        diagnosis=_diagnosis(climbed, kept),
+        diagnosis=diagnosis,
         fingerprint={**last.result.fingerprint, "ladder": list(ladder)},
         message=_message(climbed),
         out=folder.path,

@@ -18,13 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from precision_bisect.budget import Budget
+from precision_bisect.cluster.site import Site
 from precision_bisect.comparators.share import shared
 from precision_bisect.endings import Status
 from precision_bisect.events import Event, Observer, RunStarted, Warned
+from precision_bisect.fusing.keep import keep_fused
 from precision_bisect.ladder.answer import DONE, Climbed, Floor, Step, conclude_ladder
 from precision_bisect.ladder.composition import Composition
 from precision_bisect.layer_table import LayerName
+from precision_bisect.layers_file import write_layers
 from precision_bisect.loading import Loaded, load
+from precision_bisect.locking import RunLock
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.pinning import NothingLow, pin_formless, pinned_layers
@@ -40,19 +44,24 @@ SHARE = 0.5
 """Share of what is left of the tolerance that each rung but the last may use up."""
 
 
-def climb(options: Options, observer: Observer, work: Path) -> Result:
+def climb(
+    options: Options, observer: Observer, work: Path, lock: RunLock, cluster: Site | None
+) -> Result:
     """Search all rungs of the options' ladder, write the run folder, and return the result.
 
-    `work` is an empty folder. Raises as a run of one pair does.
+    `work` is an empty folder; `lock` is for the run folder; trials run on the `cluster` if there
+    is one. Raises as a run of one pair does.
     """
-    loaded = load(options, observer)
+    loaded = load(options, observer, work)
+    options = loaded.options
     lowest = pairs_of(options.ladder)[0]
     model = _lowest_model(loaded, lowest)
     scales = scales_for(model, lowest, loaded.judging, options)
-    folder = RunFolder(options.folder, overwrite=options.overwrite)
-    folder.refuse_other_run(rungs=True)
+    folder = lock.open(overwrite=options.overwrite, rungs=True)
+    loaded = keep_fused(loaded, work, folder)
+    write_layers(loaded.model, folder)
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
-    course = _Climb(loaded, scales, _Once(observer), work)
+    course = _Climb(loaded, scales, _Once(observer), work, cluster)
     course.take_floors(model, level=1)
     climbed = course.run(folder, budget)
     return conclude_ladder(climbed, budget, folder)
@@ -76,11 +85,19 @@ def _lowest_model(loaded: Loaded, lowest: Pair) -> Model:
 class _Climb:
     """The course of a ladder: each search takes the composition a step further."""
 
-    def __init__(self, loaded: Loaded, scales: Scales, observer: Observer, work: Path) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        scales: Scales,
+        observer: Observer,
+        work: Path,
+        cluster: Site | None,
+    ) -> None:
         self._loaded = loaded
         self._scales = scales
         self._observer = observer
         self._work = work
+        self._cluster = cluster
         ladder = loaded.options.ladder
         self._composition = Composition.at_top(ladder, loaded.model.table.names)
         self._steps: list[Step] = []
@@ -144,7 +161,7 @@ class _Climb:
         options = replace(self._loaded.options, low=pair.low, high=pair.high, ladder=())
         comparator = shared(self._loaded.comparator, share, self._loaded.reference)
         loaded = replace(self._loaded, options=options, model=model, comparator=comparator)
-        return assemble(loaded, self._observer, work, self._scales)
+        return assemble(loaded, self._observer, work, self._scales, self._cluster)
 
     def take_floors(self, model: Model, level: int) -> None:
         """Note the layers that have no form below a level: those that the model's table pins."""

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.protocols import Sample
@@ -21,13 +22,30 @@ def digest_samples(samples: Sequence[Sample]) -> str:
     return digest.hexdigest()
 
 
-def differences(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """Return one phrase per field in which the two fingerprints differ, nested ones by path."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A field in which two fingerprints differ, nested ones by path; None where it is absent."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+def differing(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[Difference]:
+    """Return the fields in which the two fingerprints differ, by name."""
     before, now = dict(_fields(recorded)), dict(_fields(present))
     return [
-        f"{key} was {_show(before.get(key))}, now is {_show(now.get(key))}"
+        Difference(key=key, before=before.get(key), after=now.get(key))
         for key in sorted({*before, *now})
         if before.get(key) != now.get(key)
+    ]
+
+
+def differences(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """Return one phrase per field in which the two fingerprints differ."""
+    return [
+        f"{each.key} was {_show(each.before)}, now is {_show(each.after)}"
+        for each in differing(recorded, present)
     ]
 
 

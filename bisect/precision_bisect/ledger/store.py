@@ -1,60 +1,36 @@
 """The ledger on SQLite: a header that says what was searched, and the trials.
 
 The intent is committed before a trial starts and the outcome before the driver goes on, each in a
-transaction of its own (WAL), so that a killed run has lost at most the trial in flight. Such an
-orphan has no outcome and is tried again. One of the search that has ended the process three times
-is recorded as crashed, so that a plan that kills it cannot do so for ever: the search goes round
-it. Where a crash would decide the run's ending (preflight, ranking, re-check) the kills are taken
-for somebody else's, however many.
+transaction of its own (WAL), so that a killed run has lost at most the trial in flight. A
+machine that stops may have lost more, yet nothing that is wrong: before a plan is built all of it
+is on the disk, unless that was waited for within the last second, as of quick trials that would
+take most of the driver's own time.
+
+A trial that was cut off has no outcome and is tried again. One of the search that has ended the
+process three times is recorded as crashed, so that a plan that kills it cannot do so for ever: the
+search goes round it. Where a crash would decide the run's ending (preflight, ranking, re-check)
+the kills are taken for somebody else's, however many.
 """
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.evidence_text import from_text, to_text
+from precision_bisect.ledger.evidence_text import to_text
 from precision_bisect.ledger.fingerprint import differences
-from precision_bisect.plan import Plan
-from precision_bisect.trial import (
-    Identity,
-    Kind,
-    Outcome,
-    Phase,
-    Proposal,
-    SampleSet,
-    Trial,
-    TrialStatus,
-    Verdict,
-)
+from precision_bisect.ledger.rows import ENDED, TABLES, trial_of
+from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, Trial, TrialStatus
 
 SCHEMA = 2
+SYNC_S = 1.0
+"""A machine that stops may cost the trials of so many seconds, and predictions."""
 ATTEMPTS = 3
 """How often a trial may be started before it counts as crashed."""
-
-_TABLES = """
-CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE trials (
-    id INTEGER PRIMARY KEY,
-    plan TEXT NOT NULL,
-    samples TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    phase TEXT NOT NULL,
-    kept INTEGER NOT NULL,
-    reason TEXT NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 1,
-    status TEXT,
-    verdict TEXT,
-    error REAL,
-    message TEXT NOT NULL DEFAULT '',
-    wall_s REAL NOT NULL DEFAULT 0,
-    evidence TEXT NOT NULL DEFAULT '{}',
-    UNIQUE (plan, samples, kind)
-) STRICT;
-"""
 
 
 class SqliteLedger:
@@ -65,13 +41,14 @@ class SqliteLedger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._synced_at = -SYNC_S
         try:
             self._connection = sqlite3.connect(path, isolation_level=None)
         except sqlite3.Error as error:
             raise _unusable(path, error) from error
         try:
             self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=FULL")
+            self._connection.execute("PRAGMA synchronous=NORMAL")
         except sqlite3.Error as error:
             self._connection.close()
             raise _unusable(path, error) from error
@@ -89,7 +66,7 @@ class SqliteLedger:
         """Make the tables and write the header, all or nothing."""
         rows = {"schema": SCHEMA, **fingerprint}
         with self._transaction() as connection:
-            for statement in _TABLES.split(";\n"):
+            for statement in TABLES.split(";\n"):
                 connection.execute(statement)
             connection.executemany(
                 "INSERT INTO header VALUES (?, ?)",
@@ -99,7 +76,7 @@ class SqliteLedger:
     def start(self, proposal: Proposal) -> None:
         """Record that a trial begins."""
         plan, samples, kind = proposal.identity
-        with self._transaction() as connection:
+        with self._transaction(synced=self._due(proposal)) as connection:
             connection.execute(
                 "INSERT INTO trials (plan, samples, kind, phase, kept, reason) "
                 "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET attempts = attempts + 1",
@@ -126,11 +103,7 @@ class SqliteLedger:
     def trials(self) -> Sequence[Trial]:
         """Return the trials that have ended, in the order they were started."""
         with self._transaction() as connection:
-            rows = connection.execute(
-                "SELECT plan, samples, kind, phase, reason, status, verdict, error, message, "
-                "wall_s, evidence FROM trials WHERE status IS NOT NULL ORDER BY id"
-            ).fetchall()
-            return [_trial(row) for row in rows]
+            return [trial_of(row) for row in connection.execute(ENDED).fetchall()]
 
     def orphans(self) -> frozenset[Identity]:
         """Return the trials that have begun and not ended."""
@@ -149,6 +122,15 @@ class SqliteLedger:
                 proposal.identity,
             )
             connection.execute("DELETE FROM trials WHERE attempts < 1 AND status IS NULL")
+
+    def reopen(self, proposal: Proposal) -> None:
+        """Forget the outcome of a trial whose process was lost, so that it is tried again."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE trials SET status = NULL, verdict = NULL, error = NULL, message = '', "
+                "evidence = '{}' WHERE plan = ? AND samples = ? AND kind = ? AND verdict IS NULL",
+                proposal.identity,
+            )
 
     def bury_orphans(self) -> None:
         """Record trials of the search that ended the process as often as allowed as crashed."""
@@ -176,9 +158,18 @@ class SqliteLedger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _due(self, proposal: Proposal) -> bool:
+        """Tell whether to wait for the disk before a trial, which is then taken for granted."""
+        now = time.monotonic()
+        if proposal.kind is Kind.PREDICT or now - self._synced_at < SYNC_S:
+            return False
+        self._synced_at = now
+        return True
+
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, synced: bool = False) -> Iterator[sqlite3.Connection]:
         try:
+            self._connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
             self._connection.execute("BEGIN")
             yield self._connection
             self._connection.execute("COMMIT")
@@ -246,25 +237,4 @@ def _unusable(path: Path, error: sqlite3.Error) -> RunFolderError:
     return RunFolderError(
         f"cannot use the ledger {path}: {error}",
         "check that the folder is writable and has free space, then go on with --resume",
-    )
-
-
-def _trial(row: tuple[Any, ...]) -> Trial:
-    plan, samples, kind, phase, reason, status, verdict, error, message, wall_s, evidence = row
-    return Trial(
-        proposal=Proposal(
-            plan=Plan.from_key(plan),
-            phase=Phase(phase),
-            samples=SampleSet(samples),
-            kind=Kind(kind),
-            reason=reason,
-        ),
-        outcome=Outcome(
-            status=TrialStatus(status),
-            verdict=Verdict(verdict) if verdict else None,
-            error=error,
-            message=message,
-            wall_s=wall_s,
-            evidence=from_text(evidence),
-        ),
     )

@@ -19,6 +19,7 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import INT8, LOW_TYPES, QUANTIZED, QuantizedType
 from precision_bisect.model.constants import read_constants
 from precision_bisect.model.load import Model
+from precision_bisect.model.showing import showing
 from precision_bisect.options import CalibrationName, HighName, Options
 from precision_bisect.ort import Session
 from precision_bisect.precisions import Pair, forms_of
@@ -137,7 +138,7 @@ def _thresholds(
     threads: int,
 ) -> Thresholds:
     """Return the magnitude up to which each tensor is covered."""
-    session = Session(_showing(model, names), model.weights, threads)
+    session = Session(showing(model.proto, names), model.weights, threads)
     largest = dict.fromkeys(names, 0.0)
     for name, values in _values(session, names, samples):
         largest[name] = max(largest[name], float(np.abs(values).max(initial=0.0)))
@@ -165,19 +166,6 @@ def _cut(bounds: Sequence[Any], largest: float) -> float:
     return threshold if 0 < threshold <= largest else largest
 
 
-def _showing(model: Model, names: Sequence[str]) -> onnx.ModelProto:
-    """Return the model with these tensors among its outputs."""
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model.proto)
-    present = {value.name for value in (*shown.graph.output, *shown.graph.input)}
-    shown.graph.output.extend(
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-        for name in names
-        if name not in present
-    )
-    return shown
-
-
 def observed(
     model: Model, names: Sequence[str], samples: Sequence[Sample], threads: int = 0
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -185,7 +173,7 @@ def observed(
 
     Raises ModelError where ONNX Runtime cannot load the model, RuntimeError where it cannot run.
     """
-    session = Session(_showing(model, names), model.weights, threads)
+    session = Session(showing(model.proto, names), model.weights, threads)
     yield from _values(session, names, samples)
 
 

@@ -1,13 +1,13 @@
 """The front of error against latency: the measured plans that no other one beats in both."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_bisect.plan import Plan
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.limits import Pace
-from precision_bisect.trial import Kind, Outcome, SampleSet, Trial
+from precision_bisect.trial import JUDGED_KINDS, Outcome, SampleSet, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +55,14 @@ def front(
     return best
 
 
-def judged_outcomes(trials: Iterable[Trial], samples: SampleSet) -> dict[Plan, Outcome]:
-    """Return the outcomes of the plans judged on these samples; a fresh build counts, if any."""
+def judged_outcomes(trials: Sequence[Trial], samples: SampleSet) -> dict[Plan, Outcome]:
+    """Return the outcomes of the plans judged on these samples; of several builds the freshest."""
     found: dict[Plan, Outcome] = {}
-    for trial in trials:
-        asked = trial.proposal
-        if asked.samples is not samples or trial.outcome.verdict is None:
-            continue
-        if asked.kind is Kind.REBUILD:
-            found[asked.plan] = trial.outcome
-        elif asked.kind is Kind.JUDGE:
-            found.setdefault(asked.plan, trial.outcome)
+    for kind in JUDGED_KINDS:
+        for trial in trials:
+            asked = trial.proposal
+            if asked.kind is kind and asked.samples is samples and trial.outcome.verdict:
+                found[asked.plan] = trial.outcome
     return found
 
 

@@ -60,12 +60,12 @@ def all_high_ms(problem: Problem) -> Search[float | None]:
 def judge(plan: Plan, reason: str) -> Search[Outcome]:
     """Return the outcome of a plan that is judged and timed.
 
-    One that passed in an earlier trial without being timed is built afresh for it.
+    One that passed in an earlier trial without being timed is built once more for it.
     """
     proposal = Proposal(plan=plan, phase=Phase.SPEED, timed=True, reason=reason)
     (outcome,) = yield (proposal,)
     if outcome.passed and outcome.evidence.latency is None:
-        (outcome,) = yield (replace(proposal, kind=Kind.REBUILD),)
+        (outcome,) = yield (replace(proposal, kind=Kind.AGAIN),)
     return outcome
 
 

@@ -15,12 +15,13 @@ from precision_bisect.backends.emulation.self_test import self_test
 from precision_bisect.backends.emulation.switched import FLAGS, switch
 from precision_bisect.errors import ModelError
 from precision_bisect.evidence import Evidence, Latency
+from precision_bisect.heap import trim
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
 from precision_bisect.options import HighName, LowName, PrecisionName
-from precision_bisect.ort import Session, runtime
+from precision_bisect.ort import Session, check, runtime
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.protocols import BackendFailure, Sample
@@ -57,8 +58,13 @@ class EmulatedBackend:
         if newest is not None:
             usable = at_least_opset(model, newest.lowest_opset, newest.name)
         try:
-            self._graph = switch(usable, pair, scales or Scales())
-            self._session = Session(self._graph.proto, self._graph.weights, threads)
+            graph = switch(usable, pair, scales or Scales())
+            self._switches = graph.switches
+            checked = check(graph.proto, graph.weights)
+            # Of thousands of layers the graph takes as much memory as their weights.
+            del graph
+            self._session = Session(checked, threads=threads)
+            trim()
         except ModelError as error:
             if newest is None or usable is model:
                 raise
@@ -85,7 +91,7 @@ class EmulatedBackend:
         low = np.ones(self._candidates, np.bool_)
         low[list(plan.kept)] = False
         try:
-            return self._session.run({**feed, FLAGS: self._graph.flags(low)})
+            return self._session.run({**feed, FLAGS: self._switches.flags(low)})
         except RuntimeError as error:
             raise BackendFailure(
                 Outcome(status=TrialStatus.RUN_FAILED, message=str(error))

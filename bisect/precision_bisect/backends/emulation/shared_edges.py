@@ -13,6 +13,7 @@ import onnx
 from precision_bisect.backends.emulation.readers import settled_for, stored_names
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
+    SHORT,
     Condition,
     Flags,
     identity,
@@ -43,12 +44,13 @@ class SharedEdges:
             for output in node.output
             if self._types.get(output) == _FLOAT
         }
+        self._raw = {name: f"{SHORT}raw/{i}" for i, name in enumerate(self._producer)}
         self._stored = stored_names(model)
         self._settled = {name: self._index[end] for name, end in settled_for(model).items()}
 
     def raw(self, name: str) -> str:
         """Return the name of a layer's value before it is stored; other names as they are."""
-        return f"precision_bisect/raw/{name}" if name in self._producer else name
+        return self._raw.get(name, name)
 
     def read(self, name: str, node: onnx.NodeProto, position: int) -> str:
         """Return the name under which a layer reads `name`, rounded as the flags say."""
@@ -60,7 +62,7 @@ class SharedEdges:
         if stored and self._settled.get(name) == layer:
             return name
         source = self._producer.get(name, NO_LAYER)
-        edge = f"precision_bisect/edge/{len(self._flags.conditions)}/{name}"
+        edge = f"{SHORT}edge/{len(self._flags.conditions)}"
         if name in self._stored:
             self._edge(name, edge, (layer, NO_LAYER, source))
         else:

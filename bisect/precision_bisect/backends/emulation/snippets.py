@@ -10,6 +10,8 @@ from onnx import helper
 from precision_bisect.lowtypes import QuantizedType
 
 NO_LAYER = -1
+SHORT = "pb:"
+"""Begins the names of which there are thousands: sessions copy each some dozen times."""
 
 Branch = tuple[list[onnx.NodeProto], list[str]]
 """The nodes of a branch and the names of its outputs."""
@@ -32,7 +34,7 @@ class Flags:
     @staticmethod
     def name(number: int) -> str:
         """Return the name of a flag, a boolean scalar in the graph."""
-        return f"precision_bisect/flag/{number}"
+        return f"{SHORT}{number}"
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ How a plan becomes one inference, without a build:
 * All flags are one boolean input, split into scalars inside the graph.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,23 +48,34 @@ _EXACT = Form(stored="fp32")
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchedGraph:
-    """The graph and how a plan sets its flags.
+class Switches:
+    """How a plan sets the flags of a graph.
 
-    `flag_layers` has shape (flags, 3): a flag is on when one of the first two candidates runs low
-    and the third does not; NO_LAYER stands for no candidate.
+    `layers` has shape (flags, 3): a flag is on when one of the first two candidates runs low and
+    the third does not; NO_LAYER stands for no candidate.
     """
 
-    proto: onnx.ModelProto
-    weights: Weights
-    flag_layers: NDArray[np.int64]
+    layers: NDArray[np.int64]
 
     def flags(self, low: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the flags, shape (flags,), for `low`, shape (candidates,): True where low."""
         padded = np.append(low, False)
-        first, second, unless = padded[self.flag_layers.T]
+        first, second, unless = padded[self.layers.T]
         switched: NDArray[np.bool_] = (first | second) & ~unless
         return switched
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedGraph:
+    """The graph, its weights, and how a plan sets its flags.
+
+    `raw` has the name that each layer's output has before it is stored, by its name in the model.
+    """
+
+    proto: onnx.ModelProto
+    weights: Weights
+    switches: Switches
+    raw: Mapping[str, str]
 
 
 class _Edges(Protocol):
@@ -130,7 +142,14 @@ class _Builder:
         weights = {**self._model.weights, **self._weights.held}
         drop_unused(proto.graph, weights)
         conditions = np.array(self._flags.conditions, np.int64).reshape(-1, 3)
-        return SwitchedGraph(proto, weights, conditions)
+        raw = {
+            name: self._edges.raw(name)
+            for node in source.graph.node
+            if LayerName(node.name) in self._forms
+            for name in node.output
+            if name
+        }
+        return SwitchedGraph(proto, weights, Switches(conditions), raw)
 
     def _layer(self, node: onnx.NodeProto, forms: LayerForms) -> None:
         """Append a layer and its edges, in two versions where its weights differ by its form."""

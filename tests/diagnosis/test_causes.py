@@ -1,13 +1,18 @@
 """The cause of each textbook failure is named, with its evidence."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
-from precision_bisect.diagnosis import diagnose
+from precision_bisect.diagnosis.diagnose import Question, diagnose
+from precision_bisect.diagnosis.findings import Finding
+from precision_bisect.model.load import Model
 from precision_bisect.options import LowName
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
 
 CASES = [
     (OVERFLOW, [300.0], "fp16", ["overflow", "overflow"], "reaches 9e+04"),
@@ -22,14 +27,32 @@ CASES = [
 ]  # fmt: skip
 
 
+def found_in(
+    model: Model,
+    feeds: list[Sample],
+    low: LowName = "fp16",
+    drop_errors: Mapping[str, float] | None = None,
+) -> list[Finding]:
+    """Diagnose every layer, each as kept."""
+    question = Question(
+        model=model,
+        pair=Pair(low=low, high="fp32"),
+        kept=model.table.names,
+        samples=feeds,
+        drop_errors=drop_errors or {},
+        threads=1,
+    )
+    return list(diagnose(question)[0].layers)
+
+
 @pytest.mark.parametrize(("body", "x", "low", "causes", "evidence"), CASES)
 def test_causes(
     tmp_path: Path, body: str, x: list[float], low: LowName, causes: list[str], evidence: str
 ) -> None:
     """Overflow, underflow, cancellation and rounding are told apart."""
     model = load_text(body, tmp_path)
-    feeds = [{"x": np.array(x, np.float32)}]
-    found = diagnose(model, model.table.names, feeds, low, {}, threads=1)
+    feeds: list[Sample] = [{"x": np.array(x, np.float32)}]
+    found = found_in(model, feeds, low)
     assert [one.cause for one in found] == causes
     assert any(evidence in one.evidence for one in found)
 
@@ -38,9 +61,10 @@ def test_measured_errors_are_evidence(tmp_path: Path) -> None:
     """The error without the layer is told where it was measured."""
     model = load_text(OVERFLOW, tmp_path)
     name = model.table.names[0]
-    feeds = [{"x": np.array([300], np.float32)}]
-    (found,) = diagnose(model, [name], feeds, "fp16", {name: 0.25}, threads=1)
-    assert found.layer == name
+    feeds: list[Sample] = [{"x": np.array([300], np.float32)}]
+    found = found_in(model, feeds, drop_errors={name: 0.25})[0]
+    assert name == found.layer
+    assert 0.25 == found.figures["drop_error"]
     assert "dropped: error 0.25" in found.evidence
 
 
@@ -48,8 +72,8 @@ def test_large_weights_overflow(tmp_path: Path) -> None:
     """A weight beyond the low type's range is named as the cause."""
     body = "(float[1] x) => (float[1] y) <float[1] w = {100000}> { y = Mul(x, w) }"
     model = load_text(body, tmp_path)
-    feeds = [{"x": np.array([1e-3], np.float32)}]
-    (found,) = diagnose(model, model.table.names, feeds, "fp16", {}, threads=1)
+    feeds: list[Sample] = [{"x": np.array([1e-3], np.float32)}]
+    (found,) = found_in(model, feeds)
     assert found.cause == "overflow"
     assert "weight reaches 1e+05" in found.evidence
 
@@ -58,6 +82,6 @@ def test_empty_and_zero_values(tmp_path: Path) -> None:
     """Layers that see nothing, or only zeros, are diagnosed without fail."""
     model = load_text("(float[n] x) => (float[n] y) { y = Sub(x, x) }", tmp_path)
     for values in ([], [0.0]):
-        feeds = [{"x": np.array(values, np.float32)}]
-        (found,) = diagnose(model, model.table.names, feeds, "fp16", {}, threads=1)
+        feeds: list[Sample] = [{"x": np.array(values, np.float32)}]
+        (found,) = found_in(model, feeds)
         assert found.cause == "rounding"

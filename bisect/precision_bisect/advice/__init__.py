@@ -1,0 +1,1 @@
+"""What to change so that fewer layers need the precision, each with what speaks for it."""

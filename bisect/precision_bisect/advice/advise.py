@@ -1,0 +1,41 @@
+"""All advice on a diagnosed model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from precision_bisect.advice.case import Case
+from precision_bisect.advice.circumstances import (
+    already_rounded,
+    builder_warnings,
+    never_reached,
+)
+from precision_bisect.advice.constants import epsilons, masks
+from precision_bisect.advice.pieces import in_pieces
+from precision_bisect.advice.ranges import bf16_instead
+from precision_bisect.advice.scaling import scaling
+from precision_bisect.diagnosis.findings import Advice, Findings
+
+ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
+    in_pieces,
+    masks,
+    epsilons,
+    scaling,
+    bf16_instead,
+    already_rounded,
+    builder_warnings,
+    never_reached,
+)
+"""Those first whose advice removes the need for good."""
+
+
+def advised(case: Case) -> Findings:
+    """Return the findings with advice, and with its ids at the layers that it would help."""
+    advice = [each for adviser in ADVISERS for each in adviser(case)]
+    layers = [
+        replace(
+            finding,
+            advice=list(dict.fromkeys(one.id for one in advice if finding.layer in one.layers)),
+        )
+        for finding in case.findings.layers
+    ]
+    return replace(case.findings, layers=layers, advice=advice)

@@ -1,0 +1,118 @@
+"""Constants that the low type cannot hold: masks of attention, and epsilons."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+
+from precision_bisect.advice.case import Case
+from precision_bisect.diagnosis.findings import Advice
+
+_MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
+_MOST_HOPS = 8
+"""So many nodes may lie between a mask and its softmax, followers among them."""
+_GUARDED = frozenset(("Sqrt", "Div", "Log", "Reciprocal", "Pow"))
+
+
+def masks(case: Case) -> Iterator[Advice]:
+    """Yield advice about constants below the low type's range on their way to a softmax."""
+    layers: dict[str, None] = {}
+    seen: dict[str, float] = {}
+    for node in case.view.nodes:
+        for name in node.input if node.op_type in _MASKING else ():
+            lowest = _lowest(case, name)
+            between = _until_softmax(case, node.name) if lowest < -case.low.largest else ()
+            hit = [each for each in between if each in case.kept]
+            if hit:
+                layers.update(dict.fromkeys(hit))
+                seen[name] = lowest
+    if layers:
+        name, value = min(seen.items(), key=lambda item: item[1])
+        yield Advice(
+            id="mask",
+            title="Mask attention with a number that the low type holds",
+            text="Replace it by -10000, which makes the softmax just as much 0, or mask by Where "
+            "with a boolean.",
+            layers=list(layers),
+            evidence=f"{name} holds {value:.3g}, and {case.low.name} ends at "
+            f"-{case.low.largest:.5g}: it becomes -inf, and 0 times -inf or a row of nothing else "
+            "is NaN",
+        )
+
+
+def epsilons(case: Case) -> Iterator[Advice]:
+    """Yield advice about small constants that keep a divisor above 0, and are 0 themselves."""
+    layers: dict[str, None] = {}
+    found: dict[str, float] = {}
+    for node in case.view.nodes:
+        if node.op_type not in ("Add", "Max", "Clip"):
+            continue
+        for name in node.input:
+            value = case.view.scalar(name)
+            if value is None or not 0 < value or float(_low(case, value)) != 0:
+                continue
+            near = [node.name, *_guards(case, node)]
+            hit = [each for each in near if each in case.kept]
+            if len(near) > 1 and hit:
+                layers.update(dict.fromkeys(hit))
+                found[name] = value
+    if layers:
+        name, value = min(found.items(), key=lambda item: item[1])
+        smallest = case.low.smallest_normal * 2.0 ** (1 - case.low.digits)
+        yield Advice(
+            id="epsilon",
+            title="Raise epsilon to what the low type can hold",
+            text=f"Give an epsilon of at least {case.low.smallest_normal:.2g}, or export the norm "
+            "as one operator, which adds it in FP32.",
+            layers=list(layers),
+            evidence=f"{name} is {value:.3g} and becomes 0: the smallest number of "
+            f"{case.low.name} is {smallest:.3g}",
+        )
+
+
+def _low(case: Case, value: float) -> np.float32:
+    rounded: np.float32 = case.low.round(np.array([value], np.float32))[0]
+    return rounded
+
+
+def _lowest(case: Case, name: str) -> float:
+    array = case.view.array(name)
+    if array is None or array.dtype.kind != "f" or not array.size:
+        return 0.0
+    return float(np.nanmin(array))
+
+
+def _until_softmax(case: Case, start: str) -> list[str]:
+    """Return the nodes from one to the nearest softmax, both included; [] where none is near."""
+    way = [start]
+    came = {start: ""}
+    for name in way:
+        node = case.wiring.nodes[name]
+        if node.op_type == "Softmax":
+            back = [name]
+            while came[back[-1]]:
+                back.append(came[back[-1]])
+            return back[::-1] if len(back) <= _MOST_HOPS else []
+        for reader in case.wiring.readers(node):
+            if reader not in came and _passes(case.wiring.nodes[reader]):
+                came[reader] = name
+                way.append(reader)
+    return []
+
+
+def _passes(node: onnx.NodeProto) -> bool:
+    from precision_bisect.model.classify import is_follower
+
+    return node.op_type in (_MASKING | {"Softmax"}) or is_follower(node)
+
+
+def _guards(case: Case, node: onnx.NodeProto) -> list[str]:
+    """Return the roots and quotients that read what the node makes, and what reads those."""
+    first = [n for n in case.wiring.readers(node) if case.wiring.nodes[n].op_type in _GUARDED]
+    second = [
+        name
+        for each in first
+        for name in case.wiring.readers(case.wiring.nodes[each])
+        if case.wiring.nodes[name].op_type in (*_GUARDED, "Mul")
+    ]
+    return [*first, *second]

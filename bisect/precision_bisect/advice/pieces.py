@@ -1,0 +1,51 @@
+"""Norms and activations in pieces: export them whole, or put them together."""
+
+from collections.abc import Iterator
+
+from precision_bisect.advice.case import Case
+from precision_bisect.diagnosis.findings import Advice
+from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.fusing.found import SINCE, Decomposed, Kind
+from precision_bisect.fusing.fuse import fuse
+from precision_bisect.model.graph import opset
+
+
+def in_pieces(case: Case) -> Iterator[Advice]:
+    """Yield one piece of advice for each kind of operator of which kept layers are pieces."""
+    hit: dict[Kind, list[Decomposed]] = {}
+    for each in case.decomposed:
+        if case.kept.intersection(each.members):
+            hit.setdefault(each.kind, []).append(each)
+    measured = _measured(case) if hit else ""
+    for kind, every in hit.items():
+        layers = [name for each in every for name in each.members if name in case.kept]
+        yield Advice(
+            id=f"whole-{kind.lower()}",
+            title=f"Export {kind} as one operator",
+            text=f"{_how(case, kind)}, or search with --fuse-norms, which puts the pieces "
+            "together.",
+            layers=layers,
+            evidence=f"of {len(case.kept)} layers here {len(layers)} are pieces of {kind}, which "
+            f"the export took apart in {len(every)} places{measured}",
+        )
+
+
+def _how(case: Case, kind: Kind) -> str:
+    if opset(case.model.proto) < SINCE[kind]:
+        return f"Export the model at opset {SINCE[kind]} or newer, where {kind} is one operator"
+    return (
+        f"Have the model call the framework's own {kind}, so that it is exported as one operator"
+    )
+
+
+def _measured(case: Case) -> str:
+    """Return what putting everything together comes to, "" where that cannot be tried here."""
+    try:
+        model = fuse(case.model, case.samples, case.reference, case.work).model
+    except PrecisionBisectError:
+        return ""
+    left = [name for name in case.kept if name in model.table.names]
+    tried = case.tried(left, model=model)
+    if tried is None:
+        return ""
+    return f"; put together, with {len(left)} layers kept: {tried}"

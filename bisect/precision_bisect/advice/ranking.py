@@ -1,0 +1,52 @@
+"""The layers that hurt most when they alone run low, without trying every one.
+
+Groups of layers run low together, and the worst group is halved until single layers are left:
+best-first search. It finds the worst layers where a group hurts at least as much as each of its
+layers does; errors that cancel in a group can hide one.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+
+from precision_bisect.plan import Plan
+from precision_bisect.prepare import Prepared
+from precision_bisect.protocols import Backend, BackendFailure
+from precision_bisect.trial import SampleSet, Verdict
+
+
+def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
+    """Return the worst layers with their errors on the tolerance's scale, the worst first.
+
+    A pass/fail check gives 0 or infinity, and so does NaN. Raises RuntimeError without an
+    emulator.
+    """
+    backend = prepared.emulator
+    if backend is None:
+        raise RuntimeError("this run has no emulator")
+    names = prepared.model.table.names
+    found: list[tuple[str, float]] = []
+    groups = [(-math.inf, 0, len(names))]
+    while groups and len(found) < count:
+        error, start, end = heapq.heappop(groups)
+        if end - start == 1:
+            found.append((names[start], -error))
+            continue
+        middle = (start + end) // 2
+        for part in ((start, middle), (middle, end)):
+            measured = _error(prepared, backend, range(*part))
+            heapq.heappush(groups, (-measured, *part))
+    return found
+
+
+def _error(prepared: Prepared, backend: Backend, lowered: Sequence[int]) -> float:
+    plan = Plan.all_high(len(prepared.model.table.candidates)).without(lowered)
+    feeds, reference = prepared.sample_sets[SampleSet.RANKING]
+    try:
+        with backend.build(plan) as engine:
+            found = prepared.comparator.judge([engine.run(feed) for feed in feeds], reference)
+    except BackendFailure:
+        return math.inf
+    if found.error is None:
+        return 0.0 if found.verdict is Verdict.PASS else math.inf
+    return math.inf if math.isnan(found.error) else found.error

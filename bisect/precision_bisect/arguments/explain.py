@@ -1,0 +1,80 @@
+"""The arguments of `precision-bisect explain`."""
+
+import argparse
+from pathlib import Path
+
+from precision_bisect.arguments.parser import Parser
+from precision_bisect.arguments.samples import (
+    add_input_arguments,
+    add_verdict_arguments,
+    limits_of,
+)
+from precision_bisect.inputs.shapes import parse_shapes
+from precision_bisect.options import (
+    DEFAULT_HIGH,
+    DEFAULT_LOW,
+    HALF_NAMES,
+    HIGH_NAMES,
+    Options,
+)
+
+WORST = 10
+"""So many layers are explained where none is named."""
+
+
+def explain_parser() -> argparse.ArgumentParser:
+    """Return the parser of `precision-bisect explain`."""
+    parser = Parser(
+        prog="precision-bisect explain",
+        description="Say why layers need the high precision, and what to change so that they do "
+        "not, without a search: the named layers, or those that hurt most when they alone run "
+        "low. Computes in FP32 and asks the emulator. Given a run folder, says what that run "
+        "found.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", type=Path, help="the FP32 ONNX model, or the folder of a run")
+    parser.add_argument(
+        "layers", nargs="*", metavar="LAYER", help="layers, as `layers` lists them"
+    )
+    parser.add_argument(
+        "--worst",
+        type=int,
+        default=WORST,
+        metavar="N",
+        help=f"how many layers where none is named ({WORST})",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, as diagnosis.json")
+    add_input_arguments(parser.add_argument_group("inputs"))
+    add_verdict_arguments(parser.add_argument_group("verdict"))
+    group = parser.add_argument_group("types")
+    group.add_argument(
+        "--low", choices=HALF_NAMES, default=DEFAULT_LOW, help="the low type (fp16)"
+    )
+    group.add_argument(
+        "--high", choices=HIGH_NAMES, default=DEFAULT_HIGH, help="the high type (fp32)"
+    )
+    group.add_argument(
+        "--threads", type=int, default=0, metavar="N", help="of ONNX Runtime, 0 for all cores (0)"
+    )
+    return parser
+
+
+def to_explain_options(parsed: argparse.Namespace) -> Options:
+    """Return the options of a run of the emulator over what was asked. Raises UsageError."""
+    return Options(
+        model=parsed.model,
+        inputs=parsed.inputs,
+        input_shapes=parse_shapes(parsed.input_shapes or ()),
+        synthetic=parsed.synthetic,
+        holdout=parsed.holdout,
+        metric=parsed.metric,
+        tol=limits_of(parsed.tol, "--tol"),
+        atol=limits_of(parsed.atol, "--atol"),
+        rtol=limits_of(parsed.rtol, "--rtol"),
+        quantile=parsed.quantile,
+        check=parsed.check,
+        low=parsed.low,
+        high=parsed.high,
+        backend="emulated",
+        threads=parsed.threads,
+    )

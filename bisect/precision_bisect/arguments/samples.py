@@ -1,0 +1,72 @@
+"""The arguments that say which samples are run, and which outputs pass."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from precision_bisect.comparators.tolerance import parse_limits
+from precision_bisect.options import DEFAULT_TOLERANCE, METRICS
+
+
+def limits_of(texts: Sequence[str] | None, flag: str) -> dict[str, float] | float | None:
+    """Return the limits that the texts of a flag say, None for no text. Raises UsageError."""
+    if texts is None:
+        return None
+    limits = parse_limits(texts, flag)
+    return limits[""] if set(limits) == {""} else limits
+
+
+def add_input_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add what says where the samples come from."""
+    group.add_argument(
+        "--inputs",
+        type=Path,
+        metavar="PATH",
+        help="a .npz, a folder of .npz or .npy, Polygraphy's .json (run --save-inputs), or a .py "
+        "with load_data(); every sample is used. Without it inputs are made up",
+    )
+    group.add_argument(
+        "--input-shapes",
+        action="append",
+        metavar="NAME:1x3x224x224",
+        help="shapes for made-up inputs with dynamic dimensions; comma separated or repeated",
+    )
+    group.add_argument(
+        "--synthetic", type=int, default=4, metavar="N", help="how many to make up (4)"
+    )
+    group.add_argument(
+        "--holdout",
+        type=int,
+        default=0,
+        metavar="N",
+        help="keep the last N samples for the final re-check (0)",
+    )
+
+
+def add_verdict_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add what says which outputs pass."""
+    group.add_argument(
+        "--tol",
+        action="append",
+        metavar="T",
+        help="tolerance: one number (atol = rtol = T, an element passes within either), or per "
+        f"output as logits=1e-2,boxes=1e-1 (default {DEFAULT_TOLERANCE:g})",
+    )
+    group.add_argument("--atol", action="append", metavar="T", help="absolute part, as --tol")
+    group.add_argument("--rtol", action="append", metavar="T", help="relative part, as --tol")
+    group.add_argument(
+        "--metric",
+        choices=METRICS,
+        default="elementwise",
+        help="Polygraphy's comparator (elementwise). The tolerance of l2 is the norm, of cosine "
+        "1 - cosine, of psnr and snr the least decibels",
+    )
+    group.add_argument(
+        "--quantile", type=float, default=0.99, metavar="Q", help="for --metric quantile (0.99)"
+    )
+    group.add_argument(
+        "--check",
+        metavar="SCRIPT.py:FUNCTION",
+        help="judge by function(outputs, reference), lists of dicts over all samples; it returns "
+        "an error for --tol, or True or False",
+    )

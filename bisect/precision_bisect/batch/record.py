@@ -1,0 +1,143 @@
+"""What is known of a batch at any moment, as `batch.json` holds it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.batch.jobs import Job
+from precision_bisect.errors import ExitCode, RunFolderError
+
+BATCH = "batch.json"
+SCHEMA = 1
+
+
+class State(StrEnum):
+    """How a job stands that has no ending of its own; the others are those of `result.json`."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    INTERRUPTED = "interrupted"
+    TIME_UP = "time_up"
+    NOT_STARTED = "not_started"
+
+
+_OWN = frozenset(state.value for state in State)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One job: `status` is a `State` or the status in its `result.json`.
+
+    Figures are those of `result.json`, None before the first; `kept` counts layers. `seconds` are
+    those of all its processes so far. `exit_code` is the last one's, negative for a signal.
+    `model_stamp` tells a model file that was written anew.
+    """
+
+    name: str
+    model: str
+    model_stamp: Sequence[int]
+    command: Sequence[str]
+    run_folder: str
+    log: str
+    status: str = State.WAITING
+    exit_code: int | None = None
+    message: str = ""
+    kept: int | None = None
+    candidates: int | None = None
+    error: float | str | None = None
+    tolerance: Any = None
+    trials: int | None = None
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, job: Job, folder: Path) -> "JobRecord":
+        """Return the record of a job that waits; its log goes to the batch's `folder`."""
+        return cls(
+            name=job.name,
+            model=job.model,
+            model_stamp=job.model_stamp,
+            command=list(job.command),
+            run_folder=str(job.run_folder),
+            log=str(log_path(job, folder)),
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job has an answer that no further trial changes."""
+        return self.exit_code in (ExitCode.OK, ExitCode.NO_PLAN) and self.status not in _OWN
+
+    @property
+    def verdict(self) -> ExitCode:
+        """What the job adds to the batch's exit code."""
+        if self.status == State.TIME_UP:
+            return ExitCode.BUDGET
+        if self.status in (State.FAILED, State.CRASHED):
+            return ExitCode.USAGE
+        return ExitCode.OK if self.exit_code is None else ExitCode(self.exit_code)
+
+
+def log_path(job: Job, folder: Path) -> Path:
+    """Return where what a job prints goes, for the batch of a folder."""
+    return folder / f"{job.name}.log"
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchRecord:
+    """All jobs of a batch, in order. Times are UTC, ISO 8601; `until` is the deadline, if any.
+
+    `stopped_by` says why jobs were left out, where some were, as the exit code for that.
+    """
+
+    jobs_file: str
+    started: str
+    until: str | None = None
+    ended: str | None = None
+    stopped_by: int | None = None
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The worst ending: interrupted, then could not run, no plan, out of budget, all well."""
+        order = (ExitCode.INTERRUPTED, ExitCode.USAGE, ExitCode.NO_PLAN, ExitCode.BUDGET)
+        codes = {job.verdict for job in self.jobs.values()} | {self.stopped_by}
+        return next((code for code in order if code in codes), ExitCode.OK)
+
+    def to_text(self) -> str:
+        """Return `batch.json` as text; `exit_code` is None until the batch has ended."""
+        plain = {
+            "schema": SCHEMA,
+            "jobs_file": self.jobs_file,
+            "started": self.started,
+            "until": self.until,
+            "ended": self.ended,
+            "stopped_by": self.stopped_by,
+            "exit_code": None if self.ended is None else self.exit_code,
+            "jobs": [asdict(job) for job in self.jobs.values()],
+        }
+        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_jobs_of(folder: Path) -> Mapping[str, JobRecord] | None:
+    """Return the jobs of the batch that a folder holds, by name; None where it holds none.
+
+    Raises RunFolderError for a `batch.json` that this version cannot read.
+    """
+    path = folder / BATCH
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain["schema"] != SCHEMA:
+            raise ValueError("its schema is another")
+        names = {each.name for each in fields(JobRecord)}
+        rows = [{key: row[key] for key in names} for row in plain["jobs"]]
+        return {row["name"]: JobRecord(**row) for row in rows}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"cannot read {path}: {error}", "replace the batch with --overwrite, or mend it"
+        ) from error

@@ -1,0 +1,103 @@
+"""A batch from its jobs file to its table: `precision-bisect batch jobs.toml`."""
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from precision_bisect.atomic import remove_debris
+from precision_bisect.batch.course import Course
+from precision_bisect.batch.jobs import Job, read_jobs
+from precision_bisect.batch.record import BATCH, BatchRecord, log_path, read_jobs_of
+from precision_bisect.batch.resume import holds_run, take_up
+from precision_bisect.batch.until import Deadline, parse_until
+from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.locking import RunLock, now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What `precision-bisect batch` is asked to do; `until` as it is written there."""
+
+    jobs_file: Path
+    out: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+    until: str | None = None
+    stop_on_error: bool = False
+
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other", "choose one")
+
+    @property
+    def folder(self) -> Path:
+        """The batch's folder."""
+        return self.out or Path(f"{self.jobs_file.stem}.precision-bisect")
+
+
+def run_batch(
+    options: BatchOptions,
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.time,
+) -> BatchRecord:
+    """Run the jobs of a file and return how each ended; `batch.json` says the same at any moment.
+
+    `say` gets lines of progress; `clock` tells seconds since the epoch. Raises a
+    PrecisionBisectError, with nothing started, for a file or a folder that cannot work.
+    """
+    at = None if options.until is None else parse_until(options.until, clock())
+    jobs = read_jobs(options.jobs_file, options.folder)
+    with RunLock(options.folder) as lock:
+        _refuse_what_is_there(options, jobs)
+        folder = lock.open(overwrite=options.overwrite, rungs=False)
+        if options.overwrite:
+            _clear(folder.path, jobs)
+        remove_debris(folder.path, (BATCH,))
+        former = read_jobs_of(folder.path) or {}
+        record = BatchRecord(
+            jobs_file=str(options.jobs_file.absolute()),
+            started=now(),
+            until=None if at is None else datetime.fromtimestamp(at, UTC).isoformat(),
+            jobs=take_up(jobs, former, folder.path.absolute(), say),
+        )
+        deadline = Deadline.of(at, clock)
+        course = Course(record, folder, options.jobs_file.parent, deadline, say)
+        course.run(jobs, stop_on_error=options.stop_on_error)
+    return record
+
+
+def dry_run(options: BatchOptions) -> str:
+    """Check the jobs and return the command of each, one a line. Raises as `run_batch` does."""
+    if options.until is not None:
+        parse_until(options.until, time.time())
+    lines = []
+    for job in read_jobs(options.jobs_file, options.folder):
+        *flags, _, model = job.command
+        command = ["precision-bisect", *flags, f"--out={job.run_folder}", "--", model]
+        lines.append(f"cd {shlex.quote(str(options.jobs_file.parent))} && {shlex.join(command)}\n")
+    return "".join(lines)
+
+
+def _refuse_what_is_there(options: BatchOptions, jobs: Sequence[Job]) -> None:
+    """Raise RunFolderError where a folder holds a batch or a run that nobody spoke of."""
+    if options.resume or options.overwrite:
+        return
+    hint = "go on with --resume, replace it with --overwrite, or choose another --out"
+    if (options.folder / BATCH).exists():
+        raise RunFolderError(f"{options.folder} already holds a batch", hint)
+    for job in jobs:
+        if holds_run(job.run_folder):
+            raise RunFolderError(f"job {job.name}: {job.run_folder} already holds a run", hint)
+
+
+def _clear(folder: Path, jobs: Sequence[Job]) -> None:
+    """Remove what former runs left, the record first: without it nothing half removed counts."""
+    (folder / BATCH).unlink(missing_ok=True)
+    for job in jobs:
+        log_path(job, folder).unlink(missing_ok=True)
+        if holds_run(job.run_folder):
+            with RunLock(job.run_folder) as lock:
+                lock.open(overwrite=True, rungs=False)

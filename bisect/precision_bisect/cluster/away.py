@@ -1,0 +1,71 @@
+"""What child processes of a worker elsewhere do, and what they give back."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.backends.choose import pick_backend
+from precision_bisect.errors import ClusterError
+from precision_bisect.evaluation import Evaluator
+from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.survey import Survey, survey
+from precision_bisect.options import BackendName
+from precision_bisect.runfolder import ENGINES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """Makes what a kit makes, on a machine where its files are elsewhere.
+
+    `kit` is the file of a pickled `Kit` without samples, `samples` that of those, `model` and
+    `keep` the places here of what the kit knows by other paths. `settings` are the comparator's
+    where the kit was made.
+    """
+
+    kit: Path
+    samples: Path
+    model: Path
+    keep: Path
+    settings: Mapping[str, Any]
+
+    def evaluator(self, work: Path) -> Evaluator:
+        """Return the evaluator; see `Kit.evaluator`. Raises ClusterError, too."""
+        return self.unpacked().evaluator(work)
+
+    def unpacked(self) -> Kit:
+        """Return the kit. Raises ClusterError where its comparator is another one here."""
+        kit: Kit = pickle.loads(self.kit.read_bytes())
+        if dict(kit.comparator.settings()) != self.settings:
+            raise ClusterError(
+                "the script of --check is another one on a worker",
+                "put it on a file system that all workers share",
+            )
+        return replace(
+            kit,
+            options=replace(kit.options, model=self.model),
+            samples=pickle.loads(self.samples.read_bytes()),
+            keep=self.keep,
+            engines=self.keep / ENGINES if kit.engines else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Which backend a worker has, why that one, and what it says of itself."""
+
+    backend: BackendName
+    why: str
+    survey: Survey
+
+
+def look(away: Path, untyped: str, work: Path) -> Look:
+    """Choose and make the backend of a pickled `Away`, and return what there is to say of it.
+
+    `untyped` is as in `pick_backend`, `work` an empty folder. Raises what both do.
+    """
+    kit = pickle.loads(away.read_bytes()).unpacked()
+    name, why = pick_backend(kit.options, untyped)
+    kit = replace(kit, options=replace(kit.options, backend=name))
+    return Look(backend=name, why=why, survey=survey(kit.backend(work)))

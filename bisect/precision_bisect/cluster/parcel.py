@@ -1,0 +1,103 @@
+"""What of a run goes to each worker elsewhere, once: the model's files and the samples."""
+
+import hashlib
+import pickle
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from precision_bisect.errors import ClusterError
+from precision_bisect.isolation.kit import Kit
+
+MOST_BYTES = 2**30
+"""A model larger than this is not sent; scheduler and workers hold all of it in memory."""
+_PACKAGES = ("precision-bisect", "numpy", "polygraphy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """The model's files and the samples of a run.
+
+    `model` is the model's path on the driver's machine, `digests` the SHA-256 of each of its
+    files by path relative to the model's folder, `contents` their bytes, none where they are too
+    many. `samples` is a pickled `evaluation.Samples`, `facts` what the sender says of itself.
+    """
+
+    model: Path
+    digests: Mapping[str, str]
+    contents: Mapping[str, bytes]
+    samples: bytes
+    facts: Mapping[str, str]
+
+
+def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> Parcel:
+    """Return the parcel of a kit's run. Raises ClusterError where the model cannot be read."""
+    # Only here ONNX is needed, and workers unpack parcels, too.
+    import onnx
+
+    from precision_bisect.model.weights import external_files
+
+    model = kit.options.model.absolute()
+    try:
+        proto = onnx.load(model, format="protobuf", load_external_data=False)
+        names = [model.name, *external_files(proto)]
+        paths = {name: model.parent / name for name in names}
+        small = sum(path.stat().st_size for path in paths.values()) <= most_bytes
+        return Parcel(
+            model=model,
+            digests={name: _digest(path) for name, path in paths.items()},
+            contents={name: path.read_bytes() for name, path in paths.items()} if small else {},
+            samples=pickle.dumps(kit.samples, protocol=pickle.HIGHEST_PROTOCOL),
+            facts=facts(),
+        )
+    except OSError as error:
+        raise ClusterError(f"cannot read {model} again: {error.strerror}") from error
+
+
+def unpack(parcel: Parcel, folder: Path) -> Path:
+    """Return where the model is here: at the same path where that has it, else in `folder`.
+
+    Raises ClusterError where it is neither here nor in the parcel, and OSError.
+    """
+    if all(_same(parcel.model.parent / name, sha) for name, sha in parcel.digests.items()):
+        return parcel.model
+    if not parcel.contents:
+        raise ClusterError(
+            f"{parcel.model} is over {MOST_BYTES / 2**30:g} GiB, which is not sent to workers, "
+            "and is not there under this path",
+            "put it on a file system that all of them share",
+        )
+    for name, data in parcel.contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder / parcel.model.name
+
+
+def facts() -> Mapping[str, str]:
+    """Return what must be the same wherever trials of one run are judged."""
+    major, minor, *_ = sys.version_info
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {"Python": f"{major}.{minor}", "machine": platform.machine(), **versions}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _same(path: Path, sha256: str) -> bool:
+    try:
+        return _digest(path) == sha256
+    except OSError:
+        return False
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,196 @@
+"""What a run has on each worker of a cluster: plugins of Dask's workers, and the task of a trial.
+
+Dask sets the plugins up on every worker, also on one that joins later, in the order in which they
+were registered. Trials run in a child process of the worker, so what they do to their process
+costs that child.
+"""
+
+import asyncio
+import multiprocessing
+import pickle
+import shutil
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distributed import Worker, WorkerPlugin, get_worker
+
+from precision_bisect.alike import differences
+from precision_bisect.cluster.away import Away, Look, look
+from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_files
+from precision_bisect.cluster.parcel import Parcel, facts, unpack
+from precision_bisect.errors import ClusterError, PluginError
+from precision_bisect.isolation.evaluator import Isolated
+from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.trial import Proposal
+
+_ENDING_S = 0.1
+"""How long a trial is given to notice that its child was killed."""
+
+
+class Post(WorkerPlugin):
+    """The run's folder on a worker, with the model and the samples; sent once."""
+
+    def __init__(self, key: str, parcel: Parcel) -> None:
+        self.name = key
+        self._parcel: Parcel | None = parcel
+
+    def setup(self, worker: Worker) -> None:
+        """Unpack the parcel. Raises ClusterError on a worker unlike the sender, and OSError."""
+        assert self._parcel is not None
+        parcel, self._parcel = self._parcel, None
+        said = {"this machine": parcel.facts, f"worker {worker.address}": facts()}
+        if trouble := differences(said):
+            raise ClusterError(
+                f"the cluster differs from this machine: {trouble}",
+                "install the same versions on all of them",
+            )
+        # Dask's nanny makes its worker a daemon, which Python lets have no children.
+        multiprocessing.current_process().daemon = False
+        self.versions: Mapping[str, str] | None = None
+        self.folder = Path(worker.local_directory) / self.name
+        self.keep = self.folder / "keep"
+        self.keep.mkdir(parents=True)
+        self.samples = self.folder / "samples.pickle"
+        self.samples.write_bytes(parcel.samples)
+        self.model = unpack(parcel, self.folder / "model")
+
+    def teardown(self, worker: Worker) -> None:
+        """Remove the folder."""
+        shutil.rmtree(Path(worker.local_directory) / self.name, ignore_errors=True)
+
+    def put(self, name: str, kit: bytes, settings: Mapping[str, Any]) -> Path:
+        """Write a kit without samples, and return the file of the `Away` that makes it."""
+        path = self.folder / f"{name}.kit"
+        path.write_bytes(kit)
+        away = Away(
+            kit=path, samples=self.samples, model=self.model, keep=self.keep, settings=settings
+        )
+        whole = self.folder / f"{name}.away"
+        whole.write_bytes(pickle.dumps(away))
+        return whole
+
+    def look(self, away: Path, untyped: str) -> Look:
+        """Ask a child what backend there is. Raises PluginError where that costs the child."""
+        slot = Slot(kit=away, folder=self.folder / "look")
+        try:
+            found = slot.call_bare(look, away, untyped)
+        except Death as death:
+            raise PluginError(
+                f"the backend cannot be used: {death.outcome.message}",
+                "run `precision-bisect doctor` on that machine",
+            ) from death
+        finally:
+            slot.end()
+        self.versions = found.survey.versions()
+        return found
+
+
+class Trials(WorkerPlugin):
+    """Evaluates the trials of one search on a worker, one at a time.
+
+    `versions` are what a worker must say of its backend, None where any will do.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        post: str,
+        kit: bytes,
+        settings: Mapping[str, Any],
+        limits: Limits,
+    ) -> None:
+        self.name = name
+        self.versions: Mapping[str, str] | None = None
+        self._post = post
+        self._kit = kit
+        self._settings = settings
+        self._limits = limits
+        self.trouble = "it is not ready"
+
+    async def setup(self, worker: Worker) -> None:
+        """Make what evaluates. Raises ClusterError for a worker unlike the others, and OSError."""
+        self._busy = threading.Lock()
+        try:
+            await asyncio.to_thread(self._open, worker)
+            self.trouble = ""
+        except Exception as error:
+            self.trouble = str(error)
+            raise
+
+    async def teardown(self, worker: Worker) -> None:
+        """End the child, and wait until the trial in it has noticed."""
+        self.trouble = "it was let go"
+        await asyncio.to_thread(self._close)
+
+    def evaluate(self, proposal: Proposal) -> Delivery | NotReady:
+        """Evaluate a proposal. Raises the PrecisionBisectErrors that end a run, and OSError."""
+        with self._busy:
+            if self.trouble:
+                return NotReady(why=self.trouble)
+            try:
+                outcome = self._isolated(proposal)
+            except Exception:
+                if not self.trouble:
+                    raise
+                return NotReady(why=self.trouble)
+            return Delivery(outcome=outcome, log=self._tail.take(), files=take_files(self._keep))
+
+    def _open(self, worker: Worker) -> None:
+        post = worker.plugins.get(self._post)
+        if not isinstance(post, Post) or not hasattr(post, "model"):
+            raise ClusterError("it could not take what the run needs; its own log says why")
+        away = post.put(self.name, self._kit, self._settings)
+        if self.versions is not None:
+            said = post.versions or post.look(away, "").survey.versions()
+            if trouble := differences({"the others": self.versions, worker.address: said}):
+                raise ClusterError(f"it is not like the others: {trouble}")
+        self._keep = post.keep
+        self._tail = Tail(post.folder)
+        slot = Slot(kit=away, folder=post.folder / self.name)
+        self._isolated = Isolated(slots=[slot], limits=self._limits, logs=self._tail)
+
+    def _close(self) -> None:
+        if not hasattr(self, "_isolated"):
+            return
+        # A trial whose process died is tried again, in a child that must end, too.
+        while not self._busy.acquire(timeout=_ENDING_S):
+            self._isolated.close()
+        try:
+            self._isolated.close()
+        finally:
+            self._busy.release()
+
+
+class Deaf(WorkerPlugin):
+    """Leaves Ctrl-C to the driver, where a terminal sends it to the worker, too."""
+
+    def setup(self, worker: Worker) -> None:
+        """Ignore it; Dask calls this in the main thread of a process that has a nanny."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+async def look_on(
+    post: str, kit: bytes, settings: Mapping[str, Any], untyped: str, dask_worker: Worker
+) -> Look:
+    """Return what a worker's backend says; Dask calls this on each. Raises as `Post.look` does."""
+    there = dask_worker.plugins[post]
+    assert isinstance(there, Post)
+    away = there.put("look", kit, settings)
+    return await asyncio.to_thread(there.look, away, untyped)
+
+
+def ready(trials: str, dask_worker: Worker) -> bool:
+    """Tell whether a worker takes trials; Dask calls this on each."""
+    there = dask_worker.plugins.get(trials)
+    return isinstance(there, Trials) and not there.trouble
+
+
+def evaluate(trials: str, proposal: Proposal) -> Delivery | NotReady:
+    """Evaluate a proposal on the worker that calls this; a task of Dask's."""
+    there = get_worker().plugins.get(trials)
+    if not isinstance(there, Trials):
+        return NotReady(why="it could not take what the run needs; its own log says why")
+    return there.evaluate(proposal)

@@ -1,0 +1,191 @@
+"""A cluster as a run uses it: what is sent there, who is there, and whether it still is.
+
+Every call of Dask's client that fails here is a `ClusterError`: nothing is lost by it, since
+trials without an outcome are tried again when the run is resumed.
+"""
+
+import pickle
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from precision_bisect.alike import differences, merged, require_alike
+from precision_bisect.cluster.parcel import pack
+from precision_bisect.errors import ClusterError, PrecisionBisectError, UsageError
+from precision_bisect.isolation.kit import Kit
+from precision_bisect.scripts import first_line
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from precision_bisect.cluster.away import Look
+    from precision_bisect.isolation.slot import Limits
+
+PATIENCE_S = 60.0
+"""So long a cluster may be without a worker."""
+_RESUME = "see to the cluster, or leave out --cluster; go on with --resume"
+
+
+class Site:
+    """The workers that a Dask client reaches, for one run.
+
+    `key` begins the names of all that the run has there.
+    """
+
+    def __init__(self, client: "Client", key: str) -> None:
+        self.client = client
+        self.key = key
+        self._brought = False
+        self._lost = False
+        self._searches = 0
+        self._versions: Mapping[str, str] | None = None
+
+    def survey(self, kit: Kit, untyped: str) -> "tuple[Look, int]":
+        """Return what the workers' backend is and says of itself, and how many there are.
+
+        The first call takes the model and the samples there. `untyped` is as in `pick_backend`,
+        to which the kit's backend may be left. Raises UsageError for unlike workers unless the
+        options allow them, ClusterError, and what the backend raises there.
+        """
+        from precision_bisect.cluster.post import look_on
+
+        self._bring(kit)
+        words = self._on_all(look_on, self.key, _bare(kit), _settings(kit), untyped)
+        together = combined(words, mixed=kit.options.mixed_gpus)
+        self._versions = None if kit.options.mixed_gpus else together.survey.said
+        return together, len(words)
+
+    @contextmanager
+    def trials(self, kit: Kit, limits: "Limits") -> Iterator[tuple[str, int]]:
+        """Have the workers take trials; yield the name of what does, and their number.
+
+        Workers that join take trials, too, if they are like those that were asked. Raises
+        ClusterError.
+        """
+        from precision_bisect.cluster.post import Trials
+
+        self._searches += 1
+        name = f"{self.key}-{self._searches}"
+        plugin = Trials(name, self.key, _bare(kit), _settings(kit), limits)
+        plugin.versions = self._versions
+        self._call(lambda: self.client.register_plugin(plugin, name=name))
+        try:
+            count = len(self.ready(name))
+            if count == 0:
+                raise self.trouble("has no worker that can be used")
+            yield name, count
+        finally:
+            self.take_away(name)
+
+    def ready(self, trials: str) -> list[str]:
+        """Return the addresses of the workers that take these trials. Raises ClusterError."""
+        from precision_bisect.cluster.post import ready
+
+        words = self._call(lambda: self.client.run(ready, trials, on_error="return"))
+        return [worker for worker, said in words.items() if said is True]
+
+    def watch(self, empty_since: float | None) -> float | None:
+        """Return since when the cluster has had no worker, on time's monotonic clock.
+
+        `empty_since` is what the last call returned, None for the first. Raises ClusterError where
+        it has been too long.
+        """
+        if self._call(self.client.nthreads):
+            return None
+        now = time.monotonic()
+        if empty_since is None:
+            return now
+        if now > empty_since + PATIENCE_S:
+            raise self.trouble(f"has had no worker for {PATIENCE_S:.0f} s")
+        return empty_since
+
+    def take_away(self, name: str) -> None:
+        """Remove a plugin from the workers, as far as they are still there."""
+        if self._lost:
+            return
+        with suppress(Exception):
+            self.client.unregister_worker_plugin(name)
+
+    @property
+    def closed(self) -> bool:
+        """Whether Dask's client has given up on the scheduler."""
+        return str(self.client.status) in ("closing", "closed")
+
+    def lost(self) -> ClusterError:
+        """Note that the scheduler is gone, and return the error."""
+        self._lost = True
+        return self.trouble("is lost")
+
+    def trouble(self, what: str) -> ClusterError:
+        """Return the error that the cluster is in some trouble."""
+        return ClusterError(f"the cluster at {self._address} {what}", _RESUME)
+
+    @property
+    def _address(self) -> str:
+        return str(self.client.scheduler.address) if self.client.scheduler else "?"
+
+    def _bring(self, kit: Kit) -> None:
+        """Take to every worker what all searches of the run use."""
+        if self._brought:
+            return
+        from precision_bisect.cluster.leaving import Leaving
+        from precision_bisect.cluster.post import Post
+
+        # A scheduler that does not have this package cannot clear up after a driver that is
+        # killed; that is all it is needed for.
+        with suppress(Exception):
+            self.client.register_plugin(Leaving(self.key, self.client.id))
+        self._call(lambda: self.client.register_plugin(Post(self.key, pack(kit)), name=self.key))
+        self._brought = True
+
+    def _on_all(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
+        """Return what a function returns on each worker, by address. Raises what one raises."""
+        words = self._call(lambda: self.client.run(function, *arguments, on_error="return"))
+        if not words:
+            raise self.trouble("has no worker")
+        for worker, said in words.items():
+            if isinstance(said, PrecisionBisectError):
+                raise type(said)(f"{said.message} (worker {worker})", said.hint) from said
+            if isinstance(said, BaseException):
+                raise self.trouble(f"has a worker, {worker}, that fails: {_line(said)}") from said
+        return dict(sorted(words.items()))
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        """Call Dask. Raises ClusterError, and the PrecisionBisectErrors that workers raise."""
+        try:
+            return function()
+        except PrecisionBisectError:
+            raise
+        except Exception as error:
+            raise self.trouble(f"does not answer as it should: {_line(error)}") from error
+
+
+def combined(looks: "Mapping[str, Look]", *, mixed: bool) -> "Look":
+    """Return what several workers, by address, say together.
+
+    What one of them cannot run low, none does. Raises UsageError where they would use different
+    backends, and for other differences unless they may be `mixed`.
+    """
+    if trouble := differences({at: {"backend": look.backend} for at, look in looks.items()}):
+        raise UsageError(f"the workers are not alike: {trouble}", "name one by --backend")
+    said = {worker: look.survey.said for worker, look in looks.items()}
+    if not mixed:
+        require_alike(said)
+    stuck = {name: why for look in looks.values() for name, why in look.survey.stuck.items()}
+    first = next(iter(looks.values()))
+    return replace(first, survey=replace(first.survey, said=merged(said), stuck=stuck))
+
+
+def _bare(kit: Kit) -> bytes:
+    """Return the kit without the samples, which are there already."""
+    return pickle.dumps(replace(kit, samples={}), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _settings(kit: Kit) -> Mapping[str, Any]:
+    return dict(kit.comparator.settings())
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"

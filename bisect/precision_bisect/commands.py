@@ -1,0 +1,167 @@
+"""The commands beside the main job: each takes its parsed arguments and returns the exit code.
+
+Nothing but argparse and the standard library is imported before one really starts.
+"""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
+
+from precision_bisect.arguments.batch import batch_parser
+from precision_bisect.arguments.commands import (
+    compare_parser,
+    doctor_parser,
+    export_parser,
+    layers_parser,
+    report_parser,
+    show_parser,
+    status_parser,
+    verify_parser,
+)
+from precision_bisect.arguments.engine import to_engine_settings
+from precision_bisect.arguments.explain import explain_parser, to_explain_options
+from precision_bisect.errors import ExitCode
+from precision_bisect.saying import complain, tell
+
+
+def layers_command(parsed: Namespace) -> int:
+    """Print the candidates, and every other node with its reason."""
+    from precision_bisect.listing import as_json, as_text
+    from precision_bisect.model.load import load_model
+    from precision_bisect.pinning import pin_formless
+    from precision_bisect.precisions import Pair
+
+    pair = Pair(low=parsed.low, high=parsed.high)
+    table = pin_formless(load_model(parsed.model), pair).table
+    sys.stdout.write(as_json(table) if parsed.json else as_text(table))
+    return ExitCode.OK
+
+
+def verify_command(parsed: Namespace) -> int:
+    """Build the found plan once and print what the engine honours."""
+    settings = to_engine_settings(parsed)
+    from precision_bisect.verify import verify
+
+    found = verify(parsed.model, parsed.plan, parsed.backend, settings)
+    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    return found.exit_code
+
+
+def export_command(parsed: Namespace) -> int:
+    """Write the files for deployment again."""
+    settings = to_engine_settings(parsed)
+    from precision_bisect.export_command import export
+
+    found = export(parsed.model, parsed.plan, parsed.out, settings)
+    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    return ExitCode.OK
+
+
+def status_command(parsed: Namespace) -> int:
+    """Print what a run is doing."""
+    from precision_bisect.telling.status_text import as_text
+    from precision_bisect.telling.watching import look
+
+    seen = look(parsed.run)
+    sys.stdout.write(seen.to_json() if parsed.json else as_text(seen))
+    return ExitCode.OK
+
+
+def report_command(parsed: Namespace) -> int:
+    """Write the report of a run."""
+    from precision_bisect.plugins import REPORTS, load
+
+    written = load(REPORTS, "html")(parsed.run, parsed.out)
+    sys.stdout.write(
+        json.dumps({"report": str(written)}) + "\n" if parsed.json else f"{written}\n"
+    )
+    return ExitCode.OK
+
+
+def explain_command(parsed: Namespace) -> int:
+    """Print why layers need the precision, and what to change."""
+    options = to_explain_options(parsed)
+    from precision_bisect.advice.text import as_text
+    from precision_bisect.explain_command import explain
+    from precision_bisect.plugins import REPORTS, load
+
+    with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
+        found = explain(options, parsed.layers, parsed.worst, report)
+    text = json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    sys.stdout.write(text if parsed.json else as_text(found))
+    return ExitCode.OK
+
+
+def doctor_command(parsed: Namespace) -> int:
+    """Print what is installed and what works."""
+    from precision_bisect.doctor import examine
+
+    found = examine()
+    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    return ExitCode.OK
+
+
+def batch_command(parsed: Namespace) -> int:
+    """Search many models."""
+    from precision_bisect.batch.run import BatchOptions, dry_run, run_batch
+    from precision_bisect.batch.table import as_text
+
+    options = BatchOptions(
+        jobs_file=parsed.jobs,
+        out=parsed.out,
+        resume=parsed.resume,
+        overwrite=parsed.overwrite,
+        until=parsed.until,
+        stop_on_error=parsed.stop_on_error,
+    )
+    if parsed.dry_run:
+        sys.stdout.write(dry_run(options))
+        return ExitCode.OK
+    record = run_batch(options, tell)
+    sys.stdout.write(record.to_text() if parsed.json else as_text(record, options.folder))
+    return record.exit_code
+
+
+def show_command(parsed: Namespace) -> int:
+    """Print the final screen of a run again."""
+    from precision_bisect.plugins import REPORTS, load
+    from precision_bisect.saved import read_saved
+
+    saved = read_saved(parsed.run)
+    if saved.outdated:
+        complain("warning: the run has gone on since, see `precision-bisect status`")
+    if parsed.json:
+        sys.stdout.write(saved.result.to_text())
+    else:
+        load(REPORTS, "terminal")(sys.stdout, sys.stderr).show(saved.result, saved.model)
+    return ExitCode.OK
+
+
+def compare_command(parsed: Namespace) -> int:
+    """Print what changed between two runs."""
+    from precision_bisect.comparing.changes import compare
+    from precision_bisect.comparing.sides import read_side
+    from precision_bisect.plugins import REPORTS, load
+
+    found = compare(read_side(parsed.before), read_side(parsed.after))
+    if parsed.json:
+        sys.stdout.write(found.to_text())
+    else:
+        load(REPORTS, "comparison")(found, sys.stdout)
+    return ExitCode.OK if found.same else ExitCode.NO_PLAN
+
+
+COMMANDS: Mapping[str, tuple[Callable[[], ArgumentParser], Callable[[Namespace], int]]] = {
+    "batch": (batch_parser, batch_command),
+    "compare": (compare_parser, compare_command),
+    "doctor": (doctor_parser, doctor_command),
+    "explain": (explain_parser, explain_command),
+    "export": (export_parser, export_command),
+    "layers": (layers_parser, layers_command),
+    "report": (report_parser, report_command),
+    "show": (show_parser, show_command),
+    "status": (status_parser, status_command),
+    "verify": (verify_parser, verify_command),
+}
+"""The parser of each command, and what takes the parsed arguments."""

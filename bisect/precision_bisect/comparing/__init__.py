@@ -1,0 +1,1 @@
+"""Two runs side by side, and a run against what was found before."""

@@ -1,0 +1,97 @@
+"""Who evaluates the trials of a run: threads of this process, or child processes."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precision_bisect.cluster.site import Site
+from precision_bisect.evaluation import Evaluator
+from precision_bisect.options import Options
+from precision_bisect.prepare import Prepared
+from precision_bisect.protocols import Backend
+from precision_bisect.runfolder import LOGS
+from precision_bisect.speed.stopwatch import Stopwatch
+from precision_bisect.workers import Threads, Workers, threads
+
+if TYPE_CHECKING:
+    from precision_bisect.isolation.evaluator import Isolated
+    from precision_bisect.isolation.slot import Limits
+
+
+@contextmanager
+def crew(prepared: Prepared, folder: Path) -> Iterator[Workers]:
+    """Yield the workers of a run, and let them go; logs of their trials go into `folder`."""
+    options = prepared.options
+    with ExitStack() as held:
+        if prepared.cluster is not None:
+            yield held.enter_context(_clustered(prepared, prepared.cluster, folder))
+            return
+        if prepared.here is None:
+            evaluate = held.enter_context(closing(_isolated(prepared, folder)))
+            yield threads(evaluate, options.workers)
+            return
+        stopwatch = held.enter_context(Stopwatch(prepared.here.build, prepared.baseline))
+        evaluator = _evaluator(prepared, prepared.here, stopwatch)
+        yield threads(evaluator, options.workers)
+
+
+def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Evaluator:
+    return Evaluator(
+        backend=backend,
+        emulator=prepared.emulator or backend,
+        comparator=prepared.comparator,
+        samples=prepared.sample_sets,
+        keep=prepared.options.folder,
+        engines=prepared.engines,
+        stopwatch=stopwatch,
+    )
+
+
+@contextmanager
+def _clustered(prepared: Prepared, cluster: Site, folder: Path) -> Iterator[Workers]:
+    # Dask is for runs on a cluster.
+    from precision_bisect.cluster.evaluator import Clustered
+
+    with cluster.trials(prepared.kit, _limits(prepared.options)) as (trials, count):
+        evaluate = Clustered(
+            site=cluster,
+            executor=cluster.client.get_executor(pure=False),
+            trials=trials,
+            folder=folder,
+            here=_predictor(prepared),
+        )
+        yield Workers(evaluate=evaluate, executor=Threads(), count=count)
+
+
+def _isolated(prepared: Prepared, folder: Path) -> "Isolated":
+    # Loky and psutil are for runs that need them.
+    from precision_bisect.isolation.evaluator import Isolated
+    from precision_bisect.isolation.logs import Logs
+    from precision_bisect.isolation.slot import Slot
+
+    options = prepared.options
+    kit = prepared.work / "run.kit"
+    prepared.kit.save(kit)
+    slots = [
+        Slot(kit=kit, folder=prepared.work / f"worker-{number}", gpu=gpu)
+        for number, gpu in enumerate(options.gpus or [None] * options.workers, 1)
+    ]
+    return Isolated(
+        slots=slots,
+        limits=_limits(options),
+        logs=Logs(folder / LOGS),
+        here=_predictor(prepared),
+    )
+
+
+def _predictor(prepared: Prepared) -> Evaluator | None:
+    """Return what predicts in this process while trials run elsewhere, if anything does."""
+    emulator = prepared.emulator
+    return None if emulator is None else _evaluator(prepared, emulator, Stopwatch())
+
+
+def _limits(options: Options) -> "Limits":
+    from precision_bisect.isolation.slot import Limits
+
+    return Limits(time_s=options.trial_timeout_s, memory_mib=options.trial_memory_mib)

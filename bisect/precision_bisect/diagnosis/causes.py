@@ -1,0 +1,143 @@
+"""Which of the causes is one layer's, and what shows it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.diagnosis.findings import Histogram
+from precision_bisect.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes
+from precision_bisect.lowtypes import LowType
+
+FLUSHED_SHARE = 0.01
+"""Share of values lost to zero or subnormals from which underflow is called the cause."""
+LOST_BITS = 3.0
+"""Bits lost by subtraction from which cancellation is called the cause."""
+_SUBTRACTING = frozenset(("Add", "Sub", "Sum", "ReduceSum", "ReduceMean", "Mean"))
+
+Named = Sequence[tuple[str, Magnitudes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was seen of one layer: its tensors' magnitudes, by name, and errors run alone low.
+
+    `error_out` is the root mean square error of what the layer stores when it alone runs low,
+    relative to the values; None where it was not measured, infinity for NaN or Inf.
+    """
+
+    op_type: str
+    inputs: Named
+    outputs: Named
+    weights: Named
+    error_out: float | None = None
+
+    @property
+    def groups(self) -> tuple[tuple[str, Named], ...]:
+        """All tensors, those whose trouble says most first."""
+        return (("output", self.outputs), ("input", self.inputs), ("weight", self.weights))
+
+    @property
+    def error_in(self) -> float:
+        """The largest relative error that rounding alone gives to what the layer reads."""
+        return max((each.rounding for _, each in (*self.inputs, *self.weights)), default=0.0)
+
+
+def cause_of(seen: Seen, low: LowType) -> tuple[str, str]:
+    """Return the cause and its evidence in one sentence."""
+    for what, tensors in seen.groups:
+        largest = max((each.largest for _, each in tensors), default=0.0)
+        if largest > low.largest:
+            return (
+                "overflow",
+                f"{what} reaches {largest:.3g}, {low.name} ends at {low.largest:.5g}",
+            )
+    for what, tensors in seen.groups:
+        share = max((each.small_share for _, each in tensors), default=0.0)
+        if share >= FLUSHED_SHARE:
+            return "underflow", (
+                f"{share:.0%} of the {what} is below {low.smallest_normal:.2g}, where {low.name} "
+                "loses digits or becomes 0"
+            )
+    lost = lost_bits(seen)
+    if lost >= LOST_BITS:
+        return "cancellation", (
+            f"the result is 2^{lost:.1f} times smaller than what is added, {low.name} has "
+            f"{low.digits} significant bits"
+        )
+    return "rounding", f"{low.name} rounds to {low.digits} significant bits{_growth(seen)}"
+
+
+def lost_bits(seen: Seen) -> float:
+    """Return log2 of how much larger the operands are than the result, by root mean square."""
+    before = max((each.mean_square for _, each in (*seen.inputs, *seen.weights)), default=0.0)
+    after = max((each.mean_square for _, each in seen.outputs), default=0.0)
+    if seen.op_type not in _SUBTRACTING or not before or not after:
+        return 0.0
+    return float(np.log2(before / after)) / 2
+
+
+def figures_of(seen: Seen, low: LowType) -> dict[str, Any]:
+    """Return the figures of a layer: numbers, and where the largest magnitude lies."""
+    tensors = [(what, name, each) for what, group in seen.groups for name, each in group]
+    found: dict[str, Any] = {
+        "limit": low.largest,
+        "smallest_normal": low.smallest_normal,
+        "lost_bits": lost_bits(seen),
+        "error_in": seen.error_in,
+        "error_out": seen.error_out,
+        "growth": _ratio(seen),
+    }
+    if not tensors:
+        return found
+    what, name, worst = max(tensors, key=lambda each: each[2].largest)
+    place = worst.place if what != "weight" else None
+    return found | {
+        "largest": worst.largest,
+        "largest_in": what,
+        "tensor": name,
+        "sample": place.sample if place else None,
+        "index": list(worst.place.index) if worst.place else None,
+        "small_share": max(each.small_share for *_, each in tensors),
+        "flushed_share": max(each.flushed_share for *_, each in tensors),
+    }
+
+
+def histogram_of(seen: Seen) -> Histogram:
+    """Return how the magnitudes are spread, over all tensors of one kind together."""
+    groups: Mapping[str, Named] = {
+        "inputs": seen.inputs,
+        "outputs": seen.outputs,
+        "weights": seen.weights,
+    }
+    sums: dict[str, NDArray[np.int64]] = {
+        key: np.array([each.exponents for _, each in group], np.int64).sum(axis=0)
+        for key, group in groups.items()
+        if group
+    }
+    totals = np.array(list(sums.values()), np.int64).reshape(len(sums), -1)
+    used = np.flatnonzero(totals.any(axis=0))
+    if used.size == 0:
+        return Histogram(lowest_exponent=0, counts={key: [] for key in groups})
+    first, last = int(used[0]), int(used[-1]) + 1
+    return Histogram(
+        lowest_exponent=LOWEST_EXPONENT + first,
+        counts={
+            key: [int(n) for n in sums[key][first:last]] if key in sums else [] for key in groups
+        },
+    )
+
+
+def _ratio(seen: Seen) -> float | None:
+    if seen.error_out is None or not seen.error_in:
+        return None
+    return seen.error_out / seen.error_in
+
+
+def _growth(seen: Seen) -> str:
+    ratio = _ratio(seen)
+    if ratio is None or ratio < 2.0:
+        return ""
+    return f"; an error of {seen.error_in:.2g} in what it reads becomes {seen.error_out:.2g}"

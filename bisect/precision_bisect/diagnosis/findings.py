@@ -1,0 +1,148 @@
+"""What a diagnosis comes to: the contents of `diagnosis.json`, version 1."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Counts of values by floor(log2|x|), the first for `lowest_exponent`; zeros count nowhere.
+
+    `counts` has one list each for "inputs", "outputs" and "weights".
+    """
+
+    lowest_exponent: int
+    counts: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hurt:
+    """Which output of the model the layer hurts most when it runs low: how much, and the way.
+
+    `error` is the largest difference as a share of the output's largest value, infinity where NaN
+    or Inf come out. `path` are the layers between, a shortest way, this one first.
+    """
+
+    output: str
+    error: float
+    path: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Why one layer needs the precision: a cause, one sentence of evidence, and the figures.
+
+    `kept` is False for a near miss. `advice` has the ids of what would help.
+    """
+
+    layer: str
+    kept: bool
+    cause: str
+    evidence: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    histogram: Histogram | None = None
+    hurts: Hurt | None = None
+    advice: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one entry of `layers`."""
+        hurts, histogram = self.hurts, self.histogram
+        return {
+            "layer": self.layer,
+            "name": self.layer,
+            "kept": self.kept,
+            "cause": self.cause,
+            "evidence": self.evidence,
+            "figures": dict(self.figures),
+            "hurts": None
+            if hurts is None
+            else {"output": hurts.output, "error": hurts.error, "path": list(hurts.path)},
+            "histogram": None
+            if histogram is None
+            else {
+                "lowest_exponent": histogram.lowest_exponent,
+                "counts": {key: list(each) for key, each in histogram.counts.items()},
+            },
+            "advice": list(self.advice),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Birth:
+    """Where NaN or Inf comes into being with every layer low, and how it reaches an output.
+
+    `layer` has it in what it stores and in nothing that it reads. `path` ends where the values are
+    finite again, or with the last layer before the output.
+    """
+
+    layer: str
+    born: str
+    path: Sequence[str]
+    output: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something to change, for the layers named, with what speaks for it in one sentence."""
+
+    id: str
+    title: str
+    text: str
+    layers: Sequence[str]
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """A diagnosis: layers in network order, births in network order, advice most helpful first."""
+
+    low: str
+    layers: Sequence[Finding] = ()
+    spread: Sequence[Birth] = ()
+    advice: Sequence[Advice] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the contents of `diagnosis.json`; figures that are not finite become text."""
+        plain = {
+            "schema": SCHEMA,
+            "low": self.low,
+            "layers": [each.to_json() for each in self.layers],
+            "spread": [
+                {
+                    "layer": each.layer,
+                    "born": each.born,
+                    "path": list(each.path),
+                    "output": each.output,
+                }
+                for each in self.spread
+            ],
+            "advice": [
+                {
+                    "id": each.id,
+                    "title": each.title,
+                    "text": each.text,
+                    "layers": list(each.layers),
+                    "evidence": each.evidence,
+                }
+                for each in self.advice
+            ],
+        }
+        finite: dict[str, Any] = _finite(plain)
+        return finite
+
+    def to_text(self) -> str:
+        """Return `diagnosis.json` as text."""
+        return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,139 @@
+"""Runs a model with its inside showing: in FP32, and as the emulator rounds it.
+
+Values are held for one sample and a group of tensors at a time. Asking for outputs keeps a session
+from using their memory again, so each group has a session of its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
+from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.convert import at_least_opset
+from precision_bisect.model.load import Model
+from precision_bisect.model.showing import showing
+from precision_bisect.ort import Session
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.protocols import Sample
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.speed.shapes import tensor_shapes
+
+AT_ONCE_BYTES = 2**27
+"""So much of one sample's FP32 values is held at a time, by estimate; the emulated are as many."""
+_UNKNOWN_BYTES = 2**22
+"""What a tensor of unknown shape counts for."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One sample's values of a group of tensors: exact in FP32, and emulated, each by name."""
+
+    sample: int
+    exact: Arrays
+    emulated: Arrays
+
+
+class Instrument:
+    """Shows tensors of a model under plans of a pair whose low type is a 16-bit one.
+
+    `scales` are those of layers that are fixed to an 8-bit type. Raises ModelError where the model
+    cannot be loaded or brought to the opset that the low type needs.
+    """
+
+    def __init__(
+        self, model: Model, pair: Pair, threads: int = 0, scales: Scales | None = None
+    ) -> None:
+        self.model = model
+        self.pair = pair
+        self.threads = threads
+        low = LOW_TYPES[pair.low]
+        usable = at_least_opset(model, low.lowest_opset, low.name)
+        self.graph: SwitchedGraph = switch(usable, pair, scales or Scales())
+        forms = forms_of(model.table, pair)
+        self.index = {str(name): i for i, name in enumerate(model.table.names)}
+        self.stored = {
+            out: (str(layer.name), forms[layer.name])
+            for layer in model.table.layers
+            if layer.name in forms
+            for out in layer.outputs
+        }
+
+    def groups(self, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:
+        """Yield the names in groups that are looked at together, in order."""
+        shapes = tensor_shapes(self.model, {key: array.shape for key, array in sample.items()})
+        group: list[str] = []
+        held = 0
+        for name in names:
+            nbytes = 4 * prod(shapes[name]) if name in shapes else _UNKNOWN_BYTES
+            if group and held + nbytes > AT_ONCE_BYTES:
+                yield group
+                group, held = [], 0
+            group.append(name)
+            held += nbytes
+        if group:
+            yield group
+
+    def exact(self, names: Sequence[str]) -> Session:
+        """Return an FP32 session that gives these tensors, graph inputs apart, by name."""
+        return Session(showing(self.model.proto, names), self.model.weights, self.threads)
+
+    def shown(
+        self, names: Sequence[str], samples: Sequence[Sample], plan: Plan
+    ) -> Iterator[Shown]:
+        """Yield all samples of each group of tensors, in FP32 and emulated under the plan."""
+        for group in self.groups(names, samples[0]):
+            session, emulator = self.exact(group), self.emulator(group)
+            for number, sample in enumerate(samples):
+                computed = [name for name in group if name not in sample]
+                exact = {**sample, **session.run(sample, computed)}
+                yield Shown(
+                    sample=number,
+                    exact={name: np.asarray(exact[name]) for name in group},
+                    emulated=emulator.run(sample, plan),
+                )
+
+    def emulator(self, names: Sequence[str]) -> "Emulator":
+        """Return what gives these tensors, FP32 ones of the main graph, under any plan."""
+        return Emulator(self, names)
+
+
+class Emulator:
+    """Gives a group of tensors as a plan stores them."""
+
+    def __init__(self, instrument: Instrument, names: Sequence[str]) -> None:
+        self._names = names
+        self._of = instrument
+        graph = instrument.graph
+        raw = [graph.raw.get(name, name) for name in names]
+        self._session = Session(showing(graph.proto, raw), graph.weights, instrument.threads)
+
+    def run(
+        self, sample: Sample, plan: Plan, names: Sequence[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return the tensors, or these of them, by name, for one sample. Raises RuntimeError."""
+        of, graph = self._of, self._of.graph
+        low = np.ones(len(of.index), np.bool_)
+        low[list(plan.kept)] = False
+        feed = {**sample, FLAGS: graph.switches.flags(low)}
+        raw = {
+            name: graph.raw.get(name, name) for name in (self._names if names is None else names)
+        }
+        found = {**sample, **self._session.run(feed, [n for n in raw.values() if n not in sample])}
+        return {name: self._as_stored(name, np.asarray(found[raw[name]]), low) for name in raw}
+
+    def _as_stored(self, name: str, array: NDArray[Any], low: NDArray[np.bool_]) -> NDArray[Any]:
+        if name not in self._of.stored:
+            return array
+        layer, forms = self._of.stored[name]
+        index = self._of.index.get(layer)
+        form = forms.low if index is None or low[index] else forms.high
+        kind = LOW_TYPES.get(form.stored)
+        return array if kind is None or array.dtype != np.float32 else kind.round(array)

@@ -1,0 +1,125 @@
+"""One pass over all samples: magnitudes where they are asked for, NaN and Inf everywhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.diagnosis.findings import Birth
+from precision_bisect.diagnosis.instrument import Instrument
+from precision_bisect.diagnosis.magnitudes import Magnitudes
+from precision_bisect.diagnosis.wiring import Wiring
+from precision_bisect.layer_table import Exclusion
+from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.load import Model
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+
+_UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
+_FLOAT = onnx.TensorProto.FLOAT
+
+
+@dataclass(slots=True)
+class Watched:
+    """What one pass showed, by tensor name.
+
+    `magnitudes` are FP32's. `broken` says in which samples NaN or Inf appears with every layer low
+    where FP32 is finite. `still` are tensors that never were anything but one value. `errors` are
+    root mean square errors with every layer low, relative to the values.
+    """
+
+    magnitudes: dict[str, Magnitudes] = field(default_factory=dict)
+    broken: dict[str, dict[int, str]] = field(default_factory=dict)
+    still: dict[str, float | None] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+
+
+def watch(instrument: Instrument, measured: Sequence[str], samples: Sequence[Sample]) -> Watched:
+    """Run every sample in FP32 and with every layer low, and look at all FP32 tensors.
+
+    `measured` are the tensors whose magnitudes are wanted. Raises RuntimeError where a run fails.
+    """
+    model = instrument.model
+    low = LOW_TYPES[instrument.pair.low]
+    names = dict.fromkeys((*_computed(model), *measured))
+    found = Watched(magnitudes={name: Magnitudes() for name in measured})
+    sums: dict[str, tuple[float, float]] = {}
+    for shown in instrument.shown(list(names), samples, Plan.of(())):
+        for name, exact in shown.exact.items():
+            if name in found.magnitudes:
+                found.magnitudes[name].add(exact, low, shown.sample)
+            _note_still(found.still, name, exact)
+            kind, error, size = _compared(exact, shown.emulated[name])
+            if kind:
+                found.broken.setdefault(name, {})[shown.sample] = kind
+            before = sums.get(name, (0.0, 0.0))
+            sums[name] = (before[0] + error, before[1] + size)
+    found.errors = {
+        name: np.inf if name in found.broken else (error / size) ** 0.5 if size else 0.0
+        for name, (error, size) in sums.items()
+    }
+    return found
+
+
+def births(model: Model, watched: Watched) -> list[Birth]:
+    """Return the layers in which NaN or Inf comes into being, in network order, and its ways."""
+    wiring = Wiring(model)
+    spoilt = frozenset(wiring.maker[name] for name in watched.broken if name in wiring.maker)
+    found = []
+    for node in wiring.nodes.values():
+        kinds = _born(node, watched.broken)
+        if not kinds:
+            continue
+        ways = [(out, wiring.way(node.name, out, spoilt)) for out in wiring.outputs]
+        end = (None, wiring.farthest(node.name, spoilt))
+        output, path = next(((o, w) for o, w in ways if w), end)
+        born = "nan" if "nan" in kinds else "inf"
+        found.append(Birth(layer=node.name, born=born, path=path, output=output))
+    return found
+
+
+def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[str]:
+    """Return the kinds that a node makes in a sample in which it reads nothing broken."""
+    read = {sample for name in node.input for sample in broken.get(name, ())}
+    return {
+        kind
+        for name in node.output
+        for sample, kind in broken.get(name, {}).items()
+        if sample not in read
+    }
+
+
+def _computed(model: Model) -> list[str]:
+    """Return the FP32 tensors that are computed from the inputs, in network order."""
+    return [
+        name
+        for layer in model.table.layers
+        if layer.exclusion not in _UNSEEN
+        for name in layer.outputs
+        if model.elem_types.get(name) == _FLOAT
+    ]
+
+
+def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) -> None:
+    """Note the one value that a tensor has, None once it has had two; NaN counts as two."""
+    if array.size == 0 or (name in still and still[name] is None):
+        return
+    first = float(array.reshape(-1)[0])
+    alike = array.size > 1 and bool((array == first).all()) and still.get(name, first) == first
+    still[name] = first if alike else None
+
+
+def _compared(exact: NDArray[Any], emulated: NDArray[Any]) -> tuple[str, float, float]:
+    """Return what broke ("" for nothing), the squared error, and the squared values, summed."""
+    fine = np.isfinite(exact)
+    wrong = fine & ~np.isfinite(emulated)
+    if wrong.any():
+        return ("nan" if np.isnan(emulated[wrong]).any() else "inf"), 0.0, 0.0
+    if not fine.all():
+        exact, emulated = exact[fine], emulated[fine]
+    values = np.asarray(exact, np.float64)
+    error = float(np.square(values - emulated).sum())
+    return "", error, float(np.square(values).sum())

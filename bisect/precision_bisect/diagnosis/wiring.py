@@ -1,0 +1,66 @@
+"""How layers hang together: readers, and the shortest ways to the outputs."""
+
+from collections import deque
+from collections.abc import Iterator
+from functools import cached_property
+
+import onnx
+
+from precision_bisect.model.graph import captured
+from precision_bisect.model.load import Model
+
+
+class Wiring:
+    """The main graph of a model as nodes by name."""
+
+    def __init__(self, model: Model) -> None:
+        graph = model.proto.graph
+        self.nodes = {node.name: node for node in graph.node}
+        self.outputs = [output.name for output in graph.output]
+        self.maker = {out: node.name for node in graph.node for out in node.output if out}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for node in self.nodes.values():
+            for name in dict.fromkeys((*node.input, *sorted(captured(node)))):
+                found.setdefault(name, []).append(node.name)
+        return found
+
+    def readers(self, node: onnx.NodeProto) -> Iterator[str]:
+        """Yield the names of the nodes that read what a node makes."""
+        for name in node.output:
+            yield from self._readers.get(name, ())
+
+    def way(self, start: str, output: str, through: frozenset[str] | None = None) -> list[str]:
+        """Return the nodes of a shortest way from one to the maker of an output, both included.
+
+        With `through` the way keeps to these nodes. Returns [] where there is none.
+        """
+        end = self.maker.get(output, "")
+        came = self._reached(start, through)
+        return _back(came, end) if end in came else []
+
+    def farthest(self, start: str, through: frozenset[str]) -> list[str]:
+        """Return the nodes of the shortest way to the one that is farthest off, through these."""
+        came = self._reached(start, through)
+        return _back(came, next(reversed(came)))
+
+    def _reached(self, start: str, through: frozenset[str] | None) -> dict[str, str]:
+        """Return what each node was first reached from, nearest first; breadth-first search."""
+        came: dict[str, str] = {start: ""}
+        pending = deque([start])
+        while pending:
+            name = pending.popleft()
+            for reader in self.readers(self.nodes[name]):
+                if reader not in came and (through is None or reader in through):
+                    came[reader] = name
+                    pending.append(reader)
+        return came
+
+
+def _back(came: dict[str, str], end: str) -> list[str]:
+    way = [end]
+    while came[way[-1]]:
+        way.append(came[way[-1]])
+    return way[::-1]

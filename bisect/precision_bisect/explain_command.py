@@ -1,0 +1,92 @@
+"""`precision-bisect explain`: why layers need the precision, without a search."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.advice.explaining import squares, with_advice
+from precision_bisect.advice.ranking import worst_layers
+from precision_bisect.diagnosis.diagnose import Question, diagnose
+from precision_bisect.diagnosis.findings import Findings
+from precision_bisect.errors import ModelError, RunFolderError, UsageError
+from precision_bisect.events import Observer
+from precision_bisect.options import Options
+from precision_bisect.precisions import Pair
+from precision_bisect.prepare import Prepared, prepare
+from precision_bisect.runfolder import DIAGNOSIS
+from precision_bisect.workdir import workdir
+
+
+def explain(
+    options: Options, layers: Sequence[str], worst: int, observer: Observer
+) -> dict[str, Any]:
+    """Return what `diagnosis.json` would hold for the named layers, or for the `worst` ones.
+
+    Where the model is the folder of a run, that run's diagnosis is returned. Raises a
+    PrecisionBisectError for bad input.
+    """
+    if worst < 1:
+        raise UsageError(f"--worst {worst} is below 1")
+    if options.model.is_dir():
+        return _of_run(options.model, layers)
+    with workdir() as work:
+        prepared = prepare(options, observer, work)
+        candidates = [str(name) for name in prepared.model.table.names]
+        _check_names(layers, candidates)
+        try:
+            errors = {} if layers else dict(worst_layers(prepared, worst))
+            return _explained(prepared, list(layers or errors), errors).to_json()
+        except RuntimeError as error:
+            raise ModelError(
+                f"ONNX Runtime cannot run {options.model}: {error}", "check the inputs"
+            ) from error
+
+
+def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, float]) -> Findings:
+    question = Question(
+        model=prepared.model,
+        pair=Pair(low=prepared.options.low, high=prepared.options.high),
+        kept=(),
+        near=layers,
+        tensors=squares(prepared.model),
+        samples=prepared.samples,
+        threads=prepared.options.threads,
+    )
+    findings, watched = diagnose(question)
+    advised = with_advice(prepared, findings, watched)
+    told = [
+        replace(each, figures={**each.figures, "alone_error": errors.get(each.layer)})
+        for each in advised.layers
+    ]
+    order = {layer: i for i, layer in enumerate(layers)}
+    return replace(advised, layers=sorted(told, key=lambda each: order[each.layer]))
+
+
+def _of_run(folder: Path, layers: Sequence[str]) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / DIAGNOSIS).read_text(encoding="utf-8"))
+        names = [each["layer"] for each in found["layers"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"{folder} has no readable {DIAGNOSIS}",
+            "a run writes it when it ends; give the model to explain it without a run",
+        ) from error
+    _check_names(layers, names)
+    if layers:
+        found["layers"] = [each for each in found["layers"] if each["layer"] in layers]
+    return found
+
+
+def _check_names(layers: Sequence[str], known: Sequence[str]) -> None:
+    for layer in layers:
+        if layer not in known:
+            close = difflib.get_close_matches(layer, known, n=1, cutoff=0.0)
+            raise UsageError(
+                f"{layer!r} is no layer to explain",
+                f"did you mean {close[0]!r}? `precision-bisect layers` lists them"
+                if close
+                else "there is none",
+            )

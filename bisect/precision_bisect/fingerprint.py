@@ -1,0 +1,71 @@
+"""What a run's verdicts depend on: a run can be resumed only with the same."""
+
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from precision_bisect.backends.choose import sample_shapes
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.ledger.fingerprint import digest_samples
+from precision_bisect.model.load import Model
+from precision_bisect.options import Options
+from precision_bisect.protocols import Comparator, Described, Sample
+
+
+def fingerprint(
+    options: Options,
+    model: Model,
+    samples: Sequence[Sample],
+    comparator: Comparator,
+    backend: Described,
+) -> dict[str, Any]:
+    """Return what the verdicts depend on; values are plain JSON."""
+    names = "\0".join(model.table.names)
+    return {
+        "model": model.digest,
+        "layers": hashlib.sha256(names.encode()).hexdigest(),
+        "inputs": digest_samples(samples),
+        "samples": len(samples),
+        "shapes": {
+            name: [list(shape) for shape in shapes]
+            for name, shapes in sample_shapes(samples).items()
+        },
+        "holdout": options.holdout,
+        "low": options.low,
+        "high": options.high,
+        "fixed": _fixed(model),
+        "calibration": options.calibration if options.low == "int8" else None,
+        "backend": backend.name,
+        "engine": {} if backend.emulated else _plain(options.engine),
+        "strategy": options.strategy,
+        "seed": options.seed,
+        "comparator": dict(comparator.settings()),
+        "machine": platform.machine(),
+        "versions": {
+            "precision-bisect": version("precision-bisect"),
+            "polygraphy": version("polygraphy"),
+            "numpy": version("numpy"),
+            **backend.versions(),
+        },
+    }
+
+
+def _fixed(model: Model) -> str:
+    """Return a hash of what layers are fixed to, such as by earlier rungs; "" for none."""
+    fixed = [f"{layer.name}={layer.fixed}" for layer in model.table.layers if layer.fixed]
+    return hashlib.sha256("\0".join(fixed).encode()).hexdigest() if fixed else ""
+
+
+def _plain(settings: EngineSettings) -> dict[str, Any]:
+    """Return the settings that decide what is built, as JSON-able values."""
+    plain = asdict(settings)
+    del plain["build_timeout_s"]
+    return {
+        key: {name: list(shape) for name, shape in value.items()}
+        if isinstance(value, Mapping)
+        else value
+        for key, value in plain.items()
+    }

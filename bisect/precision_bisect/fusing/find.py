@@ -1,0 +1,14 @@
+"""Everything that an exporter took apart in one model."""
+
+from precision_bisect.fusing.activations import activations
+from precision_bisect.fusing.found import Decomposed
+from precision_bisect.fusing.norms import norms
+from precision_bisect.fusing.view import View
+from precision_bisect.model.load import Model
+
+
+def find_decomposed(model: Model) -> list[Decomposed]:
+    """Return every norm, Softmax and Gelu in pieces, in network order of their ends."""
+    view = View(model)
+    order = {out: i for i, node in enumerate(view.nodes) for out in node.output}
+    return sorted((*norms(view), *activations(view)), key=lambda each: order[each.output])

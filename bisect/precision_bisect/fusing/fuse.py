@@ -1,0 +1,122 @@
+"""`--fuse-norms`: the model with its norms and activations put together, as a file to search.
+
+The opset is raised no further than what was found needs, and only where onnx converts the model
+soundly. The new model must give what the old one gives, in FP32 and on the inputs of the run.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.fusing.find import find_decomposed
+from precision_bisect.fusing.found import SINCE, Decomposed
+from precision_bisect.fusing.rewrite import fused, is_fusable
+from precision_bisect.model.convert import at_least_opset
+from precision_bisect.model.graph import opset
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.protocols import Sample
+from precision_bisect.reference import reference_outputs
+from precision_bisect.runfolder import FUSED_MODEL
+from precision_bisect.typed.files import save_typed
+from precision_bisect.typed.graph import TypedGraph, TypedWeight
+
+MOST_DIFFERENT = 1e-4
+"""The largest difference between both models in FP32, as a share of an output's largest value.
+
+Sums in another order differ by about 1e-6; what is wired wrongly, by far more.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """The fused model, how it differs from the old one in FP32, and what was done, in words."""
+
+    model: Model
+    difference: float
+    remark: str
+
+
+def fuse(
+    model: Model, samples: Sequence[Sample], reference: Sequence[Sample], work: Path
+) -> Fused:
+    """Return the model with everything put together that can be; its file lies in `work`.
+
+    `reference` are the FP32 outputs of the samples. Raises ModelError where there is nothing to
+    fuse, RefusedError for a model that computes in 16 bits or one that would change, PluginError
+    without onnx-ir.
+    """
+    if model.low_tensors:
+        raise RefusedError(
+            f"--fuse-norms is for FP32 models, and {model.path} has 16-bit tensors",
+            "give the FP32 model, or leave the flag out",
+        )
+    every = [each for each in find_decomposed(model) if is_fusable(each)]
+    if not every:
+        raise ModelError(
+            f"{model.path} has no norm, Softmax or Gelu in pieces", "leave --fuse-norms out"
+        )
+    raised, taken, remark = _raised(model, every)
+    path = work / FUSED_MODEL
+    proto, weights = fused(raised, taken)
+    stored = {name: TypedWeight(source=w, dtype=w.dtype) for name, w in weights.items()}
+    try:
+        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
+    except OSError as error:
+        raise ModelError(
+            f"cannot write the fused model: {error.strerror}",
+            "point TMPDIR to a writable folder with free space",
+        ) from error
+    new = load_model(path)
+    difference = _difference(new, samples, reference)
+    counts = Counter(each.kind for each in taken)
+    what = ", ".join(f"{number} {kind}" for kind, number in counts.items())
+    layers = f"{len(model.table.candidates)} layers become {len(new.table.candidates)}"
+    told = f"fused {what}: {layers}; in FP32 the outputs change by at most {difference:.2g} of "
+    return Fused(model=new, difference=difference, remark=f"{told}the largest value{remark}")
+
+
+def _raised(model: Model, every: Sequence[Decomposed]) -> tuple[Model, list[Decomposed], str]:
+    """Return the model at the newest opset that it survives, what that allows, and a remark."""
+    have = opset(model.proto)
+    wanted = sorted({SINCE[each.kind] for each in every}, reverse=True)
+    why = ""
+    for target in wanted:
+        allowed = [each for each in every if SINCE[each.kind] <= max(target, have)]
+        try:
+            raised = at_least_opset(model, target, allowed[-1].kind)
+        except ModelError as error:
+            why = error.message
+            continue
+        left = len(every) - len(allowed)
+        remark = f"; opset {have} became {target}" if target > have else ""
+        remark += f"; {left} more were left as they are: {why}" if left else ""
+        return raised, allowed, remark
+    raise ModelError(f"--fuse-norms cannot raise the opset: {why}", "export at opset 17 or newer")
+
+
+def _difference(new: Model, samples: Sequence[Sample], reference: Sequence[Sample]) -> float:
+    """Return the largest difference over all outputs. Raises RefusedError beyond the bound."""
+    worst = 0.0
+    for outputs, expected in zip(reference_outputs(new, samples), reference, strict=True):
+        for name, array in expected.items():
+            found = np.asarray(outputs[name], np.float64)
+            wanted = np.asarray(array, np.float64)
+            if found.shape != wanted.shape:
+                worst = np.inf
+            elif array.size and not np.array_equal(found, wanted, equal_nan=True):
+                scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)) or 1.0
+                with np.errstate(invalid="ignore"):
+                    gap = np.abs(found - wanted)
+                gap[(found == wanted) | (np.isnan(found) & np.isnan(wanted))] = 0.0
+                worst = max(worst, float(np.nan_to_num(gap, nan=np.inf).max()) / scale)
+    if not worst <= MOST_DIFFERENT:
+        raise RefusedError(
+            f"the fused model differs from the original by {worst:.2g} of an output's largest "
+            f"value in FP32, more than {MOST_DIFFERENT:g}",
+            "leave --fuse-norms out, and report the model's norm",
+        )
+    return worst

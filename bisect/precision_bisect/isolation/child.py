@@ -1,0 +1,79 @@
+"""What runs inside a child process: functions that the driver's process calls.
+
+Standard output and error go to a file, so that what native libraries print before they die is
+evidence. Ctrl-C is the driver's business. A child whose driver is gone ends.
+"""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from precision_bisect.evaluation import Evaluator
+from precision_bisect.isolation.deaths import raised
+from precision_bisect.isolation.survey import Survey, survey
+from precision_bisect.trial import Outcome, Proposal
+
+_WATCH_S = 0.5
+_evaluator: Evaluator | None = None
+
+
+def begin(log: Path) -> None:
+    """Prepare this process; `log` is the file for what it prints."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What this process starts belongs to its group, and is ended with it.
+    os.setpgid(0, 0)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def load(kit: Path, work: Path) -> None:
+    """Make the evaluator of a pickled kit; `work` is an empty folder. Raises what the kit does."""
+    global _evaluator
+    _evaluator = pickle.loads(kit.read_bytes()).evaluator(work)
+
+
+def look(kit: Path, work: Path) -> Survey:
+    """Return what the backend of a pickled kit says of itself."""
+    return survey(pickle.loads(kit.read_bytes()).backend(work))
+
+
+def evaluate(proposal: Proposal) -> Outcome:
+    """Evaluate a proposal; what no backend should raise is an outcome, too.
+
+    Raises the PrecisionBisectErrors that end a run.
+    """
+    from precision_bisect.errors import PrecisionBisectError
+
+    if _evaluator is None:
+        raise RuntimeError("evaluate before load")
+    try:
+        return _evaluator(proposal)
+    except PrecisionBisectError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        return raised(error)
+
+
+def kill_group(pid: int) -> None:
+    """Kill a child process that has begun, and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _end_with(driver: int) -> None:
+    """End this process once its parent is another than the driver."""
+    while os.getppid() == driver:
+        time.sleep(_WATCH_S)
+    kill_group(os.getpid())

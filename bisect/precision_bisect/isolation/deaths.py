@@ -1,0 +1,84 @@
+"""How a child process ended, in the words of a trial's outcome."""
+
+import re
+import signal
+from pathlib import Path
+
+from precision_bisect.scripts import first_line
+from precision_bisect.trial import Outcome, TrialStatus
+
+_CODE = re.compile(r"\((-?\d+)\)")
+_VMSTAT = Path("/proc/vmstat")
+
+
+class Death(Exception):
+    """A child process that was lost, or had to be ended, during a call.
+
+    `outcome` has the status and one line for people. `retry` tells that the same call may well
+    succeed in another process: somebody else may have been the cause.
+    """
+
+    def __init__(self, status: TrialStatus, message: str, *, retry: bool = False) -> None:
+        super().__init__(message)
+        self.outcome = Outcome(status=status, message=message)
+        self.retry = retry
+
+
+def raised(error: Exception) -> Outcome:
+    """Return the outcome of a trial that raised what no backend should."""
+    if isinstance(error, MemoryError):
+        what = first_line(error)
+        return Outcome(status=TrialStatus.OUT_OF_MEMORY, message=f"out of memory: {what}")
+    return Outcome(status=TrialStatus.RAISED, message=first_line(error))
+
+
+def past_time(limit_s: float) -> Death:
+    """Return the death of a child that took longer than it may."""
+    return Death(TrialStatus.TIMED_OUT, f"took longer than {limit_s:g} s, and was killed")
+
+
+def over_memory(used_mib: float, limit_mib: float) -> Death:
+    """Return the death of a child that took more memory than it may."""
+    return Death(
+        TrialStatus.OUT_OF_MEMORY,
+        f"took {used_mib:.0f} MiB of memory, {limit_mib:g} are allowed, and was killed",
+    )
+
+
+def unreadable() -> Death:
+    """Return the death of a child whose answer is no answer."""
+    message = "its process gave an answer that cannot be read"
+    return Death(TrialStatus.CORRUPTED, message, retry=True)
+
+
+def terminated(said: str, oom_kills_before: int) -> Death:
+    """Return the death that the pool reports in words, with exit codes in brackets."""
+    found = _CODE.search(said)
+    code = int(found[1]) if found else 0
+    if code >= 0:
+        how = f"exit code {code}" if found else "without a word"
+        return Death(TrialStatus.CRASHED, f"its process ended: {how}", retry=True)
+    name = _signal(-code)
+    if -code == signal.SIGKILL and oom_kills() > oom_kills_before:
+        message = "its process was killed while the system ran out of memory"
+        return Death(TrialStatus.OUT_OF_MEMORY, message, retry=True)
+    return Death(TrialStatus.CRASHED, f"its process died of {name}", retry=True)
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory; 0 where unknown."""
+    try:
+        for line in _VMSTAT.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,89 @@
+"""An evaluator that has every proposal evaluated in a child process."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import LifoQueue
+
+from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.isolation import child
+from precision_bisect.isolation.deaths import raised, unreadable
+from precision_bisect.isolation.logs import Logs
+from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
+from precision_bisect.workers import Evaluate
+
+ATTEMPTS = 2
+DECISIVE_ATTEMPTS = 3
+"""How often a trial whose process died is tried; one that decides the run's ending once more."""
+_DECISIVE = (Phase.PREFLIGHT, Phase.RECHECK)
+_RENEWED = (TrialStatus.RUN_FAILED, TrialStatus.RAISED, TrialStatus.OUT_OF_MEMORY)
+"""After these the child is replaced: a CUDA context may be beyond use."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Isolated:
+    """Evaluates proposals in the children of its slots, one at a time in each.
+
+    `here` evaluates predictions in this process, None to have them evaluated in children, too.
+    What a child printed is kept in `logs` where a trial has no verdict.
+    """
+
+    slots: Sequence[Slot]
+    limits: Limits
+    logs: Logs
+    here: Evaluate | None = None
+    _free: "LifoQueue[Slot]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._free = LifoQueue()
+        for slot in reversed(self.slots):
+            self._free.put(slot)
+
+    def __call__(self, proposal: Proposal) -> Outcome:
+        """Evaluate a proposal; what becomes of its process is an outcome.
+
+        Raises the PrecisionBisectErrors that end a run.
+        """
+        if self.here is not None and proposal.kind is Kind.PREDICT:
+            return self.here(proposal)
+        slot = self._free.get()
+        try:
+            outcome = self._evaluate(slot, proposal)
+            return outcome if outcome.verdict else self.logs.keep(slot.log, proposal, outcome)
+        finally:
+            self._free.put(slot)
+
+    def close(self) -> None:
+        """End all children."""
+        for slot in self.slots:
+            with suppress(Exception):
+                slot.end()
+
+    def _evaluate(self, slot: Slot, proposal: Proposal) -> Outcome:
+        attempts = DECISIVE_ATTEMPTS if proposal.phase in _DECISIVE else ATTEMPTS
+        for attempt in range(1, attempts + 1):
+            try:
+                outcome = _checked(slot.call(self.limits, child.evaluate, proposal))
+            except Death as death:
+                slot.end()
+                if not death.retry or attempt == attempts:
+                    return death.outcome
+            except PrecisionBisectError:
+                raise
+            except Exception as error:
+                # It could not begin, or its answer could not be sent.
+                slot.end()
+                return raised(error)
+            else:
+                if outcome.status in _RENEWED:
+                    slot.end()
+                return outcome
+        raise AssertionError("the last attempt returns")
+
+
+def _checked(answer: object) -> Outcome:
+    """Return a child's answer if it is one. Raises Death."""
+    if not isinstance(answer, Outcome):
+        raise unreadable()
+    return answer

@@ -1,0 +1,196 @@
+"""One place for a child process, with the GPU it uses and the limits it has.
+
+The pool is loky's, with one process: it starts a fresh interpreter, passes calls and results on,
+notices that a process died and how, and what of a result cannot be read; and it can kill what
+hangs.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
+
+from precision_bisect.errors import RunFolderError
+from precision_bisect.isolation import child
+from precision_bisect.isolation.deaths import (
+    Death,
+    oom_kills,
+    over_memory,
+    past_time,
+    terminated,
+    unreadable,
+)
+from precision_bisect.runfolder import TIMING_CACHE
+
+R = TypeVar("R")
+
+LOAD_S = 3600.0
+"""A child that has not begun after so many seconds is taken to hang."""
+_TICK_S = 0.1
+"""How often the memory of a child is looked at."""
+_GONE_TICKS = 10
+"""The pool notices the end of a child before so many ticks, unless it waits for the rest of an
+answer."""
+_NO_LEAK_LIMIT = str(2**62)
+"""Loky ends processes that grow by 300 MB, which every engine does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one call may take: seconds, and MiB of resident memory. None for no limit."""
+
+    time_s: float | None = None
+    memory_mib: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A child process that is made when it is needed, and made anew after it was lost.
+
+    `kit` is the file of the pickled kit, `folder` one for the child's files, `gpu` what
+    CUDA_VISIBLE_DEVICES says to it, None to leave that as it is.
+    """
+
+    kit: Path
+    folder: Path
+    gpu: str | None = None
+    _pool: Any = field(init=False, default=None)
+    _process: Any = field(init=False, default=None)
+
+    @property
+    def log(self) -> Path:
+        """The file with what the child prints."""
+        return self.folder / "log.txt"
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process, if there is one."""
+        return None if self._process is None else int(self._process.pid)
+
+    def call(self, limits: Limits, function: Callable[..., R], *arguments: Any) -> R:
+        """Return what a function returns in a child that has loaded the kit.
+
+        Raises what the function raises, and Death where the process was lost or is now ended.
+        """
+        if self._pool is None:
+            self._start()
+            try:
+                self._within(Limits(time_s=LOAD_S), child.load, self.kit, self._work)
+            except BaseException:
+                self.end()
+                raise
+        self._silence()
+        return self._within(limits, function, *arguments)
+
+    def call_bare(self, function: Callable[..., R], *arguments: Any) -> R:
+        """Return what a function returns in a child that has loaded nothing; see `call`."""
+        if self._pool is None:
+            self._start()
+        return self._within(Limits(time_s=LOAD_S), function, *arguments, self._work)
+
+    def end(self, *, lost: bool = False) -> None:
+        """Kill the child and what it has started, if there is one; the next call makes another.
+
+        `lost` says that the pool has noticed its end already.
+        """
+        pool, self._pool, process, self._process = self._pool, None, self._process, None
+        if pool is not None and not lost:
+            # The pool may be reading half an answer. It sees the end of it, and so that of the
+            # child, only once nobody can write the rest: not we either.
+            pool._result_queue._writer.close()
+        if process is not None:
+            child.kill_group(process.pid)
+        if pool is not None:
+            pool.shutdown(wait=True, kill_workers=True)
+
+    def _start(self) -> None:
+        self._clear()
+        try:
+            self._work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {self.folder}: {error.strerror}",
+                "free some space, then go on with --resume",
+            ) from error
+        self._silence()
+        self._pool = ProcessPoolExecutor(
+            max_workers=1, initializer=child.begin, initargs=(self.log,), env=self._environment()
+        )
+        self._process = psutil.Process(self._within(Limits(time_s=LOAD_S), os.getpid))
+
+    @property
+    def _work(self) -> Path:
+        return self.folder / "work"
+
+    def _clear(self) -> None:
+        """Remove what an earlier child left, except what makes the next one's builds faster."""
+        for path in self._work.glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != TIMING_CACHE:
+                with suppress(OSError):
+                    path.unlink()
+
+    def _environment(self) -> Mapping[str, str]:
+        own = {"LOKY_MAX_MEMORY_LEAK_SIZE": _NO_LEAK_LIMIT, "TMPDIR": str(self._work)}
+        return own if self.gpu is None else {**own, "CUDA_VISIBLE_DEVICES": self.gpu}
+
+    def _silence(self) -> None:
+        """Empty the log: what it says is about one call."""
+        with suppress(OSError):
+            os.truncate(self.log, 0)
+
+    def _within(self, limits: Limits, function: Callable[..., R], *arguments: Any) -> R:
+        kills = oom_kills()
+        future: Future[R] = Future()
+        try:
+            future = self._pool.submit(function, *arguments)
+            self._watch(future, limits)
+            return future.result()
+        except TerminatedWorkerError as error:
+            self.end(lost=True)
+            raise terminated(str(error), kills) from error
+        except BrokenProcessPool as error:
+            self.end(lost=True)
+            raise unreadable() from error
+        except BaseException:
+            # An exception of the function leaves the process as it was, an interrupt does not.
+            if not future.done():
+                self.end()
+            raise
+
+    def _watch(self, future: "Future[Any]", limits: Limits) -> None:
+        """Wait for a call to end. Raises Death past a limit, and for half an answer."""
+        deadline = None if limits.time_s is None else time.monotonic() + limits.time_s
+        gone_ticks = 0
+        while not wait([future], timeout=_TICK_S).done:
+            gone_ticks += not self._alive()
+            if gone_ticks > _GONE_TICKS:
+                raise unreadable()
+            if deadline is not None and time.monotonic() > deadline:
+                assert limits.time_s is not None
+                raise past_time(limits.time_s)
+            if limits.memory_mib is not None and (used := self._memory_mib()) > limits.memory_mib:
+                raise over_memory(used, limits.memory_mib)
+
+    def _alive(self) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return self._process is None or self._process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def _memory_mib(self) -> float:
+        with suppress(psutil.Error):
+            return float(self._process.memory_info().rss) / 2**20
+        return 0.0
+
+
+__all__ = ["LOAD_S", "Death", "Limits", "Slot"]

@@ -1,0 +1,75 @@
+"""`layers.json`: every node of the model in the run folder, for reports that have no model."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.model.graph import captured
+from precision_bisect.model.load import Model
+from precision_bisect.runfolder import LAYERS, RunFolder
+
+SCHEMA = 1
+_NO_VALUES = (Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT, Exclusion.NOT_TENSOR)
+"""What feeds a follower beside the values that it moves: indices, shapes, conditions."""
+
+
+def write_layers(model: Model, folder: RunFolder) -> None:
+    """Write the file, as docs/report.md describes it. Raises RunFolderError."""
+    contents = {"schema": SCHEMA, "model": model.path.name, "layers": _rows(model)}
+    folder.write(LAYERS, json.dumps(contents, ensure_ascii=False) + "\n")
+
+
+def _rows(model: Model) -> list[dict[str, Any]]:
+    """Return one object per node of the main graph, in network order."""
+    layers = model.table.layers
+    places = {layer.name: place for place, layer in enumerate(model.table.candidates)}
+    producers: dict[str, int] = {}
+    follows: dict[int, int | None] = {}
+    rows: list[dict[str, Any]] = []
+    for index, (node, layer) in enumerate(zip(model.proto.graph.node, layers, strict=True)):
+        inputs = _feeders(node, producers)
+        follows[index] = _source(layer, inputs, layers, follows)
+        rows.append(
+            {
+                "name": layer.name,
+                "op": layer.op_type,
+                "module": layer.module,
+                "candidate": places.get(layer.name),
+                "exclusion": _reason(layer),
+                "follows": follows[index],
+                "inputs": inputs,
+            }
+        )
+        producers.update(dict.fromkeys(layer.outputs, index))
+    return rows
+
+
+def _feeders(node: onnx.NodeProto, producers: Mapping[str, int]) -> list[int]:
+    """Return the nodes that this one reads from, each once, in the order of its inputs."""
+    read = (*node.input, *sorted(captured(node)))
+    return list(dict.fromkeys(producers[name] for name in read if name in producers))
+
+
+def _source(
+    layer: Layer, inputs: list[int], layers: Sequence[Layer], follows: Mapping[int, int | None]
+) -> int | None:
+    """Return the layer whose values a follower moves, through other followers; the first of many.
+
+    None for what is no follower, and for one that moves the model's inputs or constants.
+    """
+    if layer.exclusion is not Exclusion.FOLLOWER:
+        return None
+    feeding = [i for i in inputs if layers[i].exclusion not in _NO_VALUES]
+    if not feeding:
+        return None
+    first = feeding[0]
+    return follows[first] if layers[first].exclusion is Exclusion.FOLLOWER else first
+
+
+def _reason(layer: Layer) -> str | None:
+    if layer.exclusion is None:
+        return None
+    return f"{layer.exclusion}: {layer.detail}" if layer.detail else str(layer.exclusion)

@@ -1,0 +1,156 @@
+"""One driver per run folder: an operating system's lock, and a note of who holds it.
+
+The lock (by filelock) is on `.lock`, which stays empty and stays where it is. The system frees it
+when its holder ends, however that ends. Who the holder is stands in a file beside it, since a
+locked file cannot be read everywhere.
+"""
+
+import json
+import os
+import socket
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from precision_bisect.atomic import remove_debris, whole
+from precision_bisect.errors import RunFolderError
+from precision_bisect.runfolder import OWN_FILES, RunFolder
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+LOCK = ".lock"
+OWNER = ".owner.json"
+_SAME_START_S = 10.0
+"""How far the start of one process may seem to move, since the system's clock is set anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process that writes into a run folder, `since` when (UTC, ISO 8601).
+
+    `process_started` is in seconds since 1970 by the system's clock: with it a process that has
+    got the number of a former one is told apart.
+    """
+
+    pid: int
+    host: str
+    process_started: float
+    since: str
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return this process, from now on."""
+        import psutil
+
+        return cls(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            process_started=psutil.Process().create_time(),
+            since=now(),
+        )
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether the process still runs; None where that cannot be known: on another host."""
+        if self.host != socket.gethostname():
+            return None
+        import psutil
+
+        try:
+            process = psutil.Process(self.pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            return abs(process.create_time() - self.process_started) < _SAME_START_S
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.AccessDenied:
+            return True
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} since {self.since}"
+
+
+def now() -> str:
+    """Return the time, UTC, as ISO 8601 with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def owner_of(folder: Path) -> Owner | None:
+    """Return who was last to take a folder and has not given it back, so far as that is noted."""
+    try:
+        noted: dict[str, Any] = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+        return Owner(
+            pid=int(noted["pid"]),
+            host=str(noted["host"]),
+            process_started=float(noted["process_started"]),
+            since=str(noted["since"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class RunLock:
+    """The right to write into a run folder, which one process at a time has.
+
+    Used as a context manager it takes a folder that has been a run's at once, before anything else
+    is done; a new one only by `open`, so that wrong input leaves no folder behind. Leaving the
+    context gives it back. All methods raise RunFolderError, naming the owner where there is one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock: BaseFileLock | None = None
+
+    def __enter__(self) -> Self:
+        if (self._path / LOCK).exists():
+            self._take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            with suppress(OSError):
+                (self._path / OWNER).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
+
+    def open(self, *, overwrite: bool, rungs: bool) -> RunFolder:
+        """Take the folder and return it; for `overwrite` and `rungs` see `RunFolder`."""
+        self._take()
+        folder = RunFolder(self._path, overwrite=overwrite)
+        folder.refuse_other_run(rungs=rungs)
+        return folder
+
+    def _take(self) -> None:
+        if self._lock is not None:
+            return
+        from filelock import FileLock, Timeout
+
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self._path / LOCK, thread_local=False)
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise _in_use(self._path) from None
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {self._path}: {error.strerror}",
+                "choose a writable folder with free space by --out",
+            ) from error
+        self._lock = lock
+        remove_debris(self._path, (OWNER, *OWN_FILES))
+        # On a full disk the lock is what counts, and --overwrite may make space.
+        with suppress(OSError), whole(self._path / OWNER) as stream:
+            stream.write(json.dumps(asdict(Owner.here())).encode())
+
+
+def _in_use(path: Path) -> RunFolderError:
+    owner = owner_of(path)
+    # Between taking the folder and saying so, the note is the one of a former owner.
+    known = owner is not None and owner.alive is not False
+    return RunFolderError(
+        f"{path} is in use by {owner if known else 'another process'}",
+        "wait for its end or stop it, or choose another --out",
+    )

@@ -1,0 +1,65 @@
+"""A result as notebooks show it: a small piece of HTML, without scripts.
+
+Layer names and messages come from an untrusted file, so every text is escaped.
+"""
+
+from collections.abc import Iterator
+from html import escape
+
+from precision_bisect.errors import printable
+from precision_bisect.result import Result
+from precision_bisect.runfolder import RESULT
+
+MOST_ROWS = 60
+"""Most layers that are listed; the result itself has all."""
+
+
+def as_html(result: Result) -> str:
+    """Return how the run ended, the error against the tolerance, and why each layer is kept."""
+    facts = "".join(
+        f"<tr><th>{name}</th><td>{_text(said)}</td></tr>" for name, said in _facts(result)
+    )
+    parts = [f"<p><b>{_text(_headline(result))}</b></p>", f"<table>{facts}</table>"]
+    if result.kept:
+        head = "<tr><th>layer</th><th>type</th><th>cause</th><th>evidence</th></tr>"
+        rows = "".join(_row(cells) for cells in _layers(result))
+        parts.append(f"<table>{head}{rows}</table>")
+    if len(result.kept) > MOST_ROWS:
+        parts.append(f"<p>… and {len(result.kept) - MOST_ROWS} more, all in {RESULT}</p>")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _headline(result: Result) -> str:
+    kept = f"{len(result.kept)} of {result.candidates} layers kept above {result.low.upper()}"
+    return f"{result.status.value.replace('_', ' ')}: {kept if result.rungs else result.message}"
+
+
+def _facts(result: Result) -> Iterator[tuple[str, str]]:
+    if result.error is not None:
+        limit = "1, as a multiple of the limits"
+        if isinstance(result.tolerance, int | float):
+            limit = f"{result.tolerance:.4g}"
+        yield "error", f"{result.error:.4g}, tolerance {limit}"
+    if result.kept:
+        yield "certificate", "minimal" if result.certificate.minimal else "not proven minimal"
+    yield "backend", f"{result.backend}{', a prediction' if result.emulated else ''}"
+    yield "trials", f"{result.trials}, {result.wall_s:.0f} s"
+    if result.out is not None:
+        yield "run folder", str(result.out)
+
+
+def _layers(result: Result) -> Iterator[tuple[str, ...]]:
+    causes = {each.layer: each for each in result.diagnosis}
+    types = {name: rung.precision for rung in result.rungs for name in rung.layers or ()}
+    for name in result.kept[:MOST_ROWS]:
+        found = causes.get(name)
+        why = ("", "") if found is None else (found.cause, found.evidence)
+        yield (name, types.get(name, result.high), *why)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

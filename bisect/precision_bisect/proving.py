@@ -1,0 +1,175 @@
+"""What the trials of a run prove of each kept layer, read off the ledger.
+
+It is computed from the trials alone, whoever proposed them, so that it holds for a run that was
+cut short and claims nothing that was only planned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.certificate import Certificate, Need
+from precision_bisect.monotone import judged
+from precision_bisect.options import Certify
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Kind, Outcome, SampleSet, Trial
+from precision_bisect.verdicts import passing_within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a certificate may rest on.
+
+    `monotone` tells that no trial of the run refutes that keeping more never hurts. `untested` is
+    the reason why layers were not tried, for people. `limit` is the error that the search stayed
+    below, None where that is the tolerance.
+    """
+
+    mode: Certify
+    monotone: bool
+    untested: str
+    limit: float | None = None
+
+
+def certificate(
+    plan: Plan | None,
+    trials: Sequence[Trial],
+    samples: SampleSet,
+    names: Sequence[str],
+    terms: Terms,
+) -> Certificate:
+    """Return what the trials on a sample set prove of a plan; `names` are the candidates'.
+
+    With the mode `full` only trials of exactly the plan without a layer count; with `groups` also
+    failing plans that kept more, unless monotonicity was seen broken; with `none` nothing does.
+    """
+    if plan is None:
+        return Certificate(minimal=False, checked=(), unchecked=(), mode=terms.mode)
+    records = _Records(plan, trials, samples, terms)
+    evidence = [records.need(layer, names[layer]) for layer in plan.indices]
+    checked = [need.layer for need in evidence if need.needed]
+    implied = any(need.above and need.how == "implied" for need in evidence)
+    return Certificate(
+        minimal=len(checked) == len(plan),
+        checked=checked,
+        unchecked=[need.layer for need in evidence if not need.needed],
+        mode=terms.mode,
+        evidence=evidence,
+        assumes="monotone" if implied else None,
+        limit=terms.limit,
+    )
+
+
+class _Records:
+    """The trials of a run as far as they speak of one plan."""
+
+    def __init__(
+        self, plan: Plan, trials: Sequence[Trial], samples: SampleSet, terms: Terms
+    ) -> None:
+        self._plan = plan
+        self._terms = terms
+        self._verdicts = {t.proposal.plan: t.outcome for t in judged(trials, samples)}
+        self._tried = {
+            t.proposal.plan: t.outcome
+            for t in trials
+            if t.proposal.samples is samples and t.proposal.kind is Kind.JUDGE
+        }
+        failed = [each for each, outcome in self._verdicts.items() if outcome.failed]
+        # What fails by the tolerance shows more than what only exceeds the limit.
+        above = [
+            each
+            for each, outcome in self._verdicts.items()
+            if outcome.passed and passing_within(outcome, terms.limit).failed
+        ]
+        self._beyond = [(each.mask, each) for each in (*failed, *above)]
+        within = (each for each in failed if each.kept < plan.kept)
+        self._groups = [plan.without(each.kept) for each in reversed(list(within))]
+        self._numbers: dict[Plan, int] = {}
+
+    def need(self, layer: int, name: str) -> Need:
+        """Return what is known of one layer, by the strongest trial there is."""
+        if self._terms.mode == "none":
+            return Need(layer=name, needed=None, reason=self._terms.untested)
+        alone = self._plan.without((layer,))
+        verdict = self._verdicts.get(alone)
+        if verdict is not None:
+            return _dropped(name, verdict, self._terms.limit)
+        implied = self._implied(layer, name, alone)
+        if implied is not None and implied.above:
+            return implied
+        return self._grouped(layer, name) or implied or self._untested(name, alone)
+
+    def _implied(self, layer: int, name: str, alone: Plan) -> Need | None:
+        """Return what the smallest failing plan says that lacks the layer and no other."""
+        rest, bit = alone.mask, 1 << layer
+        found = (each for mask, each in self._beyond if not mask & bit and mask & rest == rest)
+        smallest = next(found, None)
+        if smallest is None:
+            return None
+        outcome, limit = self._verdicts[smallest], self._terms.limit
+        more = len(smallest) - len(alone)
+        reason = f"a plan without it that keeps {more} more {_verb(outcome, limit)}"
+        counts = self._terms.mode == "groups" and self._terms.monotone
+        if not counts:
+            seen = "keeping more has failed elsewhere" if self._terms.mode == "groups" else ""
+            reason += f", which does not count: {seen or '--certify full wants its own drop'}"
+        return Need(
+            layer=name,
+            needed=True if counts and outcome.failed else None,
+            needed_at_limit=True if counts and limit is not None else None,
+            reason=reason,
+            how="implied",
+            error=outcome.error,
+            more_kept=more,
+        )
+
+    def _grouped(self, layer: int, name: str) -> Need | None:
+        """Return what the smallest group says that was dropped with the layer in it, and failed.
+
+        That the whole plan cannot be dropped is known beforehand and says nothing of a layer.
+        """
+        if self._terms.mode != "groups":
+            return None
+        for group in self._groups:
+            if layer in group.kept and len(group) < len(self._plan):
+                return Need(
+                    layer=name,
+                    needed=None,
+                    reason=f"{len(group)} layers were dropped together and failed: "
+                    "at least one of them is needed",
+                    how="group",
+                    error=self._verdicts[self._plan.without(group.kept)].error,
+                    group=self._numbers.setdefault(group, len(self._numbers)),
+                )
+        return None
+
+    def _untested(self, name: str, alone: Plan) -> Need:
+        tried = self._tried.get(alone)
+        reason = self._terms.untested if tried is None else _unresolved(tried)
+        return Need(layer=name, needed=None, reason=reason)
+
+
+def _dropped(name: str, outcome: Outcome, limit: float | None) -> Need:
+    beyond = passing_within(outcome, limit).failed
+    what = f"the plan {_verb(outcome, limit)}" if beyond else "the plan passes, too"
+    return Need(
+        layer=name,
+        needed=outcome.failed,
+        needed_at_limit=None if limit is None else beyond,
+        reason=f"without it {what}",
+        how="dropped",
+        error=outcome.error,
+    )
+
+
+def _verb(outcome: Outcome, limit: float | None) -> str:
+    """Say how a plan failed, or that it exceeds only the limit."""
+    if outcome.failed:
+        return "fails"
+    return f"passes, but not below {limit:.4g}, where the search stays for the noise"
+
+
+def _unresolved(outcome: Outcome) -> str:
+    """Say why a drop that was tried shows nothing: no verdict, or two that differ."""
+    if outcome.verdict is not None:
+        return "builds disagree on the plan without it"
+    return f"{outcome.status}: {outcome.message}" if outcome.message else outcome.status

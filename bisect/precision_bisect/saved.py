@@ -1,0 +1,226 @@
+"""The answer of a run, read back from its folder: untrusted input, checked value by value.
+
+`finished` asks less of a result, and more of how it fits a model.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from precision_bisect.certificate import Certificate, How, Need
+from precision_bisect.endings import Status
+from precision_bisect.errors import RunFolderError, printable
+from precision_bisect.evidence import Honour, LayerHonour
+from precision_bisect.options import CERTIFY, HIGH_NAMES, LOW_NAMES
+from precision_bisect.result import SCHEMA, Diagnosis, Result, Rung
+from precision_bisect.runfolder import RESULT, STATUS
+from precision_bisect.speed.report import SpeedReport
+from precision_bisect.unpacking import (
+    Reader,
+    Unfit,
+    anything,
+    chosen,
+    count,
+    flag,
+    many,
+    maybe,
+    number,
+    record,
+    row,
+    table,
+    text,
+)
+
+_SHOWN = 60
+"""Longest value that an error quotes, in characters."""
+_HINT = "name a run folder, or the result.json in one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """The result of a run, with the path of the file, and of the model as the run was told it.
+
+    `model` is MODEL.onnx where the folder does not tell. `outdated` tells that the run has gone on
+    since: the result is of an earlier ending.
+    """
+
+    result: Result
+    path: Path
+    model: Path
+    outdated: bool
+
+    @property
+    def answered(self) -> bool:
+        """Whether the run has an answer, the best so far included."""
+        whole = self.result.status in (Status.FOUND, Status.NOTHING_TO_KEEP)
+        return whole or bool(self.result.kept)
+
+
+def read_saved(path: Path) -> Saved:
+    """Read a `result.json`, or the one in a run folder, whatever the model was.
+
+    Raises RunFolderError for a file that is missing or damaged, or from another version.
+    """
+    file = path / RESULT if os.path.isdir(path) else path  # noqa: PTH112 - never raises
+    fields = fields_of(file, _HINT)
+    told = _told(file.parent)
+    try:
+        result = _RESULT(fields)
+    except Unfit as unfit:
+        raise damaged(file, unfit.where, unfit.value) from unfit
+    started = told.get("run")
+    name = started.get("model") if isinstance(started, dict) else None
+    return Saved(
+        result=replace(result, message=str(told.get("message") or ""), out=file.parent),
+        path=file,
+        model=Path(printable(name) if isinstance(name, str) else "MODEL.onnx"),
+        outdated=told.get("state") == "searching",
+    )
+
+
+def fields_of(file: Path, hint: str) -> dict[str, Any]:
+    """Return what a `result.json` holds. Raises RunFolderError with the hint where it is none."""
+    try:
+        fields = json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise RunFolderError(f"no finished run: {file} does not exist", hint) from error
+    except OSError as error:
+        raise RunFolderError(f"cannot read {file}: {error.strerror}", "check the path") from error
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{file} is not JSON", hint) from error
+    if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
+        schema = fields.get("schema") if isinstance(fields, dict) else None
+        raise RunFolderError(
+            f"{file} is no result.json of version {SCHEMA}: its schema is {quoted(schema)}",
+            "name the result.json of a run, or run the search again with this version",
+        )
+    return fields
+
+
+def damaged(file: Path, key: str, value: object) -> RunFolderError:
+    """Return the error for a value that no run has written."""
+    return RunFolderError(
+        f"{file} is damaged: its {key} is {quoted(value)}",
+        "name a result.json that a run has written",
+    )
+
+
+def quoted(value: object) -> str:
+    """Return a value as an error shows it."""
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+
+
+def _told(folder: Path) -> Mapping[str, Any]:
+    """Return the last status of the run, {} where it tells nothing: it only adds to the result."""
+    try:
+        told = json.loads((folder / STATUS).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _limit(value: Any) -> float:
+    """Read a speed limit."""
+    found = number(value)
+    if not 0 < found < math.inf:
+        raise Unfit(value)
+    return found
+
+
+def _honour(value: Any) -> LayerHonour:
+    found = row(layer=text, honoured=chosen(*Honour), evidence=text)(value)
+    return LayerHonour(
+        layer=found["layer"], honour=Honour(found["honoured"]), evidence=found["evidence"]
+    )
+
+
+def _pinned(value: Any) -> dict[str, str]:
+    rows = many(row(layer=text, reason=text))(value)
+    return {each["layer"]: each["reason"] for each in rows}
+
+
+def _front(value: Any) -> list[dict[str, Any]]:
+    """Read the front, all of it timed or none."""
+    found = many(row(**_POINT))(value)
+    for each in found:
+        measured = ("latency_ms", "spread_ms", "speedup")
+        needed = measured if found[0]["latency_ms"] is not None else ("cost",)
+        for key in needed:
+            if each[key] is None:
+                raise Unfit(None, key)
+    return found
+
+
+_POINT: Mapping[str, Reader[Any]] = {
+    "kept_count": count,
+    "kept": many(text),
+    "passed": flag,
+    "error": maybe(number),
+    **dict.fromkeys(("latency_ms", "spread_ms", "speedup", "cost"), maybe(number)),
+}
+_NEED = record(
+    Need,
+    layer=text,
+    needed=maybe(flag),
+    needed_at_limit=maybe(flag),
+    error=maybe(number),
+    how=maybe(chosen(*get_args(How))),
+    more_kept=maybe(count),
+    group=maybe(count),
+    reason=text,
+)
+_CERTIFICATE = record(
+    Certificate,
+    mode=chosen(*CERTIFY),
+    minimal=flag,
+    checked=many(text),
+    unchecked=many(text),
+    evidence=many(_NEED),
+    assumes=maybe(chosen("monotone")),
+    limit=maybe(number),
+)
+_SPEED = record(
+    SpeedReport,
+    max_latency_ms=maybe(_limit),
+    min_speedup=maybe(_limit),
+    latency_ms=maybe(number),
+    speedup=maybe(number),
+    speedup_spread=maybe(number),
+    met=maybe(flag),
+    within_spread=maybe(flag),
+    found_first=maybe(many(text)),
+)
+DIAGNOSIS_LIST = many(record(Diagnosis, layer=text, cause=text, evidence=text))
+_VALUES: Mapping[str, Reader[Any]] = {
+    "status": lambda value: Status(chosen(*Status)(value)),
+    "backend": text,
+    "emulated": flag,
+    "low": chosen(*LOW_NAMES),
+    "high": chosen(*HIGH_NAMES),
+    "tolerance": lambda value: value if isinstance(value, dict) else maybe(number)(value),
+    **dict.fromkeys(("error", "noise_floor"), maybe(number)),
+    **dict.fromkeys(("layers_total", "candidates", "trials"), count),
+    **dict.fromkeys(("engine_builds", "emulated_trials"), count),
+    "kept": many(text),
+    "rungs": many(record(Rung, precision=text, layers=maybe(many(text)), count=count)),
+    **dict.fromkeys(("layer_precisions", "layer_precisions_reason"), maybe(text)),
+    "certificate": _CERTIFICATE,
+    "non_monotone": many(table(anything)),
+    "unresolved": table(count),
+    "wall_s": number,
+    "latency_ms": maybe(table(maybe(number))),
+    "speed": maybe(_SPEED),
+    "front": _front,
+    "honoured": maybe(flag),
+    "honoured_layers": many(_honour),
+    "pinned": _pinned,
+    "notes": many(text),
+    "diagnosis": DIAGNOSIS_LIST,
+    "fingerprint": table(anything),
+}
+_RESULT = record(Result, **_VALUES)

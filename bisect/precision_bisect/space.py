@@ -1,0 +1,33 @@
+"""Free space on the disks that a run writes to."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LEAST_BYTES = 64 * 2**20
+"""A ledger, a result and a report fit into this many times over."""
+COPIES = 2
+"""A build needs the typed graph and the engine: about so many times the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Tells when too little space is free in one of the folders; `least` in bytes."""
+
+    folders: Sequence[Path]
+    least: int
+
+    def shortage(self) -> str:
+        """Return one sentence about the first folder with too little space; "" if all have it."""
+        for folder in self.folders:
+            try:
+                free = shutil.disk_usage(folder).free
+            except OSError as error:
+                return f"cannot tell how much space is free in {folder}: {error.strerror}"
+            if free < self.least:
+                return (
+                    f"{free / 2**20:.0f} MiB are free in {folder}, and a trial needs "
+                    f"{self.least / 2**20:.0f}; free some space, then go on with --resume"
+                )
+        return ""

@@ -1,0 +1,94 @@
+"""Engines of trials on disk, and a cap on them and on logs."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from precision_bisect.events import Event, TrialFinished
+from precision_bisect.plan import Plan
+from precision_bisect.runfolder import ENGINES, LOGS, TIMING_CACHE
+from precision_bisect.trial import Kind, Verdict
+
+DISK_CAP_MIB = 10 * 1024.0
+"""What a run may keep beside its answer unless it is told otherwise."""
+
+
+def engine_folder(engines: Path, plan: Plan) -> Path:
+    """Return where the engine of a plan's trial goes."""
+    return engines / hashlib.sha256(plan.key.encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class Store:
+    """An observer that keeps engines, logs and the timing cache of a run below a cap.
+
+    `run` is the run folder, `cap` in bytes. The oldest engines that were rejected go first, then
+    the oldest of the others but the smallest that passed, then the oldest logs. The accepted
+    engine and the timing cache count, and stay.
+    """
+
+    run: Path
+    cap: float
+    _rejected: set[str] = field(init=False, default_factory=set)
+    _best: Plan | None = field(init=False, default=None)
+
+    def __call__(self, event: Event) -> None:
+        """Learn from a trial that has ended what may go, and remove what is too much."""
+        if not isinstance(event, TrialFinished) or event.proposal.kind is Kind.PREDICT:
+            return
+        plan = event.proposal.plan
+        if event.outcome.verdict is not Verdict.PASS:
+            self._rejected.add(engine_folder(self._engines, plan).name)
+        elif self._best is None or plan < self._best:
+            self._best = plan
+        if not event.recalled:
+            self.trim()
+
+    def trim(self) -> None:
+        """Remove what is beyond the cap."""
+        used = sum(map(_size, (*self._parts(), self.run / TIMING_CACHE)))
+        for path in self._removable():
+            if used <= self.cap:
+                return
+            used -= _size(path)
+            _remove(path)
+
+    @property
+    def _engines(self) -> Path:
+        return self.run / ENGINES
+
+    def _parts(self) -> Sequence[Path]:
+        return [*_oldest_first(self._engines), *_oldest_first(self.run / LOGS)]
+
+    def _removable(self) -> Iterator[Path]:
+        engines = _oldest_first(self._engines)
+        yield from (path for path in engines if path.name in self._rejected)
+        kept = None if self._best is None else engine_folder(self._engines, self._best)
+        yield from (p for p in engines if p.name not in self._rejected and p != kept)
+        yield from _oldest_first(self.run / LOGS)
+
+
+def _oldest_first(folder: Path) -> Sequence[Path]:
+    with suppress(OSError):
+        return sorted(folder.iterdir(), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return ()
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else (path,)
+    total = 0
+    for file in files:
+        with suppress(OSError):
+            total += file.stat().st_size
+    return total
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()

@@ -1,0 +1,73 @@
+"""What watches a run and writes it down in the run folder."""
+
+import os
+import socket
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+from precision_bisect.events import Event, Observer, Warned, together
+from precision_bisect.result import Result
+from precision_bisect.runfolder import EVENTS, STATUS
+from precision_bisect.telling.event_log import EventLog
+from precision_bisect.telling.live_status import LiveStatus
+from precision_bisect.telling.plain import plain
+
+
+class Attended:
+    """An observer that keeps the log and the live status of a run, and passes events on.
+
+    Both files begin with the first `RunStarted`, when the folder is known to be the run's own.
+    What cannot be written is one warning for each file. Used as a context manager it writes down
+    the end, too: that of `conclude`, or the exception that ended the run.
+    """
+
+    def __init__(self, folder: Path, observer: Observer) -> None:
+        facts = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "version": version("precision-bisect"),
+        }
+        self._log = EventLog(folder / EVENTS, facts)
+        self._live = LiveStatus(folder / STATUS, facts)
+        self._observer = observer
+        self._tell = together(self._log, self._live, observer)
+        self._warned: set[str] = set()
+        self._ending: dict[str, Any] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            words = str(error) or type(error).__name__
+            self._ending = {"state": "failed", "status": None, "message": words}
+        if self._ending is not None:
+            self._log.close({"event": "run_ended", **self._ending})
+            self._live.close(self._ending)
+            self._warn()
+
+    def __call__(self, event: Event, /) -> None:
+        """Take one event."""
+        self._tell(event)
+        self._warn()
+
+    def conclude(self, result: Result) -> None:
+        """Note how the run ended."""
+        found = {"kept": len(result.kept), "error": plain(result.error)}
+        self._ending = {
+            "state": "finished",
+            "status": result.status.value,
+            "message": result.message,
+            "best": found if result.rungs else None,
+            "unresolved": dict(result.unresolved),
+            "wall_s": result.wall_s,
+        }
+
+    def _warn(self) -> None:
+        """Say once of each file that it cannot be written."""
+        for name, trouble in ((EVENTS, self._log.trouble), (STATUS, self._live.trouble)):
+            if trouble is not None and name not in self._warned:
+                self._warned.add(name)
+                message = f"cannot write {name}: {trouble.strerror}; the search goes on"
+                self._observer(Warned(message=message))

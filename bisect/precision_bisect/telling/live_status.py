@@ -1,0 +1,108 @@
+"""The live status: one small JSON file that is replaced as the run goes on."""
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.atomic import whole
+from precision_bisect.events import Event, RunStarted
+from precision_bisect.locking import now
+from precision_bisect.telling.plain import asked, plain, shown, to_bytes
+from precision_bisect.telling.progress import Progress
+from precision_bisect.trial import Trial
+
+SCHEMA = 1
+INTERVAL_S = 0.5
+"""The file is written no more often than this."""
+HEARTBEAT_S = 10.0
+"""And no less often, so that other machines see that the run goes on."""
+_PATIENCE_S = 30.0
+"""A disk that hangs may not keep the run from its end for longer."""
+
+
+class LiveStatus:
+    """An observer that keeps the file up to date, from the first `RunStarted` on.
+
+    A thread writes, so that the search never waits for the disk. `facts` are of the process, and
+    part of the file. `trouble` says why the first write that failed did.
+    """
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self.trouble: OSError | None = None
+        self._path = path
+        self._facts = {**facts, "started": now()}
+        self._progress = Progress()
+        self._begun = time.monotonic()
+        self._changed = threading.Lock()
+        self._news = False
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, event: Event, /) -> None:
+        """Take one event; never raises."""
+        with self._changed:
+            self._progress.take(event)
+            self._news = True
+        if isinstance(event, RunStarted) and self._thread is None:
+            self._write(self._contents())
+            self._thread = threading.Thread(target=self._work, name="live status", daemon=True)
+            self._thread.start()
+
+    def close(self, ending: dict[str, Any]) -> None:
+        """Write the last status, if one was begun: what it held, changed by `ending`."""
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join(_PATIENCE_S)
+            self._write({**self._contents(), "flights": [], "about_left": 0, **ending})
+
+    def _work(self) -> None:
+        written = time.monotonic()
+        while not self._ended.wait(INTERVAL_S):
+            if self._news or time.monotonic() - written >= HEARTBEAT_S:
+                self._write(self._contents())
+                written = time.monotonic()
+
+    def _write(self, values: dict[str, Any]) -> None:
+        try:
+            with whole(self._path) as stream:
+                stream.write(to_bytes(values, indent=2))
+        except OSError as error:
+            self.trouble = self.trouble or error
+
+    def _contents(self) -> dict[str, Any]:
+        with self._changed:
+            self._news = False
+            progress, best = self._progress, self._progress.best
+            return {
+                "schema": SCHEMA,
+                **self._facts,
+                "updated": now(),
+                "seconds": round(time.monotonic() - self._begun, 3),
+                "state": "searching",
+                "status": None,
+                "message": "",
+                "run": plain(progress.started),
+                "phase": plain(progress.phase),
+                "trials": progress.trials,
+                "predictions": progress.predictions,
+                "unresolved": dict(progress.unresolved),
+                "best": best and _figures(best),
+                "narrowed_to": progress.narrowed_to,
+                "about_left": progress.about_left,
+                "flights": self._flights(),
+                "last": [{**asked(t.proposal), **shown(t.outcome)} for t in progress.last],
+            }
+
+    def _flights(self) -> list[dict[str, Any]]:
+        """Return the trials that go on, each with its seconds so far."""
+        current = time.monotonic()
+        return [
+            {**asked(proposal), "seconds": round(current - begun, 3)}
+            for proposal, begun in self._progress.flights.values()
+        ]
+
+
+def _figures(best: Trial) -> dict[str, Any]:
+    return {"kept": len(best.proposal.plan), "error": plain(best.outcome.error)}

@@ -1,0 +1,124 @@
+"""What a run is doing, folded from its events; views pull from it when they draw."""
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
+from precision_bisect.plan import Plan
+from precision_bisect.trial import (
+    Identity,
+    Kind,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Trial,
+)
+
+MOST_LAST = 5
+"""So many trials are remembered as the last ones."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """The state of a run as far as its events tell.
+
+    `trials` are those evaluated now, `predictions` those of the emulator that only predict, and
+    `recalled` those told again from the ledger. `flights` are the trials that go on, each with the
+    time by the monotonic clock at which it began; `last` are the last of the `trials`.
+    `narrowed_to` counts layers, `unresolved` the trials without a verdict by their status.
+    """
+
+    started: RunStarted | None = None
+    phase: Phase | None = None
+    proposal: Proposal | None = None
+    outcome: Outcome | None = None
+    narrowed_to: int | None = None
+    about_left: int | None = None
+    trials: int = 0
+    predictions: int = 0
+    recalled: int = 0
+    speedup: float | None = None
+    flights: dict[Identity, tuple[Proposal, float]] = field(default_factory=dict)
+    last: deque[Trial] = field(default_factory=lambda: deque(maxlen=MOST_LAST))
+    unresolved: Counter[str] = field(default_factory=Counter)
+    _counted: set[Identity] = field(default_factory=set)
+    _passed: dict[SampleSet, tuple[Trial, Trial]] = field(default_factory=dict)
+    _refuted: bool = False
+
+    @property
+    def candidates(self) -> int:
+        """How many layers the plans choose from."""
+        return 0 if self.started is None else self.started.candidates
+
+    @property
+    def best(self) -> Trial | None:
+        """The smallest plan that has passed; as `Driver.best` once an answer was refuted."""
+        judged = self._passed.get(SampleSet.JUDGED)
+        if self._refuted:
+            on_all = self._passed.get(SampleSet.ALL)
+            return on_all[0] if on_all else judged and judged[1]
+        return judged and judged[0]
+
+    def take(self, event: Event) -> None:
+        """Account for one event."""
+        match event:
+            case RunStarted():
+                self.started = event
+                self.phase = self.narrowed_to = None
+                self._passed.clear()
+                self._counted.clear()
+                self._refuted = False
+            case PhaseStarted():
+                self.phase = event.phase
+            case TrialStarted():
+                self.flights[event.proposal.identity] = (event.proposal, time.monotonic())
+                self._propose(event.proposal)
+            case TrialFinished():
+                self._propose(event.proposal)
+                self._finish(event)
+            case _:
+                pass
+
+    def _propose(self, proposal: Proposal) -> None:
+        self.proposal = proposal
+        if proposal.narrowed_to is not None and proposal.kind is not Kind.PREDICT:
+            self.narrowed_to = min(proposal.narrowed_to, self.narrowed_to or self.candidates)
+        self.about_left = proposal.about_left
+
+    def _finish(self, event: TrialFinished) -> None:
+        proposal, outcome = event.proposal, event.outcome
+        self.outcome = outcome
+        self.flights.pop(proposal.identity, None)
+        latency = outcome.evidence.latency
+        if latency is not None:
+            self.speedup = latency.speedup
+        if event.recalled:
+            self.recalled += 1
+        elif proposal.kind is Kind.PREDICT:
+            self.predictions += 1
+        else:
+            self.trials += 1
+            self.last.append(Trial(proposal=proposal, outcome=outcome))
+        if outcome.verdict is None and proposal.kind is not Kind.PREDICT:
+            self.unresolved[outcome.status.value] += proposal.identity not in self._counted
+            self._counted.add(proposal.identity)
+        if outcome.passed and proposal.phase in (Phase.SEARCH, Phase.CERTIFICATE):
+            self.narrowed_to = min(len(proposal.plan), self.narrowed_to or self.candidates)
+        self._weigh(Trial(proposal=proposal, outcome=outcome))
+
+    def _weigh(self, trial: Trial) -> None:
+        """Keep the smallest and the largest plan that passed, for each set of samples."""
+        asked = trial.proposal
+        self._refuted |= asked.phase is Phase.RECHECK and not trial.outcome.passed
+        if trial.outcome.passed and asked.kind is Kind.JUDGE:
+            least, most = self._passed.get(asked.samples, (trial, trial))
+            self._passed[asked.samples] = (
+                min(least, trial, key=_plan),
+                max(most, trial, key=_plan),
+            )
+
+
+def _plan(trial: Trial) -> Plan:
+    return trial.proposal.plan

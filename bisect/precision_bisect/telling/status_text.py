@@ -1,0 +1,91 @@
+"""The live status in words."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from precision_bisect.errors import printable
+from precision_bisect.telling.watching import Seen, foreign
+
+_SILENT_S = 60.0
+"""After so long without a word a run on another host may have ended."""
+
+
+def as_text(seen: Seen) -> str:
+    """Return what a run is doing for people, a line for each thing. Raises RunFolderError."""
+    try:
+        lines = [f"{seen.folder}: {_headline(seen)}"]
+        lines += [f"  {label:<12}{text}" for label, text in _facts(seen)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise foreign(seen.folder) from error
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _headline(seen: Seen) -> str:
+    told = seen.told
+    process = f"process {told['pid']} on {told['host']}"
+    seconds = spoken(told["seconds"])
+    match seen.state:
+        case "starting":
+            return "a process has taken it and will search soon; this was before"
+        case "not_running":
+            return f"not running, {process} is gone; go on with --resume"
+        case "searching":
+            late = seen.running is None and seen.silent_s > _SILENT_S
+            heard = f", last heard of {spoken(seen.silent_s)} ago" if late else ""
+            return f"searching for {seconds}, {process}{heard}"
+        case "finished":
+            message = f" ({told['message']})" if told["message"] else ""
+            return f"finished after {seconds}: {told['status']}{message}"
+        case state:
+            return f"{state} after {seconds}: {told['message']}"
+
+
+def spoken(seconds: float) -> str:
+    """Return a span of time in its two largest units."""
+    whole = round(seconds)
+    for unit, size, part, smaller in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller} {part}"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{seconds:.3g} s"
+
+
+def _facts(seen: Seen) -> Iterator[tuple[str, str]]:
+    """Yield each line's label and text."""
+    told = seen.told
+    run, best, searching = told["run"], told["best"], told["state"] == "searching"
+    rung = f", {run['rung']}" if run["rung"] else ""
+    yield "model", f"{run['model']}, {run['backend']} backend, strategy {run['strategy']}{rung}"
+    if searching and told["phase"] is not None:
+        left = f", about {told['about_left']} trials left" if told["about_left"] else ""
+        narrowed = told["narrowed_to"]
+        to = "" if narrowed is None else f", narrowed to {narrowed} of {run['candidates']} layers"
+        yield "phase", f"{told['phase']}{to}{left}"
+    if best is not None:
+        yield "best", f"{best['kept']} of {run['candidates']} layers{_error(best['error'])}"
+    else:
+        yield "best", "no plan has passed yet" if searching else "no plan"
+    yield "trials", _trials(told)
+    for flight in told["flights"] if seen.state == "searching" else ():
+        yield "in flight", f"{_named(flight)}, for {spoken(flight['seconds'])}"
+    for number, trial in enumerate(reversed(told["last"])):
+        said = trial["verdict"] or f"{trial['status']}: {trial['message']}"
+        figures = f"{said}{_error(trial['error'])}, {spoken(trial['wall_s'])}"
+        yield "last" if number == 0 else "", f"{_named(trial)}: {figures}"
+
+
+def _trials(told: Mapping[str, Any]) -> str:
+    """Return how many trials were evaluated, and how many had no verdict."""
+    resumed = told["run"]["resumed_trials"]
+    before = f" after {resumed} of an earlier session" if resumed else ""
+    odd = "".join(f", {count} {status}" for status, count in told["unresolved"].items())
+    return f"{told['trials']} and {told['predictions']} predictions{before}{odd}"
+
+
+def _named(trial: Mapping[str, Any]) -> str:
+    return f"{trial['phase']}, {trial['kept']} kept, {trial['reason']}"
+
+
+def _error(error: float | str | None) -> str:
+    if error is None:
+        return ""
+    return f", error {error}" if isinstance(error, str) else f", error {error:.4g}"

@@ -1,0 +1,157 @@
+"""The answer first: what was found, in words and figures, or how far the search is."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from precision_bisect.certificate import Certificate, Need
+from precision_bisect.endings import Status
+from precision_bisect_reports.html.compact import figure
+from precision_bisect_reports.html.source import Source
+from precision_bisect_reports.html.trials import best, candidates_of
+from precision_bisect_reports.proof import proof
+from precision_bisect_reports.summary import HEADLINES
+
+_GOOD = (Status.FOUND, Status.NOTHING_TO_KEEP)
+_BAD = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.ABORTED)
+
+
+def answer(source: Source) -> dict[str, Any]:
+    """Return what stands at the top of the report."""
+    return _found(source) if source.result else _so_far(source)
+
+
+def _found(source: Source) -> dict[str, Any]:
+    result = source.result
+    status = Status(result["status"])
+    tolerance = result["tolerance"]
+    answered = bool(result["rungs"])
+    return {
+        "title": _title(result, status, answered),
+        "badge": HEADLINES[status].partition(";")[0],
+        "tone": "good" if status in _GOOD else "bad" if status in _BAD else "open",
+        "message": source.told.get("message", ""),
+        "answered": answered,
+        "kept": len(result["kept"]),
+        "candidates": result["candidates"],
+        "nodes": result["layers_total"],
+        "error": result["error"],
+        "tolerance": _scale(tolerance),
+        "limits": tolerance if isinstance(tolerance, Mapping) else None,
+        "noise": result["noise_floor"],
+        "proof": proof(certificate_of(result["certificate"])) if result["kept"] else "",
+        "precisions": [[rung["precision"], rung["count"]] for rung in result["rungs"]],
+        "latency": result["latency_ms"],
+        "speed": result["speed"],
+        "honoured": result["honoured"],
+        "facts": list(_facts(result, source.told)),
+        "remarks": list(_remarks(result)),
+    }
+
+
+def _so_far(source: Source) -> dict[str, Any]:
+    """Return the best of a search that goes on; of a ladder, of its latest search."""
+    recorded = source.searches[-1].recorded
+    found, run = best(recorded), source.told.get("run", {})
+    candidates = candidates_of(recorded)
+    header = recorded.header
+    kept = len(found[0]) if found else None
+    title = "No plan has passed yet"
+    if found:
+        stay = f"{header['high'].upper()}, the rest {header['low'].upper()}"
+        title = f"Best so far: {kept} of {candidates} layers {stay}"
+    trials = sum(len(search.recorded.trials) for search in source.searches)
+    return {
+        "title": title,
+        "badge": "Not finished",
+        "tone": "open",
+        "message": "The search had not ended when this report was made. Make it again by "
+        "precision-bisect report.",
+        "answered": False,
+        "kept": kept,
+        "candidates": candidates,
+        "nodes": run.get("layers_total"),
+        "error": figure(found[1]) if found else None,
+        "tolerance": run.get("tolerance"),
+        "limits": None,
+        "noise": None,
+        "proof": "",
+        "precisions": [],
+        "latency": None,
+        "speed": None,
+        "honoured": None,
+        "facts": [
+            ["Trials so far", str(trials)],
+            ["Strategy", str(header["strategy"])],
+            ["Backend", str(header["backend"])],
+        ],
+        "remarks": [],
+    }
+
+
+def _title(result: Mapping[str, Any], status: Status, answered: bool) -> str:
+    low, high = result["low"].upper(), result["high"].upper()
+    if status is Status.NOTHING_TO_KEEP:
+        return f"Every layer can run {low}"
+    if status in (Status.NOT_PRECISION, Status.INFEASIBLE):
+        return HEADLINES[status]
+    if not answered:
+        return "No plan has passed yet"
+    of = f"of {result['candidates']} layers"
+    if len(result["rungs"]) > 2:
+        kept = [
+            f"{len(rung['layers'])} must be {rung['precision'].upper()}"
+            for rung in result["rungs"]
+            if rung["layers"] is not None
+        ]
+        return f"{', '.join(kept)} {of}"
+    return f"{len(result['kept'])} {of} stay {high}, the rest runs {low}"
+
+
+def certificate_of(told: Mapping[str, Any]) -> Certificate:
+    """Return the certificate that `result.json` tells of."""
+    return Certificate(
+        minimal=told["minimal"],
+        checked=told["checked"],
+        unchecked=told["unchecked"],
+        mode=told["mode"],
+        evidence=[Need(**need) for need in told["evidence"]],
+        assumes=told["assumes"],
+        limit=told["limit"],
+    )
+
+
+def _scale(tolerance: Any) -> float | None:
+    """Return the limit on the scale of the errors: several limits make them multiples of 1."""
+    return 1.0 if isinstance(tolerance, Mapping) else tolerance
+
+
+def _facts(result: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[list[str]]:
+    yield ["Backend", result["backend"]]
+    if result["emulated"]:
+        yield ["Trials", str(result["trials"])]
+    else:
+        yield ["Engine builds", str(result["engine_builds"])]
+    yield ["Emulated trials", str(result["emulated_trials"])]
+    yield ["Search", f"{result['wall_s']:.0f} s"]
+    yield ["Strategy", str(result["fingerprint"]["strategy"])]
+    samples, held = result["fingerprint"]["samples"], result["fingerprint"]["holdout"]
+    yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
+    if told.get("version"):
+        yield ["Version", f"precision-bisect {told['version']}"]
+
+
+def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
+    if result["emulated"] and result["rungs"]:
+        yield "Predicted by the emulator on the machine of the search; confirm on the target."
+    if result["unresolved"]:
+        counts = (f"{n} {status.replace('_', ' ')}" for status, n in result["unresolved"].items())
+        yield f"Trials without a verdict, which count neither way: {', '.join(counts)}."
+    for broken in result["non_monotone"]:
+        passed, failed = broken["passed"], broken["failed"]
+        yield (
+            f"Keeping more hurt: {failed['kept']} kept layers failed ({failed['error']}) although "
+            f"{passed['kept']} of them alone had passed ({passed['error']})."
+        )
+    if pinned := result["pinned"]:
+        yield f"{len(pinned)} more stay high because they cannot run lower; marked in the list."
+    yield from result["notes"]

@@ -1,0 +1,57 @@
+// What deployment needs, to copy with one click; what was copied is said aloud.
+const ABOUT = {
+  "layerPrecisions.txt": ["trtexec --layerPrecisions", "TensorRT 8.6 to 10.x, weakly typed."],
+  "trtexec.sh": ["trtexec.sh", "The commands for trtexec of each version."],
+  "polygraphy_constraints.py": ["Polygraphy constraints", "A script for polygraphy convert --trt-network-postprocess-script."],
+  "autocast-exclude.txt": ["ModelOpt AutoCast", "Patterns for --nodes_to_exclude."],
+};
+
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Pages from a disk may not have the clipboard; an invisible selection can still be copied.
+    const area = el("textarea", { class: "unseen", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    return copied;
+  }
+}
+
+function copyButton(text, label = "Copy") {
+  const made = button(label, async () => {
+    const copied = await copyText(text);
+    made.textContent = copied ? "Copied" : "Select and copy by hand";
+    byId("said").textContent = copied ? "Copied to the clipboard" : "The browser did not allow copying";
+    setTimeout(() => { made.textContent = label; byId("said").textContent = ""; }, 2000);
+    made.focus();
+  }, { class: "copy" });
+  return made;
+}
+
+function copyCard(title, about, text) {
+  const shown = text === null ? [el("p", { class: "hint" }, "Too long to copy into this page; it is in the run folder.")]
+    : [copyButton(text), el("details", {}, el("summary", {}, "Show"), el("pre", { tabindex: "0" }, text))];
+  return el("article", { class: "card" }, el("h3", {}, title), el("p", { class: "hint" }, about), shown);
+}
+
+function drawExports() {
+  const names = data.kept.map((row) => row.layer);
+  const cards = Object.entries(ABOUT).filter(([name]) => name in data.exports).map(([name, [title, about]]) => copyCard(title, `${about} In the run folder: ${name}`, data.exports[name]));
+  if (names.length) cards.unshift(copyCard("Names of the kept layers", "One a line, in network order.", names.join("\n")), copyCard("The same as JSON", "A list of names for scripts.", JSON.stringify(names, null, 2)));
+  if (cards.length) byId("copies").append(el("div", { class: "cards" }, cards));
+  else byId("exports").remove();
+}
+
+function drawFingerprint() {
+  const text = JSON.stringify(data.fingerprint, null, 2);
+  const words = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? "none"));
+  const rows = Object.entries(data.fingerprint).map(([key, value]) => [key, words(value) || "none"]);
+  const list = facts(rows);
+  list.classList.add("wide");
+  byId("prints").append(copyButton(text, "Copy as JSON"), list);
+}

@@ -1,0 +1,60 @@
+// The kept layers: cause and proof of each, filtered by cause; then advice and how NaNs spread.
+function drawKept() {
+  if (!data.kept.length) {
+    byId("kept").append(el("p", { class: "hint" }, data.answer.answered ? "No layer is kept, so there is nothing to explain." : "Nothing is decided yet."));
+  } else {
+    const causes = new Set(data.kept.map(causeOf));
+    const shown = new Set(causes);
+    const draw = () => byId("kept").replaceChildren(keptTable(data.kept.filter((row) => shown.has(causeOf(row)))));
+    if (causes.size > 1 || !causes.has("unknown")) [...causes].forEach((cause) => {
+      const count = data.kept.filter((row) => causeOf(row) === cause).length;
+      byId("causes").append(chip(`${cause} ${count}`, true, (now) => { shown[now ? "add" : "delete"](cause); draw(); }));
+    });
+    draw();
+  }
+  drawMisses();
+  drawAdvice();
+  drawSpread();
+}
+
+function drawMisses() {
+  const rows = data.diagnosis.filter((row) => layers.state[row.layer] !== KEPT && row.cause);
+  if (!rows.length || !data.answer.answered) return;
+  byId("misses").append(el("h3", {}, "Near misses"), el("p", { class: "hint" }, "Low in the answer, and close to what the low type can hold or to the tolerance."), table(["Layer", "Cause", "Evidence"], rows, (row) =>
+    [keptName({ layer: nameOf(row.layer) }, row.layer), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
+}
+
+const causeOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.cause ?? row.cause ?? "unknown";
+const evidenceOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.evidence ?? row.evidence ?? "";
+
+function keptTable(rows) {
+  const seen = rows.some((row) => row.honoured);
+  const headings = ["Layer", "Cause", "Evidence", "Proof", ...(seen ? ["Engine"] : [])];
+  return table(headings, rows, (row) => {
+    const layer = layerByName.get(row.layer);
+    const cells = [keptName(row, layer), el("span", { class: "cause" }, causeOf(row)), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
+    if (seen) cells.push((row.honoured ?? "not seen").replaceAll("_", " "));
+    return cells;
+  });
+}
+
+function keptName(row, layer) {
+  const scope = row.layer.split("/").slice(0, -1).join("/");
+  return el("span", { class: "named" }, layer === undefined ? row.layer : layerLink(layer), scope ? el("span", { class: "path" }, scope) : null);
+}
+
+const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+
+function drawAdvice() {
+  if (!data.advice.length) return;
+  byId("advice").append(el("h3", {}, "What to change"), el("div", { class: "cards wide" }, data.advice.map((each) =>
+    el("article", { class: "card" }, el("h4", {}, String(each.title ?? "")), el("p", {}, String(each.text ?? "")),
+      each.evidence ? el("p", { class: "hint" }, sentence(String(each.evidence))) : null,
+      Array.isArray(each.layers) && each.layers.length ? el("p", { class: "links" }, each.layers.slice(0, 4).map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name)) : String(name))), each.layers.length > 4 ? `and ${each.layers.length - 4} more` : null) : null))));
+}
+
+function drawSpread() {
+  if (!data.spread.length) return;
+  byId("spread").append(el("h3", {}, "Where NaN and Inf are born, and how they spread"), table(["Born at", "What", "Path to the output"], data.spread, (each) =>
+    [String(each.layer), String(each.born), (Array.isArray(each.path) ? each.path : []).map((name) => String(name).split("/").pop()).join(" → ")]));
+}

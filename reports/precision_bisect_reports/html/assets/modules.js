@@ -1,0 +1,79 @@
+// The layers as a tree of modules, by the scopes in their names, in network order.
+const FLAT = 200; // a module with more layers of its own is cut into blocks
+const BLOCK = 100;
+
+function moduleNode(label, path) {
+  return { label, path, modules: new Map(), items: [], counts: STATES.map(() => 0), open: false };
+}
+
+function buildModules() {
+  const top = moduleNode("", "");
+  layers.name.forEach((name, layer) => {
+    let node = top;
+    node.counts[layers.state[layer]] += 1;
+    for (const scope of textAt(layers.module, layer).split("/").filter(Boolean)) {
+      if (!node.modules.has(scope)) {
+        const made = moduleNode(scope, `${node.path}/${scope}`);
+        node.modules.set(scope, made);
+        node.items.push(made);
+      }
+      node = node.modules.get(scope);
+      node.counts[layers.state[layer]] += 1;
+    }
+    node.items.push(layer);
+  });
+  return cutIntoBlocks(compact(top));
+}
+
+// A module that holds nothing but one other is shown in one row with it.
+function compact(node) {
+  node.items = node.items.map((item) => {
+    if (typeof item === "number") return item;
+    let inner = item;
+    while (inner.items.length === 1 && typeof inner.items[0] !== "number") {
+      const only = inner.items[0];
+      only.label = `${inner.label}/${only.label}`;
+      inner = only;
+    }
+    return compact(inner);
+  });
+  return node;
+}
+
+function cutIntoBlocks(node) {
+  node.items.filter((item) => typeof item !== "number").forEach(cutIntoBlocks);
+  const own = node.items.filter((item) => typeof item === "number");
+  if (own.length <= FLAT) return node;
+  const blocks = new Map();
+  const items = [];
+  let place = 0;
+  node.items.forEach((item) => {
+    if (typeof item !== "number") return items.push(item);
+    const which = Math.floor(place / BLOCK);
+    if (!blocks.has(which)) {
+      const last = Math.min(own.length, (which + 1) * BLOCK);
+      blocks.set(which, moduleNode(`layers ${which * BLOCK + 1} to ${last}`, `${node.path}/#${which}`));
+      items.push(blocks.get(which));
+    }
+    blocks.get(which).items.push(item);
+    blocks.get(which).counts[layers.state[item]] += 1;
+    place += 1;
+  });
+  node.items = items;
+  return node;
+}
+
+// Opens modules with kept layers, the first ones first, while few rows are to be seen.
+function openKept(top, most) {
+  const open = (node) => {
+    for (const item of node.items) {
+      if (typeof item === "number" || !item.counts[KEPT]) continue;
+      if (rows + item.items.length > most) return;
+      item.open = true;
+      rows += item.items.length;
+      open(item);
+    }
+  };
+  let rows = top.items.length;
+  open(top);
+}

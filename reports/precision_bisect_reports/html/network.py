@@ -1,0 +1,87 @@
+"""The nodes of the model in columns: names, operators, modules, and what each computes in."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from precision_bisect.layer_table import Exclusion
+from precision_bisect_reports.html.compact import coded
+
+LOW, KEPT, FOLLOWER, FIXED, OTHER, OPEN = range(6)
+"""What becomes of a node: decided low or kept; not decided on; or not decided yet."""
+
+_STAYS = (
+    *(Exclusion.PINNED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED),
+    *(Exclusion.DOUBLE, Exclusion.RANDOM),
+)
+
+
+class Network:
+    """The rows of `layers.json`; of the kept layers alone where a run has written none."""
+
+    def __init__(self, layers: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        rows = layers.get("layers")
+        self.complete = rows is not None
+        self.rows: Sequence[Mapping[str, Any]] = (
+            [_bare(name, place) for place, name in enumerate(result.get("kept", ()))]
+            if rows is None
+            else rows
+        )
+        self.index = {row["name"]: place for place, row in enumerate(self.rows)}
+        self.candidates = [
+            place for place, row in enumerate(self.rows) if row["candidate"] is not None
+        ]
+
+    def columns(
+        self, precisions: Mapping[str, str] | None, pinned: Mapping[str, str], low: str
+    ) -> dict[str, Any]:
+        """Return one list per field.
+
+        `precisions` are those of the kept layers by name, None where nothing is decided; `pinned`
+        says why others stay above the type `low`.
+        """
+        states = [_state(row, precisions, pinned) for row in self.rows]
+        return {
+            "complete": self.complete,
+            "name": [row["name"] for row in self.rows],
+            "op": coded([row["op"] for row in self.rows]),
+            "module": coded([row["module"] for row in self.rows]),
+            "state": states,
+            "precision": [
+                _precision(row, state, precisions or {}, low)
+                for row, state in zip(self.rows, states, strict=True)
+            ],
+            "reason": coded(
+                [pinned.get(row["name"], row["exclusion"] or "") for row in self.rows]
+            ),
+            "follows": [row["follows"] for row in self.rows],
+            "inputs": [row["inputs"] for row in self.rows],
+        }
+
+
+def _bare(name: str, place: int) -> Mapping[str, Any]:
+    """Return the row of a layer of which only the name is known."""
+    row = {"name": name, "op": "", "module": name.rpartition("/")[0], "candidate": place}
+    return {**row, "exclusion": None, "follows": None, "inputs": []}
+
+
+def _state(
+    row: Mapping[str, Any], precisions: Mapping[str, str] | None, pinned: Mapping[str, str]
+) -> int:
+    exclusion = row["exclusion"] or ""
+    if row["candidate"] is None:
+        if exclusion.startswith(Exclusion.FOLLOWER):
+            return FOLLOWER
+        return FIXED if exclusion.startswith(_STAYS) else OTHER
+    if precisions is None:
+        return OPEN
+    if row["name"] in precisions:
+        return KEPT
+    return FIXED if row["name"] in pinned else LOW
+
+
+def _precision(
+    row: Mapping[str, Any], state: int, precisions: Mapping[str, str], low: str
+) -> str | None:
+    if state == KEPT:
+        return precisions[row["name"]]
+    return low if state == LOW else None

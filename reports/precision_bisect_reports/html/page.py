@@ -1,0 +1,85 @@
+"""One file from the view: template, style, scripts, data, and a policy that allows nothing else.
+
+The page may run the scripts that it holds, by their hashes, and may ask for nothing. Names come
+from untrusted model files: they are data in the page, and drawn as text, never as markup.
+"""
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from precision_bisect.atomic import whole
+from precision_bisect.errors import RunFolderError
+from precision_bisect.runfolder import REPORT
+from precision_bisect_reports.html.source import foreign, read
+from precision_bisect_reports.html.view import view_of
+
+CHARTS = "echarts.common.min.js"
+SCRIPTS = (
+    *("base.js", "theme.js", "answer.js", "modules.js", "tree.js", "histogram.js", "detail.js"),
+    *("kept.js", "charts.js", "search.js", "copying.js", "main.js"),
+)
+"""In the order in which they are needed; together they are one function."""
+
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the report of a run folder, to `out` or into the folder, and return its path.
+
+    The run may be finished or go on. The same folder gives the same file, byte for byte. Raises
+    RunFolderError for a folder that is no run's, and where the file cannot be written.
+    """
+    path = folder / REPORT if out is None else out
+    try:
+        text = page(view_of(read(folder), folder))
+    except ValueError as error:  # figures that JSON has no word for
+        raise foreign(folder) from error
+    try:
+        with whole(path) as stream:
+            stream.write(text.encode("utf-8", errors="replace"))
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {path}: {error.strerror}", "name another file by --out"
+        ) from error
+    return path
+
+
+def page(view: Mapping[str, Any]) -> str:
+    """Return the page that shows a view (see `view_of`)."""
+    style, charts, script = _asset("report.css"), _asset(CHARTS), _script()
+    policy = (
+        f"default-src 'none'; script-src {_hash(charts)} {_hash(script)}; "
+        f"style-src {_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return Template(_asset("report.html")).substitute(
+        policy=policy, style=style, data=embedded(view), charts=charts, script=script
+    )
+
+
+def embedded(view: Mapping[str, Any]) -> str:
+    """Return JSON that no HTML parser takes for anything but text."""
+    text = json.dumps(view, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+@cache
+def _script() -> str:
+    """Return our scripts as one function, so that none of their names is global."""
+    return "".join(['(() => {\n"use strict";\n', *map(_asset, SCRIPTS), "})();\n"])
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("precision_bisect_reports.html").joinpath("assets", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return the source expression of an inline script or style with this text."""
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,77 @@
+"""A folder with small models and scripts for jobs, and the command that runs them."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny
+
+HEAD = """
+[defaults]
+backend = "emulated"
+inputs = "inputs.npz"
+threads = 1
+"""
+
+CHECKS = """
+import os, pathlib, signal, time
+
+def error(outputs, reference):
+    return max(float(abs(o[k] - r[k]).max()) for o, r in zip(outputs, reference) for k in o)
+
+def slow(outputs, reference):
+    with pathlib.Path("calls").open("a") as log:
+        log.write(f"{os.getpid()}\\n")
+    time.sleep(0.1)
+    return error(outputs, reference)
+
+def segfault(outputs, reference):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def fatal(outputs, reference):
+    os._exit(1)
+"""
+
+Write = Callable[[str], Path]
+Command = Callable[..., Sequence[str]]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return what writes a jobs file beside the models `a.onnx` and `b.onnx`, and returns it."""
+    tiny.write_model(tmp_path / "a.onnx")
+    tiny.write_model(tmp_path / "b.onnx", 2.0)
+    np.savez(tmp_path / "inputs.npz", **tiny.samples()[0])  # type: ignore[arg-type]
+    (tmp_path / "checks.py").write_text(CHECKS)
+
+    def write_jobs(text: str) -> Path:
+        path = tmp_path / "jobs.toml"
+        path.write_text(HEAD + text)
+        return path
+
+    return write_jobs
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """Return what gives the command for the jobs file, whose batch goes to `out`."""
+
+    def of(*more: str) -> Sequence[str]:
+        program = [sys.executable, "-m", "precision_bisect", "batch", str(tmp_path / "jobs.toml")]
+        return [*program, "--out", str(tmp_path / "out"), *more]
+
+    return of
+
+
+@pytest.fixture
+def run(command: Command) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return what runs the batch to its end."""
+
+    def ended(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command(*more), capture_output=True, text=True, timeout=170)
+
+    return ended

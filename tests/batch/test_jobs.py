@@ -1,0 +1,141 @@
+"""Jobs files: keys are flags, and what cannot work is said before anything starts."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from precision_bisect.arguments.run import run_parser
+from precision_bisect.batch.jobs import read_jobs
+from precision_bisect.batch.resume import GOES_ON
+from precision_bisect.cli import main
+
+Write = Callable[[str], Path]
+REPO = Path(__file__).parents[2]
+
+GOOD = '[[job]]\nmodel = "a.onnx"\n'
+
+
+def test_keys_are_flags(write: Write, tmp_path: Path) -> None:
+    """Values, lists, bare flags and underscores become the main command's arguments."""
+    path = write(
+        '[[job]]\nmodel = "a.onnx"\ntol = ["y=1e-2", "1e-1"]\nmax_time = "2h"\n'
+        "holdout = 1\ntf32 = true\nguard-islands = false\nthreads = 2\n"
+    )
+    (job,) = read_jobs(path, tmp_path / "out")
+    assert (
+        *("run", "--backend=emulated", "--inputs=inputs.npz", "--threads=2"),
+        *("--tol=y=1e-2", "--tol=1e-1", "--max-time=2h", "--holdout=1"),
+        *("--tf32", "--no-guard-islands", "--", "a.onnx"),
+    ) == job.command
+    assert ({"y": 1e-2, "": 1e-1}, 7200.0, 2) == (
+        job.options.tol,
+        job.options.max_time_s,
+        job.options.threads,
+    )
+    assert ("a", tmp_path / "out" / "a") == (job.name, job.run_folder)
+
+
+def test_a_job_overrides_the_defaults(write: Write, tmp_path: Path) -> None:
+    """false takes a bare flag back, an empty list any other."""
+    path = write(
+        'tf32 = true\nmax-trials = 9\n[[job]]\nmodel = "a.onnx"\ntf32 = false\nmax_trials = []\n'
+        '[[job]]\nmodel = "b.onnx"\nout = "elsewhere"\n'
+    )
+    first, second = read_jobs(path, tmp_path / "out")
+    assert (False, None) == (first.options.engine.tf32, first.options.max_trials)
+    assert (True, 9) == (second.options.engine.tf32, second.options.max_trials)
+    assert tmp_path / "elsewhere" == second.run_folder
+
+
+def test_the_example_is_right(tmp_path: Path) -> None:
+    """The jobs file among the examples passes all checks."""
+    jobs = read_jobs(REPO / "examples" / "jobs.toml", tmp_path)
+    assert len(jobs) == len({job.name for job in jobs}) >= 2
+
+
+CASES = {
+    "no jobs": ("", "has no jobs"),
+    "jobs are no list": ('[job]\nmodel = "a.onnx"\n', "has no jobs"),
+    "no TOML": ("[[job]\n", "is not TOML"),
+    "another table": (GOOD + "[jobs]\n", "unknown 'jobs'"),
+    "no model": ("[[job]]\ntol = 1e-2\n", "job 1 has no model"),
+    "model is no text": ('[[job]]\nname = "x"\nmodel = 3\n', "job x has no model"),
+    "missing model": ('[[job]]\nmodel = "absent.onnx"\n', "job absent: no such file: "),
+    "missing inputs": (GOOD + 'inputs = "absent.npz"\n', "job a: no such file: "),
+    "missing script": (GOOD + 'check = "absent.py:f"\n', "job a: no such file: "),
+    "unknown key": (GOOD + "tolerance = 1\n", "job a: unknown key 'tolerance'"),
+    "near key": (GOOD + "max-trial = 1\n", "did you mean max-trials?"),
+    "key of the batch": (GOOD + "resume = true\n", "job a: resume is no key"),
+    "help": (GOOD + "help = true\n", "job a: help is no key"),
+    "no number": (GOOD + 'holdout = "many"\n', "job a: argument --holdout: invalid int"),
+    "true for a value": (GOOD + "tol = true\n", "job a: tol is True"),
+    "a value for a bare flag": (GOOD + "tf32 = 1\n", "tf32 is 1; it takes true or false"),
+    "a null character": (GOOD + 'out = "\\u0000"\n', "job a: out has a null character"),
+    "a long path": ('[[job]]\nmodel = "' + 300 * "x" + '"\n', "no such file: "),
+    "a table": (GOOD + "tol = {y = 1}\n", "job a: tol is {'y': 1}"),
+    "a date": (GOOD + "max-time = 2026-01-01\n", "job a: max-time is"),
+    "bad duration": (GOOD + 'max-time = "long"\n', "job a: cannot read the time 'long'"),
+    "bad limit": (GOOD + 'tol = "small"\n', "job a: --tol cannot read 'small'"),
+    "bad strategy": (GOOD + 'strategy = "guide"\n', "did you mean guided"),
+    "bad combination": (GOOD + 'check = "checks.py:error"\nmetric = "l2"\n', "job a: --check"),
+    "twice the model": (GOOD + GOOD, "jobs 1 and 2 are both named a"),
+    "names differ by case": (GOOD + '[[job]]\nmodel = "b.onnx"\nname = "A"\n', "both named A"),
+    "one folder": (
+        GOOD + 'out = "x"\n[[job]]\nmodel = "b.onnx"\nout = "./x"\n',
+        "job b: jobs 1 and 2 have the same run folder",
+    ),
+    "the batch's folder": (GOOD + 'out = "."\n', "job a: its out holds the batch's folder"),
+    "name is a path": (GOOD + 'name = "../x"\n', "job 1 cannot be named '../x'"),
+    "name is a log": (GOOD + 'name = "x.log"\n', "cannot be named"),
+    "name is no text": (GOOD + "name = 3\n", "cannot be named 3"),
+    "same key twice": (GOOD + "max-trials = 1\nmax_trials = 2\n", "job 1 has a key twice"),
+    "name by default": ('name = "x"\n' + GOOD, "[defaults] sets name"),
+    "job is no table": ("[defaults]\n", "is not TOML"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bad_file_is_one_line(
+    case: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, one line that names the job, and nothing is written, though a job was fine."""
+    text, expected = CASES[case]
+    path = write(text)
+    assert 2 == main(["batch", str(path), "--out", str(tmp_path / "out")])
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.startswith("precision-bisect: ")
+    assert expected in line
+    assert ("", False) == (captured.out, (tmp_path / "out").exists())
+
+
+def test_keys_that_change_no_verdict_are_flags() -> None:
+    """What a resumed job may change is known to the main command."""
+    flags = {flag for action in run_parser()._actions for flag in action.option_strings}
+    assert {f"--{key}" for key in GOES_ON} <= flags
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No jobs file at all is wrong usage."""
+    assert 2 == main(["batch", str(tmp_path / "jobs.toml")])
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_resume_and_overwrite_exclude_each_other(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both at once is wrong usage, as for a single run."""
+    assert 2 == main(["batch", str(write(GOOD)), "--resume", "--overwrite"])
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_a_dry_run_writes_nothing(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It checks the file and prints the command of each job."""
+    path = write(GOOD + "tol = 1e-2\n")
+    assert 0 == main(["batch", str(path), "--out", str(tmp_path / "out"), "--dry-run"])
+    said = capsys.readouterr().out
+    assert f"--tol=0.01 --out={tmp_path / 'out' / 'a'} -- a.onnx\n" in said
+    assert not (tmp_path / "out").exists()

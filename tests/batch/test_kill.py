@@ -1,0 +1,193 @@
+"""Batches that are killed or interrupted: nothing is lost, nothing runs twice, nobody stays."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from precision_bisect.batch import process
+
+Write = Callable[[str], Path]
+Command = Callable[..., Sequence[str]]
+
+JOBS = """
+tol = 1e-2
+[[job]]
+model = "b.onnx"
+[[job]]
+name = "slow"
+model = "a.onnx"
+check = "checks.py:slow"
+[[job]]
+name = "last"
+model = "b.onnx"
+"""
+
+DEAF = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+
+
+def calls(folder: Path) -> Sequence[int]:
+    """Return the processes that have judged outputs of the slow job, one entry per judgement."""
+    log = folder / "calls"
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
+def jobs_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the jobs in batch.json by name."""
+    batch = json.loads((folder / "out" / "batch.json").read_text())
+    return {job["name"]: job for job in batch["jobs"]}
+
+
+def running(folder: Path) -> Sequence[int]:
+    """Return the processes that were told of this folder."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if str(folder) in " ".join(process.info["cmdline"] or ())
+    ]
+
+
+def start(command: Sequence[str], folder: Path, judged: int) -> "subprocess.Popen[str]":
+    """Start a batch, in a session as a terminal gives it, and wait for so many judgements."""
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while len(calls(folder)) < judged:
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.01)
+    return child
+
+
+def gone(pid: int, within_s: float) -> bool:
+    """Tell whether a process has ended after at most so many seconds."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_killed_batch_goes_on(write: Write, command: Command, tmp_path: Path) -> None:
+    """SIGKILL three times: the job ends too, and --resume repeats no finished job or trial."""
+    write(JOBS)
+    for judged in (2, 9, 16):
+        with start(command("--resume"), tmp_path, judged) as child:
+            child.kill()
+            child.communicate()
+        assert gone(calls(tmp_path)[-1], 5.0)
+        assert ["found", "running", "waiting"] == [j["status"] for j in jobs_of(tmp_path).values()]
+    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=170)
+    assert 0 == ran.returncode, ran.stderr
+    assert "b: found before, not run again" in ran.stderr
+    assert {("found", 4)} == {(j["status"], j["kept"]) for j in jobs_of(tmp_path).values()}
+    result = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
+    # Each kill cuts off one trial, and one that hits the repeat of a plan runs the plan again.
+    trials = result["trials"] + result["emulated_trials"]
+    assert len(calls(tmp_path)) <= trials + 2 * 3
+    assert 4 == len(set(calls(tmp_path)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_job_with_its_best(
+    write: Write, command: Command, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C in the terminal, and SIGTERM: the job writes a result, no other begins, 130."""
+    write(JOBS)
+    with start(command(), tmp_path, 5) as child:
+        os.killpg(child.pid, number)
+        table, said = child.communicate(timeout=60)
+    assert 130 == child.returncode, said
+    jobs = jobs_of(tmp_path)
+    assert ["found", "interrupted", "not_started"] == [job["status"] for job in jobs.values()]
+    assert [0, 130, None] == [job["exit_code"] for job in jobs.values()]
+    result = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
+    assert "interrupted" == result["status"]
+    assert len(result["kept"]) == jobs["slow"]["kept"]
+    assert "Traceback" not in (tmp_path / "out" / "slow.log").read_text()
+    assert ["job", "b", "slow", "last", "written"] == [
+        line.split()[0] for line in table.splitlines()
+    ]
+    assert "interrupted; waiting for the running job" in said
+
+
+def test_a_closed_terminal_ends_nothing(write: Write, command: Command, tmp_path: Path) -> None:
+    """The jobs go on without it."""
+    write(JOBS)
+    shell = [sys.executable, "-c", _HANGS_UP, *command()]
+    with start(shell, tmp_path, 3) as child:
+        child.send_signal(signal.SIGHUP)
+        child.communicate(timeout=60)
+    assert 0 == child.returncode
+    assert {"found"} == {job["status"] for job in jobs_of(tmp_path).values()}
+
+
+_HANGS_UP = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_batch_in_the_background_can_be_ended(
+    write: Write, command: Command, tmp_path: Path
+) -> None:
+    """A shell's background process ignores Ctrl-C, and so does its job; SIGTERM ends both."""
+    write(JOBS)
+    shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command()]
+    with start(shell, tmp_path, 3) as child:
+        child.terminate()
+        child.communicate(timeout=60)
+    assert 130 == child.returncode
+    assert ["found", "interrupted", "not_started"] == [
+        job["status"] for job in jobs_of(tmp_path).values()
+    ]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.3, 1.0])
+def test_a_batch_killed_while_a_job_starts_leaves_nobody(
+    write: Write, command: Command, tmp_path: Path, delay_s: float
+) -> None:
+    """Whatever the job's process is doing, it does not outlive the batch."""
+    write(JOBS)
+    with subprocess.Popen(command(), stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        assert "b begins" in child.stderr.readline()
+        time.sleep(delay_s)
+        child.kill()
+    end = time.monotonic() + 5
+    while running(tmp_path) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert [] == running(tmp_path)
+    if delay_s:
+        assert "running" == jobs_of(tmp_path)["b"]["status"]
+
+
+def test_a_deaf_job_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the deadline a job that heeds no interrupt is killed after the time of grace."""
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
+    ready = tmp_path / "ready"
+    with subprocess.Popen([sys.executable, "-c", DEAF, ready]) as child:
+        while not ready.exists():
+            time.sleep(0.01)
+        assert process.wait(child, 0.1)
+        assert -signal.SIGKILL == child.returncode
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        assert not process.wait(child, 30.0)

@@ -1,0 +1,135 @@
+"""`--until`: the next such time, and equal parts of what is left."""
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precision_bisect.batch.until import LEAST_SHARE_S, Deadline, parse_until
+from precision_bisect.errors import UsageError
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def berlin() -> Iterator[None]:
+    """Set a zone with summer time, by rules that need no database."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "CET-1CEST,M3.5.0,M10.5.0/3"
+    time.tzset()
+    yield
+    if before is None:
+        del os.environ["TZ"]
+    else:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+def local(text: str) -> float:
+    """Return a local date and time in seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("now", "until", "hours"),
+    [
+        ("2026-06-10T22:00", "06:00", 8),
+        ("2026-06-10T05:00", "06:00", 1),
+        ("2026-06-10T06:00", "06:00", 24),
+        ("2026-06-10T05:00", "6:00", 1),
+        ("2026-06-10T22:00", "2026-06-11T06:00", 8),
+        ("2026-06-10T22:00", "2026-06-11T06:00+00:00", 10),
+        # The night in which clocks go forward is an hour shorter, the other one longer.
+        ("2026-03-28T22:00", "06:00", 7),
+        ("2026-10-24T22:00", "06:00", 9),
+        ("2026-03-28T22:00", "02:30", 4.5),  # skipped, so it is 03:30
+        ("2026-03-29T03:10", "02:30", 1 / 3),  # the same, later that night
+        ("2026-10-25T01:00", "02:30", 1.5),  # the first of two
+        ("2026-10-25T02:45", "02:30", 0.75),  # the second
+    ],
+)
+def test_the_next_such_time(now: str, until: str, hours: float) -> None:
+    """A time of day is the next one to come, whatever the clocks do that night."""
+    begun = local(now)
+    assert hours * HOUR_S == pytest.approx(parse_until(until, begun) - begun)
+
+
+@given(
+    now=st.floats(1.5e9, 2.0e9),
+    clock=st.times().map(lambda t: t.replace(second=0, microsecond=0)),
+)
+def test_a_time_of_day_is_ahead_and_near(now: float, clock: object) -> None:
+    """It is after now, at most a day and a change of clocks away, and reads as it was written."""
+    text = f"{clock:%H:%M}"
+    at = parse_until(text, now)
+    assert now < at <= now + 26 * HOUR_S
+    read = datetime.fromtimestamp(at)
+    assert text in (f"{read:%H:%M}", f"{read - timedelta(hours=1):%H:%M}")
+
+
+@pytest.mark.parametrize(
+    "text", ["soon", "25:00", "06:61", "6", "", "2026-13-01", "06:00:00:00", "99999-01-01"]
+)
+def test_no_time_is_refused(text: str) -> None:
+    """What is no time is one line that shows how to write one."""
+    with pytest.raises(UsageError, match="cannot read the time") as caught:
+        parse_until(text, 0.0)
+    assert "write 06:00" in caught.value.hint
+
+
+def test_a_date_in_the_past_is_refused() -> None:
+    """A whole date says which day is meant, so a past one is a mistake."""
+    with pytest.raises(UsageError, match="is past"):
+        parse_until("2020-01-01T06:00", local("2026-01-01T00:00"))
+
+
+class Clock:
+    """Seconds that pass when told."""
+
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(
+    total_s=st.floats(10.0, 1e5),
+    wants=st.lists(st.floats(0.0, 1e5), min_size=1, max_size=20),
+)
+def test_the_time_is_spread(total_s: float, wants: list[float]) -> None:
+    """Jobs never exceed the time, none gets less than an equal part, and leftovers go on."""
+    clock = Clock()
+    deadline = Deadline.of(clock.now + total_s, clock)
+    equal_s = (total_s - deadline.reserve_s) / len(wants)
+    former_s = 0.0
+    for place, want_s in enumerate(wants):
+        share_s = deadline.share_s(len(wants) - place)
+        assert share_s is not None
+        if equal_s < LEAST_SHARE_S * 0.999:
+            assert place or share_s == 0
+            return
+        assert share_s >= max(equal_s, former_s) * 0.999 or share_s == 0
+        former_s = share_s
+        clock.now += min(want_s, share_s)
+    assert clock.now <= 1e9 + total_s - deadline.reserve_s + 1e-3
+    if all(want_s >= total_s for want_s in wants) and former_s:
+        assert former_s == pytest.approx(equal_s, rel=1e-3)
+
+
+def test_when_the_time_is_up_nobody_gets_any() -> None:
+    """With the reserve alone left, the share is nothing."""
+    clock = Clock()
+    deadline = Deadline.of(clock.now + 100, clock)
+    clock.now += 96
+    assert 0 == deadline.share_s(1)
+    assert 4 == deadline.left_s()
+
+
+def test_without_a_deadline_there_is_no_share() -> None:
+    """No --until, no limit."""
+    assert (None, None) == (Deadline.of(None).share_s(3), Deadline.of(None).left_s())

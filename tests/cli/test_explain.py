@@ -1,0 +1,128 @@
+"""`precision-bisect explain`: without a search, and over what a run found."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import precision_bisect
+import tiny
+from models import parse, save
+from precision_bisect.advice.explaining import squares
+from precision_bisect.advice.ranking import worst_layers
+from precision_bisect.cli import main
+from precision_bisect.events import ignore
+from precision_bisect.model.load import load_model
+from precision_bisect.options import Options
+from precision_bisect.prepare import prepare
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The model of 20 layers that needs four, with its inputs beside it."""
+    np.savez(tmp_path / "inputs.npz", x=tiny.samples()[0]["x"])
+    return tiny.write_model(tmp_path / "tiny.onnx")
+
+
+def test_the_worst_layers_are_explained(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without names the layers that hurt most alone are told, with causes and advice."""
+    asked = ["explain", str(model), "--inputs", str(model.parent / "inputs.npz"), "--threads", "1"]
+    assert 0 == main([*asked, "--worst", "4", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(tiny.KEPT) == sorted(each["layer"] for each in found["layers"])
+    assert {"overflow"} == {each["cause"] for each in found["layers"]}
+    assert ["n4_Mul", "n13_Mul"] == [birth["layer"] for birth in found["spread"]]
+    assert "scale" in [each["id"] for each in found["advice"]]
+    assert 0 == main([*asked, "--worst", "4"])
+    text = capsys.readouterr().out
+    assert "fp16 ends at 65504" in text
+    assert "Scale before squaring" in text
+    assert 80 >= max(len(line) for line in text.splitlines())
+
+
+def test_named_layers_are_explained_in_that_order(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names choose the layers, kept or not."""
+    inputs = str(model.parent / "inputs.npz")
+    asked = ["explain", str(model), "n7_Tanh", "n4_Mul", "--inputs", inputs, "--json"]
+    assert 0 == main(asked)
+    layers = json.loads(capsys.readouterr().out)["layers"]
+    assert [("n7_Tanh", "rounding"), ("n4_Mul", "overflow")] == [
+        (each["layer"], each["cause"]) for each in layers
+    ]
+
+
+def test_a_run_folder_is_explained(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Given a run folder, what the run wrote is told, or one layer of it."""
+    out = model.parent / "run"
+    tiny.search(model, out)
+    capsys.readouterr()
+    assert 0 == main(["explain", str(out), "--json"])
+    assert json.loads((out / "diagnosis.json").read_text()) == json.loads(capsys.readouterr().out)
+    assert 0 == main(["explain", str(out), "n5_Sqrt"])
+    assert "n5_Sqrt\n  overflow: input reaches" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["n4_Mull"], "did you mean 'n4_Mul'?"),
+        (["--worst", "0"], "--worst 0 is below 1"),
+    ],
+)
+def test_wrong_names_are_one_line(
+    model: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A layer that is none ends with the one that was likely meant."""
+    inputs = str(model.parent / "inputs.npz")
+    assert 2 == main(["explain", str(model), *arguments, "--inputs", inputs])
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_folder_without_a_diagnosis_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that is no finished run's, or holds nonsense, is told with what to do."""
+    for text in (None, "[]", "{"):
+        if text is not None:
+            (tmp_path / "diagnosis.json").write_text(text)
+        assert 2 == main(["explain", str(tmp_path)])
+        assert "no readable diagnosis.json" in capsys.readouterr().err
+
+
+def test_names_are_printed_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters in a name never reach the terminal."""
+    proto = parse("(float[2] x) => (float[2] y) { y = Mul(x, x) }")
+    proto.graph.node[0].name = "evil\x1b[2J<script>"
+    path = save(proto, tmp_path)
+    np.savez(tmp_path / "inputs.npz", x=np.full(2, 300, np.float32))
+    assert 0 == main(["explain", str(path), "--inputs", str(tmp_path / "inputs.npz")])
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert "evil\N{REPLACEMENT CHARACTER}[2J<script>" in text
+
+
+def test_halving_finds_what_trying_every_layer_finds(model: Path, tmp_path: Path) -> None:
+    """The worst layers come first, with the error that each has when it alone runs low."""
+    options = Options(model=model, inputs=tiny.samples(), backend="emulated", threads=1)
+    prepared = prepare(options, ignore, tmp_path)
+    everything = worst_layers(prepared, 20)
+    assert set(prepared.model.table.names) == {name for name, _ in everything}
+    errors = dict(everything)
+    assert worst_layers(prepared, 4) == everything[:4]
+    assert set(tiny.KEPT) == {name for name in errors if errors[name] > 1e-2}
+
+
+def test_squares_are_looked_at_wherever_they_are(model: Path) -> None:
+    """Every square of a computed value is measured, whichever layers are asked for."""
+    assert ["v4", "v13"] == squares(load_model(model))
+
+
+def test_the_terminal_report_tells_what_to_do(model: Path) -> None:
+    """A run's result has one diagnosis for each kept layer."""
+    result = precision_bisect.find(
+        model, inputs=tiny.samples(), out=model.parent / "found", threads=1, tol=1e-2
+    )
+    assert list(result.kept) == [each.layer for each in result.diagnosis]

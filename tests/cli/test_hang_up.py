@@ -1,0 +1,51 @@
+"""A run whose terminal goes away."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tiny
+
+SLOW = """
+import time
+import numpy as np
+def judge(outputs, reference):
+    time.sleep(0.05)
+    return max(np.abs(a[k] - b[k]).max() for a, b in zip(outputs, reference) for k in a)
+"""
+
+
+def test_a_closed_terminal_costs_nothing(tmp_path: Path) -> None:
+    """The search goes on without it to the same end, and the exit code is its own."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    for number, sample in enumerate(tiny.samples()):
+        np.savez(tmp_path / f"{number}.npz", **sample)  # type: ignore[arg-type]
+    (tmp_path / "slow.py").write_text(SLOW)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "precision_bisect", str(model), "--inputs", str(tmp_path)]
+    command += ["--check", f"{tmp_path / 'slow.py'}:judge", "--tol", "1e-2", "--threads", "1"]
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command, "--out", str(run)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
+    os.close(theirs)
+    deadline = time.monotonic() + 60
+    shown = b""
+    while b"Ranking" not in shown and time.monotonic() < deadline:
+        shown += os.read(ours, 4096)
+    os.close(ours)
+    os.kill(process.pid, signal.SIGHUP)
+    assert 0 == process.wait(60)
+    assert "found" == json.loads((run / "result.json").read_text())["status"]

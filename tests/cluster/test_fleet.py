@@ -1,0 +1,179 @@
+"""Searches on Dask clusters: real schedulers and workers on loopback, some of them killed."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
+from precision_bisect.cluster import reach
+from precision_bisect.errors import ClusterError
+
+DIES_ONCE = NOTED.replace(
+    "    while",
+    "    if called in (9, 10):\n"
+    '        os.write(2, b"about to die\\n")\n'
+    "        os.kill(os.getpid(), 11)\n"
+    "    while",
+)
+"""The calls after the HELD-th, the second of which is another attempt, cost the process."""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Search:
+    """Return the search by two children of one process."""
+    search = Search(tmp_path_factory.mktemp("alone") / "alone")
+    search.let_go()
+    assert 0 == search.run("--workers", "2", "--isolate", "always")[0]
+    return search
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Yield a scheduler with two workers."""
+    with fleet(tmp_path_factory.mktemp("pair") / "pair", ["a", "b"]) as made:
+        yield made
+
+
+def test_a_worker_is_killed_and_another_joins(alone: Search, pair: Fleet, tmp_path: Path) -> None:
+    """The answer is the same, no trial is lost or judged twice, and each worker is sent all once.
+
+    The one that joins finds no model under the driver's path, so it has what it was sent.
+    """
+    search = Search(tmp_path / "search")
+    hidden = search.model.with_name("hidden.onnx")
+    with search.running("--workers", "2", "--cluster", pair.address) as driver:
+        search.wait_for_hold(driver)
+        victim = next(worker for worker in pair.processes if worker.pid == search.calls[-1])
+        victim.kill()
+        search.model.rename(hidden)
+        joined = pair.worker("c")
+        pair.wait_for("c")
+        assert list(pair.folder.glob("c/*/*/precision-bisect-*/model/tiny.onnx"))
+        search.let_go()
+        wait_until(lambda: joined.pid in search.calls)
+        hidden.rename(search.model)
+        assert 0 == ending(driver)[0]
+    assert alone.answer() == search.answer()
+    assert sorted(alone.verdicts()) == sorted(search.verdicts())
+    assert len(set(search.verdicts())) == len(search.verdicts())
+    assert len(alone.calls) + 1 == len(search.calls)
+    for name in "abc":
+        run, trials = pair.plugins(name)
+        assert f"{run}-1" == trials
+
+
+def test_a_driver_that_is_killed_leaves_nothing_on_the_workers(
+    pair: Fleet, tmp_path: Path
+) -> None:
+    """After kill -9 of the driver the workers remove its files and end its children."""
+    search = Search(tmp_path / "search")
+    before = set(pair.folders())
+    with search.running("--cluster", pair.address) as driver:
+        search.wait_for_hold(driver)
+        assert before < set(pair.folders())
+        driver.kill()
+    wait_until(lambda: before == set(pair.folders()))
+
+
+def test_an_unlike_worker_is_refused_or_passed_over(pair: Fleet, tmp_path: Path) -> None:
+    """A worker with another version takes no trials when it joins, and is named at the start."""
+    other = tmp_path / "other" / "precision_bisect-9.9.dist-info"
+    other.mkdir(parents=True)
+    other.joinpath("METADATA").write_text("Name: precision-bisect\nVersion: 9.9\n")
+    path = os.pathsep.join([str(other.parent), os.environ.get("PYTHONPATH", "")])
+    search = Search(tmp_path / "search")
+    with search.running("--cluster", pair.address) as driver:
+        search.wait_for_hold(driver)
+        unlike = pair.worker("unlike", {"PYTHONPATH": path})
+        pair.wait_for("unlike")
+        search.let_go()
+        assert 0 == ending(driver)[0]
+    assert tiny.KEPT == search.answer()["kept"]
+    assert len(pair.plugins("unlike")) == 2
+    assert unlike.pid not in search.calls
+    code, said = search.run("--resume", "--cluster", pair.address)
+    assert 2 == code
+    (line,) = said.splitlines()
+    assert "precision-bisect is 0.1.0 on this machine and 9.9 on worker tcp://" in line
+    unlike.kill()
+
+
+def test_a_lost_scheduler_ends_the_run_in_one_line(alone: Search, tmp_path: Path) -> None:
+    """Nothing is lost: the run is resumed without the cluster, to the same answer."""
+    search = Search(tmp_path / "search")
+    with fleet(tmp_path / "fleet", ["a", "b"]) as made:
+        with search.running("--workers", "2", "--cluster", made.address) as driver:
+            search.wait_for_hold(driver)
+            made.scheduler.kill()
+            code, said = ending(driver)
+        before = search.verdicts()
+        assert (2, 1) == (code, sum("precision-bisect:" in line for line in said.splitlines()))
+        assert f"the cluster at {made.address} is lost" in said.splitlines()[-1]
+        assert "Traceback" not in said
+    search.let_go()
+    assert 0 == search.run("--workers", "2", "--resume")[0]
+    assert without_counts(alone.answer()) == without_counts(search.answer())
+    assert sorted(alone.verdicts()) == sorted(search.verdicts())
+    assert len(before) >= 6
+
+
+def test_a_local_cluster_survives_what_trials_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segfault costs a child and not Dask's worker; a trial that costs the worker is crashed.
+
+    What the child printed comes to the run folder.
+    """
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    search = Search(tmp_path / "search", DIES_ONCE)
+    with search.running("--cluster", "local") as driver:
+        search.wait_for_hold(driver)
+        os.kill(search.calls[-1], signal.SIGKILL)
+        search.let_go()
+        code, said = ending(driver)
+    assert 0 == code
+    assert tiny.KEPT == search.answer()["kept"]
+    assert 1 == len(set(search.calls[:HELD])) == len(set(search.calls[HELD:]))
+    (log,) = search.out.glob("logs/*-crashed.log")
+    assert "about to die" in log.read_text()
+    assert 1 == search.events().count("a worker of the cluster died of it")
+    assert "distributed" not in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--cluster", "nowhere"], "--cluster nowhere is no address"),
+        (["--cluster", "local", "--isolate", "never"], "leave out --isolate never"),
+        (["--cluster", "local", "--workers", "gpu:0"], "start one Dask worker for each GPU"),
+    ],
+)
+def test_what_cannot_work_is_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
+    """A wrong cluster is wrong usage, said in one line."""
+    code, error = Search(tmp_path / "search").run(*arguments)
+    assert 2 == code
+    (line,) = error.splitlines()
+    assert said in line
+
+
+def test_a_scheduler_that_does_not_answer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody at the address is an error with a hint, before anything is recorded."""
+    monkeypatch.setattr(reach, "CONNECT_S", 0.2)
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    with pytest.raises(ClusterError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9: "):
+        tiny.search(model, tmp_path / "run", cluster="tcp://127.0.0.1:9")
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+def without_counts(answer: Mapping[str, Any]) -> str:
+    """Return the answer as text without what a resumed run counts in another way."""
+    return re.sub(r'"recalled": \d+', "", json.dumps(answer, sort_keys=True))

@@ -1,0 +1,175 @@
+"""Figures, births of NaN and Inf, ways to the outputs, and near misses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import precision_bisect
+from models import OVERFLOW, load_text, normal, parse, save
+from precision_bisect.advice.explaining import NEAR_MISSES
+from precision_bisect.diagnosis import instrument as instruments
+from precision_bisect.diagnosis.diagnose import Question, diagnose
+from precision_bisect.diagnosis.findings import Findings
+from precision_bisect.diagnosis.instrument import Instrument
+from precision_bisect.diagnosis.magnitudes import Magnitudes
+from precision_bisect.lowtypes import FP16
+from precision_bisect.model.load import Model
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
+
+PAIR = Pair(low="fp16", high="fp32")
+TWO_WAYS = (
+    "(float[4] x) => (float[4] y, float[4] z) <float big = {300}, float small = {1e-5}> "
+    "{ a = Mul(x, big) b = Mul(a, a) c = Mul(b, small) y = Neg(c) d = Tanh(x) z = Neg(d) }"
+)
+SPREAD = (
+    "(float[4] x) => (float[4] y, float[4] z) "
+    "{ a = Mul(x, x) b = Neg(a) y = Add(a, b) c = Tanh(x) z = Sigmoid(a) }"
+)
+
+
+def explain(model: Model, *feeds: Sample, kept: list[str] | None = None) -> Findings:
+    """Diagnose these layers, or all, as kept."""
+    names = list(model.table.names) if kept is None else kept
+    question = Question(model=model, pair=PAIR, kept=names, samples=feeds, threads=1)
+    return diagnose(question)[0]
+
+
+def test_the_largest_value_is_found_where_it_is(tmp_path: Path) -> None:
+    """The figures say in which sample and at which index the largest magnitude lies."""
+    model = load_text("(float[2,3] x) => (float[2,3] y) { y = Mul(x, x) }", tmp_path)
+    feeds = [np.ones((2, 3), np.float32) for _ in range(3)]
+    feeds[1][1, 2] = -400
+    (found,) = explain(model, *({"x": feed} for feed in feeds)).layers
+    figures = found.figures
+    assert (160000.0, "output", "y", 1, [1, 2]) == tuple(
+        figures[key] for key in ("largest", "largest_in", "tensor", "sample", "index")
+    )
+    assert 65504.0 == figures["limit"]
+    assert np.inf == figures["error_out"]
+
+
+def test_rounding_tells_how_an_error_grows(tmp_path: Path) -> None:
+    """A layer that is neither out of range nor cancels says what it makes of rounding errors."""
+    model = load_text("(float[64] x) => (float[64] y) { y = Exp(x) }", tmp_path)
+    (found,) = explain(model, {"x": normal(64) + 8}).layers
+    assert "rounding" == found.cause
+    assert found.figures["growth"] == pytest.approx(
+        found.figures["error_out"] / found.figures["error_in"]
+    )
+    assert 4 < found.figures["growth"] < 40
+    assert "becomes" in found.evidence
+
+
+def test_the_output_that_is_hurt_is_named_with_the_way(tmp_path: Path) -> None:
+    """Of two outputs the one is named that the layer reaches, with the nodes on the way."""
+    model = load_text(TWO_WAYS, tmp_path)
+    square = str(model.table.names[1])
+    (found,) = explain(model, {"x": np.ones(4, np.float32)}, kept=[square]).layers
+    assert found.hurts is not None
+    assert "y" == found.hurts.output
+    assert np.inf == found.hurts.error
+    assert [str(n) for n in model.table.names[1:4]] == list(found.hurts.path)
+
+
+def test_inf_is_followed_from_its_birth(tmp_path: Path) -> None:
+    """Inf is born where it is stored first, and its way to an output is told."""
+    model = load_text(SPREAD, tmp_path)
+    square, minus, sum_ = (str(name) for name in model.table.names[:3])
+    found = explain(model, {"x": np.full(4, 300, np.float32)})
+    assert [(square, "inf", [square, sum_], "y")] == [
+        (birth.layer, birth.born, birth.path, birth.output) for birth in found.spread
+    ]
+    assert minus not in found.spread[0].path
+
+
+def test_nan_is_told_from_inf(tmp_path: Path) -> None:
+    """A quotient of two values that flush to 0 gives birth to NaN."""
+    body = "(float[2] x) => (float[2] y) <float k = {1e-5}> { a = Mul(x, k) y = Div(a, a) }"
+    model = load_text(body, tmp_path)
+    found = explain(model, {"x": np.full(2, 1e-4, np.float32)})
+    assert [(str(model.table.names[1]), "nan")] == [(b.layer, b.born) for b in found.spread]
+
+
+def test_what_is_infinite_in_fp32_is_no_overflow(tmp_path: Path) -> None:
+    """Minus infinity, as masks have it, is held by the low type and is no figure."""
+    body = (
+        "(float[4] x) => (float[4] y) <float[4] m = {0, 0, 0, 0}> { a = Add(x, m) y = Softmax(a) }"
+    )
+    model = load_text(body, tmp_path)
+    feed = np.array([1, 2, -np.inf, 0], np.float32)
+    found = explain(model, {"x": feed})
+    assert ["rounding", "rounding"] == [each.cause for each in found.layers]
+    assert () == tuple(found.spread)
+
+
+def test_the_histogram_counts_every_value(tmp_path: Path) -> None:
+    """Counts by exponent add up to the values that are not 0, and lie where they belong."""
+    model = load_text("(float[6] x) => (float[6] y) { y = Neg(x) }", tmp_path)
+    feed = np.array([0, 1, 1.5, -2, 0.25, 1024], np.float32)
+    (found,) = explain(model, {"x": feed}, {"x": feed}).layers
+    histogram = found.histogram
+    assert histogram is not None
+    assert -2 == histogram.lowest_exponent
+    expected = [2, 0, 4, 2, 0, 0, 0, 0, 0, 0, 0, 0, 2]
+    assert {"inputs": expected, "outputs": expected, "weights": []} == dict(histogram.counts)
+
+
+def test_small_values_are_counted_as_flushed_or_subnormal() -> None:
+    """What rounds to 0 is flushed; what is below the normal range is small."""
+    found = Magnitudes()
+    found.add(np.array([1e-9, 1e-5, 1.0, 0.0], np.float32), FP16)
+    assert (2, 1, 3, 4) == (found.small, found.flushed, found.nonzero, found.count)
+
+
+def test_groups_of_tensors_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at one tensor at a time, a model is diagnosed as at one go."""
+    model = load_text(TWO_WAYS, tmp_path)
+    feeds = [{"x": normal(4, seed=seed)} for seed in range(2)]
+    whole = explain(model, *feeds)
+    monkeypatch.setattr(instruments, "AT_ONCE_BYTES", 1)
+    groups = list(Instrument(model, PAIR, 1).groups(["a", "b"], feeds[0]))
+    assert [["a"], ["b"]] == groups
+    assert whole.to_json() == explain(model, *feeds).to_json()
+
+
+def test_the_instrument_shows_what_the_plan_stores(tmp_path: Path) -> None:
+    """Low layers store rounded values, kept ones exact ones."""
+    model = load_text("(float[8] x) => (float[8] y) { a = Exp(x) y = Neg(a) }", tmp_path)
+    instrument = Instrument(model, PAIR, 1)
+    feed = {"x": normal(8)}
+    exact = np.exp(feed["x"])
+    emulator = instrument.emulator(["a"])
+    low = emulator.run(feed, Plan.of(()))["a"]
+    kept = emulator.run(feed, Plan.of([0, 1]))["a"]
+    assert np.array_equal(low, FP16.round(low))
+    np.testing.assert_allclose(kept, exact, rtol=1e-6)
+    assert not np.array_equal(low, kept)
+
+
+def test_a_run_writes_its_diagnosis(tmp_path: Path) -> None:
+    """diagnosis.json has kept layers and near misses, as result.json has the causes."""
+    body = OVERFLOW.replace("y = Mul(s, k)", "t = Mul(s, k) u = Neg(t) y = Abs(u)")
+    path = save(parse(body), tmp_path)
+    feeds: list[Sample] = [{"x": np.array([300], np.float32)}]
+    result = precision_bisect.find(path, inputs=feeds, out=tmp_path / "run", threads=1, tol=1e-3)
+    found = json.loads((tmp_path / "run" / "diagnosis.json").read_text())
+    kept = [each for each in found["layers"] if each["kept"]]
+    assert list(result.kept) == [each["layer"] for each in kept]
+    assert [d.evidence for d in result.diagnosis] == [each["evidence"] for each in kept]
+    assert 1 == found["schema"]
+    near = [each["layer"] for each in found["layers"] if not each["kept"]]
+    assert set(near) <= {"node_of_u", "node_of_y"}
+    assert len(near) <= NEAR_MISSES
+    assert [] != found["spread"]
+
+
+def test_figures_that_are_not_finite_are_text(tmp_path: Path) -> None:
+    """JSON has no infinity, so it is written as text."""
+    model = load_text(OVERFLOW, tmp_path)
+    found = explain(model, {"x": np.array([300], np.float32)})
+    assert '"error_out": "inf"' in found.to_text()
+    json.loads(found.to_text(), parse_constant=pytest.fail)

@@ -1,0 +1,88 @@
+"""The course of a run on an engine whose builds of one plan differ."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import oracles
+from precision_bisect.driver import Driver
+from precision_bisect.endings import Ending, Status
+from precision_bisect.flow import Course, flow
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.trial import Kind, SampleSet
+from precision_bisect_strategies.guided import Guided
+from simulated import SIZE, Evaluate, Simulated, by, driver_of
+
+EVERYTHING = Plan.all_high(SIZE)
+ANSWER = Plan.of((2, 3, 9))
+
+
+def noisy_course(
+    path: Path, rule: Evaluate, builds: dict[Plan, list[float]], *, held_out: int = 0
+) -> tuple[Ending, Driver]:
+    """Run the whole flow on an engine; `builds` has the errors of some plans, build by build.
+
+    The last one stands for all further builds. The emulator goes by the rule alone.
+    """
+    backend: Simulated
+
+    def evaluate(plan: Plan, feed: Sample) -> float:
+        if plan not in builds:
+            return rule(plan, feed)
+        return builds[plan][: backend.built.count(plan)][-1]
+
+    backend = Simulated(evaluate)
+    driver, ledger = driver_of(path, backend, emulator=Simulated(rule), held_out=held_out)
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=True)
+        ending = driver.run(flow(asked, Guided(), Course(held_out=held_out > 0)))
+    return ending, driver
+
+
+def test_an_answer_repeated_within_the_noise_is_still_built_afresh(tmp_path: Path) -> None:
+    """A second verdict in the search is not taken for the re-check: that one is timed and kept."""
+    rule = by(oracles.monotone(ANSWER.kept))
+    ending, driver = noisy_course(tmp_path, rule, {EVERYTHING: [0.0, 0.6], ANSWER: [0.7]})
+    again, afresh = (
+        driver.outcome_of(ANSWER, SampleSet.JUDGED, kind) for kind in (Kind.AGAIN, Kind.REBUILD)
+    )
+    assert (Status.FOUND, ANSWER) == (ending.status, ending.plan)
+    assert again is not None and again.passed
+    assert afresh is not None and afresh.evidence.latency is not None
+    assert ANSWER.key == (tmp_path / "engine").read_text()
+
+
+def test_all_low_that_fails_afresh_is_searched_on(tmp_path: Path) -> None:
+    """Two builds of all-low on either side of the tolerance: the search goes on below it."""
+    rule = by(oracles.additive([0.075] * SIZE))
+    ending, driver = noisy_course(tmp_path, rule, {Plan.of(()): [0.9, 1.2]})
+    assert (Status.FOUND, 3) == (ending.status, len(ending.plan or ()))
+    assert pytest.approx(0.7) == ending.limit
+    assert ending.plan is not None
+    outcome = driver.outcome_of(ending.plan, SampleSet.JUDGED)
+    assert outcome is not None and (outcome.error or 0.0) <= 0.7
+    assert "a first answer of 0 layers failed when it was built afresh" in ending.message
+
+
+def test_noise_on_held_out_samples_gets_a_second_search(tmp_path: Path) -> None:
+    """An answer on all samples that fails afresh is searched for once more, as without them."""
+
+    def rule(plan: Plan, _: Sample) -> float:
+        if not ANSWER.kept <= plan.kept:
+            return 5.0
+        return 0.1 if 5 in plan.kept else 0.9
+
+    ending, _ = noisy_course(tmp_path, rule, {ANSWER: [0.9, 1.2, 0.9, 1.2]}, held_out=1)
+    assert (Status.FOUND, ANSWER.with_((5,))) == (ending.status, ending.plan)
+    assert SampleSet.ALL is ending.samples
+    assert "judged by all samples" in ending.message
+
+
+def test_the_limit_of_a_search_below_the_noise_is_told(tmp_path: Path) -> None:
+    """With builds that differ by 0.05 the search stays below 0.9, and the ending says so."""
+    rule = by(oracles.monotone(ANSWER.kept))
+    ending, _ = noisy_course(tmp_path, rule, {EVERYTHING: [0.0, 0.05]})
+    assert (Status.FOUND, ANSWER) == (ending.status, ending.plan)
+    assert pytest.approx(0.9) == ending.limit

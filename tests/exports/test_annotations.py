@@ -1,0 +1,86 @@
+"""model.mixed.onnx tells model viewers which layers stay high, and why."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+
+import tiny
+from exports_models import Parse, chain, export_of
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.export_command import export
+from precision_bisect.exports.write import write_exports
+from precision_bisect.result import Diagnosis
+from precision_bisect.runfolder import MIXED_MODEL, RunFolder
+
+EVIDENCE = 'reaches 1e5; <script>"\n\u2265'
+
+
+def written(folder: Path, ir_version: int) -> onnx.ModelProto:
+    """Return the typed model of a plan that keeps one layer and pins another, from the file."""
+    model = chain(["a", "b", "c", "d"])
+    model.ir_version = ir_version
+    model.graph.node[0].doc_string = "of the exporter"
+    onnx.save(model, folder / "model.onnx")
+    asked = export_of(folder / "model.onnx", ["a"])
+    pinned = asked.model.table.pinned({asked.model.table.names[2]: "no kernel"})
+    diagnosis = [Diagnosis(layer="a", cause="overflow", evidence=EVIDENCE)]
+    asked = replace(asked, model=replace(asked.model, table=pinned), diagnosis=diagnosis)
+    assert write_exports(RunFolder(folder), asked)[MIXED_MODEL] is None
+    return onnx.load(folder / MIXED_MODEL)
+
+
+def metadata(model: onnx.ModelProto) -> dict[str, dict[str, str]]:
+    """Return the metadata of each node that has some."""
+    return {
+        node.name: {entry.key: entry.value for entry in node.metadata_props}
+        for node in model.graph.node
+        if node.metadata_props
+    }
+
+
+def test_kept_layers_carry_their_diagnosis(tmp_path: Path) -> None:
+    """The values come back as they were, and layers that run low have none."""
+    expected = {
+        "a": {
+            "precision_bisect.precision": "fp32",
+            "precision_bisect.cause": "overflow",
+            "precision_bisect.evidence": EVIDENCE,
+        },
+        "c": {"precision_bisect.precision": "fp32", "precision_bisect.evidence": "no kernel"},
+    }
+    assert expected == metadata(written(tmp_path, 10))
+
+
+def test_older_files_tell_it_in_the_documentation(tmp_path: Path) -> None:
+    """Their nodes have no metadata; the version and what the exporter wrote stay."""
+    model = written(tmp_path, 9)
+    assert (9, {}) == (model.ir_version, metadata(model))
+    said = {node.name: node.doc_string for node in model.graph.node if node.doc_string}
+    assert {"a", "c"} == set(said)
+    assert said["a"].startswith("of the exporter\nprecision_bisect.precision: fp32\n")
+    assert said["a"].endswith(f"precision_bisect.evidence: {EVIDENCE}")
+
+
+@pytest.mark.parametrize("ir_version", [9, 10])
+def test_runtimes_read_it(ir_version: int, tmp_path: Path, parse_rtx: Parse) -> None:
+    """ONNX's checker, ONNX Runtime and TensorRT-RTX take the annotated model as any other."""
+    model = written(tmp_path, ir_version)
+    onnx.checker.check_model(model, full_check=True)
+    onnxruntime.InferenceSession(tmp_path / MIXED_MODEL, providers=["CPUExecutionProvider"])
+    assert 4 <= parse_rtx(model).num_layers
+
+
+def test_a_run_and_export_write_the_same(tmp_path: Path) -> None:
+    """The causes that a search finds are in the model, and `export` takes them from the result."""
+    path = tiny.write_model(tmp_path / "tiny.onnx")
+    result = tiny.search(path, tmp_path / "run")
+    first = (tmp_path / "run" / MIXED_MODEL).read_bytes()
+    nodes = {node.name: node.doc_string for node in onnx.load_from_string(first).graph.node}
+    for found in result.diagnosis:
+        assert f"precision_bisect.evidence: {found.evidence}" in nodes[found.layer]
+    assert tiny.KEPT == [found.layer for found in result.diagnosis]
+    export(path, tmp_path / "run", tmp_path / "again", EngineSettings())
+    assert first == (tmp_path / "again" / MIXED_MODEL).read_bytes()

@@ -1,0 +1,219 @@
+"""What the faults happen to: a search of a small model, whose trials run in child processes.
+
+No plan of the model overflows, so its check (`script.py`, copied beside the model) sees every
+evaluation. As a script, `python subject.py FOLDER WHAT NTH WORKERS` is one life of a driver that
+goes on with the run in FOLDER, and dies of the nth of something, see `Death`.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import psutil
+from onnx import helper, numpy_helper
+
+from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.events import (
+    Event,
+    Observer,
+    RunStarted,
+    TrialFinished,
+    TrialStarted,
+    ignore,
+)
+from precision_bisect.model.load import load_model
+from precision_bisect.options import Options
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.result import Result
+from precision_bisect.run import run
+from precision_bisect.runfolder import EXPORTS, RESULT
+
+FLOAT = onnx.TensorProto.FLOAT
+CANCELLING = [("Add", 2048.0), ("Sub", 2048.0)]
+"""FP16 holds no halves beyond 2048, so that both must stay high."""
+STEPS = [
+    *[("Tanh", None), ("Mul", 0.5)],
+    *CANCELLING,
+    *[("Add", 0.25), ("Tanh", None), ("Neg", None), ("Sigmoid", None)],
+    *CANCELLING,
+    *[("Abs", None), ("Mul", 2.0)],
+]
+KEPT = ["n2_Add", "n3_Sub", "n8_Add", "n9_Sub"]
+SAMPLES = 2
+TOLERANCE = 1e-2
+
+
+def prepare(folder: Path) -> Path:
+    """Write model, inputs and script into a new folder, and return it."""
+    folder.mkdir(parents=True)
+    (folder / "temp").mkdir()
+    nodes, constants, value = [], [], "x"
+    for number, (op_type, constant) in enumerate(STEPS):
+        operands = [value]
+        if constant is not None:
+            operands.append(f"c{number}")
+            constants.append(numpy_helper.from_array(np.array(constant, np.float32), f"c{number}"))
+        value = f"v{number}"
+        nodes.append(helper.make_node(op_type, operands, [value], name=f"n{number}_{op_type}"))
+    ends = [helper.make_tensor_value_info(name, FLOAT, [1, 8]) for name in ("x", value)]
+    graph = helper.make_graph(nodes, "cancelling", ends[:1], ends[1:], constants)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), folder / "model.onnx")
+    shutil.copy(Path(__file__).with_name("script.py"), folder)
+    order(folder)
+    return folder
+
+
+def feeds(count: int = SAMPLES) -> list[Sample]:
+    """Return so many samples; the first ones are the same whatever the count."""
+    rng = np.random.default_rng(0)
+    return [{"x": rng.uniform(0.2, 2.0, (1, 8)).astype(np.float32)} for _ in range(count)]
+
+
+def options(folder: Path, **more: Any) -> Options:
+    """Return options for the model of a prepared folder, in child processes unless told so."""
+    asked: dict[str, Any] = {
+        "inputs": feeds(SAMPLES + more.get("holdout", 0)),
+        "check": f"{folder / 'script.py'}:error",
+        "tol": TOLERANCE,
+        "backend": "emulated",
+        "isolate": "always",
+        "threads": 1,
+        **more,
+    }
+    return Options(model=folder / "model.onnx", out=folder / "run", **asked)
+
+
+def search(folder: Path, observer: Observer = ignore, **more: Any) -> Result:
+    """Search the model of a prepared folder; `more` is as in `options`."""
+    return run(options(folder, **more), observer)
+
+
+def order(folder: Path, *orders: dict[str, Any]) -> None:
+    """Say what the script of a prepared folder does; see there."""
+    (folder / "orders.json").write_text(json.dumps(orders))
+
+
+def noted(folder: Path) -> list[tuple[str, str, int]]:
+    """Return the script's log: "begun" or "ended", of which trial, in which process."""
+    if not (folder / "log").exists():
+        return []
+    lines = (line.split() for line in (folder / "log").read_text().splitlines())
+    return [(what, trial, int(pid)) for what, trial, pid, _ in lines]
+
+
+def rows(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """Return what the ledger says of the trials that have ended: status, verdict, error."""
+    path = folder / "run" / "ledger.sqlite"
+    if not path.exists():
+        return {}
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+        found = connection.execute(
+            "SELECT plan || '/' || samples || '/' || kind, status, verdict, error, message "
+            "FROM trials WHERE status IS NOT NULL"
+        ).fetchall()
+    return {trial: tuple(about) for trial, *about in found}
+
+
+def error_alone(folder: Path, kept: Sequence[str]) -> float:
+    """Return the error of a plan, from emulated and exact outputs of nothing but that."""
+    model = load_model(folder / "model.onnx")
+    backend = EmulatedBackend(model, "fp16", 1)
+    names = model.table.names
+    plan, exact = Plan.of(names.index(name) for name in kept), Plan.all_high(len(names))
+    outputs = [[backend.evaluate(each, feed) for feed in feeds()] for each in (plan, exact)]
+    pairs = zip(*outputs, strict=True)
+    return max(float(np.abs(got[y] - want[y]).max()) for got, want in pairs for y in want)
+
+
+def left_over(folder: Path, patience_s: float = 20.0) -> list[str]:
+    """Return the processes and temporary files of a folder's runs that do not go away."""
+    deadline = time.monotonic() + patience_s
+    while (left := [*_files(folder), *_processes(folder)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Yield what lies in the folder for temporary files, but for ONNX Runtime's own one."""
+    for path in (folder / "temp").iterdir():
+        if path.name != ".ses":
+            yield str(path)
+
+
+def _processes(folder: Path) -> Iterator[str]:
+    """Yield the processes that were given the folder, or a place in it for temporary files."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            said = [*process.cmdline(), process.environ().get("TMPDIR", "")]
+            if process.pid != os.getpid() and any(str(folder) in each for each in said):
+                yield f"{process.pid} {said}"
+
+
+class Death:
+    """The end of this process by SIGKILL, when something happens for the nth time.
+
+    `start` is when the run begins, `intent` when that of a trial is recorded, `evaluated` when
+    its verdict is about to be, `commit` when that is half done, `verdict` when it is done,
+    `file` when one of the run folder's files at the end is about to take its name.
+    """
+
+    def __init__(self, what: str, nth: int) -> None:
+        self._what = what
+        self._left = nth
+        self._statement = ""
+        self._ledger: sqlite3.Connection | None = None
+        sys.addaudithook(self._audit)
+
+    def observe(self, event: Event) -> None:
+        """Take an event of the run."""
+        if isinstance(event, RunStarted):
+            assert self._ledger is not None
+            self._ledger.set_trace_callback(self._trace)
+            self._now("start")
+        elif isinstance(event, TrialStarted):
+            self._now("intent")
+        elif isinstance(event, TrialFinished) and not event.recalled:
+            self._now("verdict")
+
+    def _audit(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Take an audit event of the interpreter."""
+        if name == "sqlite3.connect/handle":
+            self._ledger = arguments[0]
+        elif name == "os.rename" and Path(arguments[1]).name in (RESULT, *EXPORTS):
+            self._now("file")
+
+    def _trace(self, statement: str) -> None:
+        """Take a statement that the ledger is about to run."""
+        if statement.startswith("UPDATE trials SET status"):
+            self._now("evaluated")
+        elif statement == "COMMIT" and self._statement.startswith("UPDATE trials SET status"):
+            self._now("commit")
+        self._statement = statement
+
+    def _now(self, what: str) -> None:
+        if what == self._what:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(folder: str, what: str, nth: str, workers: str) -> None:
+    """Go on with a run, and die of it."""
+    death = Death(what, int(nth))
+    search(Path(folder), resume=True, observer=death.observe, workers=int(workers))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

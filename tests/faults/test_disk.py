@@ -1,0 +1,107 @@
+"""A disk that gets full while a run goes on."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults import subject
+from faults.harness import Record, Run
+from precision_bisect.endings import Status
+from precision_bisect.errors import RunFolderError
+
+SIZE = "80m"
+"""More than a trial needs to be free."""
+
+
+def mounted(path: Path) -> Iterator[Path]:
+    """Mount a small file system at a folder, where that is allowed, for as long as it is used."""
+    path.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("may not mount")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture
+def small_run_folder(run: Run) -> Iterator[Path]:
+    """Yield the run folder, on a small file system."""
+    yield from mounted(run.folder / "run")
+
+
+@pytest.fixture
+def small_temp(run: Run) -> Iterator[Path]:
+    """Yield the folder for temporary files, on a small file system."""
+    yield from mounted(run.folder / "temp")
+
+
+def test_a_full_run_folder_ends_the_run_and_loses_nothing(
+    run: Run, small_run_folder: Path, whole: Mapping[str, Any], record_property: Record
+) -> None:
+    """The verdict that found no room is the only one that is asked for again."""
+    subject.order(run.folder, {"do": "no room for the run", "call": 30})
+    for resume in (False, True):
+        with pytest.raises(RunFolderError) as error:
+            run.search(resume=resume)
+        assert "free space" in error.value.one_line()
+    assert 30 == sum(what == "begun" for what, *_ in subject.noted(run.folder))
+    (small_run_folder / "filler").unlink()
+    assert 29 == len(subject.rows(run.folder))
+    run.settle(run.search(resume=True), 1, record_property, subject.KEPT)
+    assert whole == subject.rows(run.folder)
+
+
+def test_a_full_folder_for_temporary_files_ends_the_run_and_loses_nothing(
+    run: Run, small_temp: Path, whole: Mapping[str, Any], record_property: Record
+) -> None:
+    """The trial that filled it counts, the next is not begun before there is room."""
+    subject.order(run.folder, {"do": "no room for temporary files", "call": 20})
+    stopped = run.search()
+    assert Status.BUDGET_EXHAUSTED is stopped.status
+    assert f"free in {small_temp}" in stopped.message
+    assert 20 == len(subject.rows(run.folder))
+    (small_temp / "filler").unlink()
+    run.settle(run.search(resume=True), 1, record_property, subject.KEPT)
+    assert whole == subject.rows(run.folder)
+
+
+def test_a_run_without_room_for_temporary_files_does_not_begin(run: Run, small_temp: Path) -> None:
+    """It says so in one line, and leaves nothing."""
+    filler = small_temp / "filler"
+    with filler.open("wb", buffering=0) as stream, pytest.raises(OSError):
+        while True:
+            stream.write(bytes(1 << 20))
+    with pytest.raises(RunFolderError) as error:
+        run.search()
+    assert "point TMPDIR to a writable folder" in error.value.one_line()
+    filler.unlink()
+    assert [] == subject.left_over(run.folder)
+
+
+def test_files_that_may_not_grow_end_the_run_and_lose_nothing(
+    run: Run, whole: Mapping[str, Any], record_property: Record
+) -> None:
+    """As on a full disk, with the system's limit on the size of a file, that of the ledger."""
+    command = [sys.executable, subject.__file__, str(run.folder), "never", "0", "1"]
+    ended = subprocess.run(
+        ["prlimit", f"--fsize={200 << 10}", *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(run.folder / "temp")},
+    )
+    assert 1 == ended.returncode
+    assert "RunFolderError: cannot use the ledger" in ended.stderr.splitlines()[-1]
+    known = subject.rows(run.folder)
+    assert 5 < len(known) < len(whole)
+    evaluated = len(subject.noted(run.folder))
+    result = run.search(resume=True)
+    fresh = subject.noted(run.folder)[evaluated:]
+    run.repeated += sum(what == "begun" and trial in known for what, trial, _ in fresh)
+    run.settle(result, 1, record_property, subject.KEPT)
+    assert whole == subject.rows(run.folder)

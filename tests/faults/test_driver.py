@@ -1,0 +1,113 @@
+"""A driver that is killed anywhere, with its trials in child processes, and goes on."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from faults import subject
+
+Life: TypeAlias = tuple[str, int]
+"""What a driver dies of, and the how manieth of that: see `subject.Death`. In `evaluation` it is
+killed from the child that evaluates."""
+
+LIVES: Mapping[int, Sequence[Life]] = {
+    1: (
+        *(("start", 1), ("intent", 2), ("evaluation", 3), ("evaluated", 4), ("verdict", 4)),
+        *(("commit", 5), ("intent", 6), ("evaluation", 5), ("evaluated", 6), ("verdict", 5)),
+        *(("intent", 5), ("evaluation", 4), ("commit", 4), ("file", 2), ("file", 6)),
+    ),
+    2: (
+        *(("intent", 1), ("evaluation", 1), ("evaluated", 4), ("verdict", 4), ("commit", 5)),
+        *(("intent", 6), ("evaluation", 5), ("evaluated", 6), ("verdict", 5), ("intent", 6)),
+        *(("evaluation", 4), ("evaluated", 4), ("file", 1), ("file", 4), ("file", 5)),
+    ),
+}
+"""For each number of workers. No trial is cut off three times, which would be taken for its own
+doing."""
+TO_THE_END = ("never", 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """What became of a run over several lives: endings, and trials lost and repeated."""
+
+    folder: Path
+    codes: list[int]
+    lost: int = 0
+    repeated: int = 0
+
+    @classmethod
+    def of(cls, folder: Path, workers: int) -> "Course":
+        """Have drivers go on with a run until each dies, and one to the end."""
+        course = cls(folder=subject.prepare(folder), codes=[])
+        for life in (*LIVES[workers], TO_THE_END):
+            before, known = subject.rows(folder), len(subject.noted(folder))
+            course.codes.append(live(folder, life, workers))
+            after, fresh = subject.rows(folder), subject.noted(folder)[known:]
+            course.lost += sum(after.get(trial) != about for trial, about in before.items())
+            course.repeated += sum(what == "begun" and trial in before for what, trial, _ in fresh)
+        return course
+
+
+def live(folder: Path, life: Life, workers: int) -> int:
+    """Have a driver go on with the run until it dies; return its exit code."""
+    what, nth = life
+    begun = sum(kind == "begun" for kind, *_ in subject.noted(folder))
+    dying = [{"do": "kill the driver", "call": begun + nth}] if what == "evaluation" else []
+    subject.order(folder, *dying)
+    command = [sys.executable, subject.__file__, folder, what, nth, workers]
+    with (folder / "said.txt").open("a") as said:
+        return subprocess.run(
+            [str(part) for part in command],
+            check=False,
+            env={**os.environ, "TMPDIR": str(folder / "temp")},
+            stdout=said,
+            stderr=said,
+        ).returncode
+
+
+def answer(folder: Path) -> dict[str, Any]:
+    """Return the result without what depends on the clock."""
+    found: dict[str, Any] = json.loads((folder / "run" / "result.json").read_text())
+    del found["wall_s"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def courses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[int, Course]]:
+    """Yield the courses by the number of workers; they run side by side."""
+    with ThreadPoolExecutor() as pool:
+        folder = tmp_path_factory.mktemp("broken")
+        runs = {each: pool.submit(Course.of, folder / str(each), each) for each in LIVES}
+        yield {workers: run.result() for workers, run in runs.items()}
+
+
+@pytest.mark.parametrize("workers", LIVES)
+def test_a_driver_killed_fifteen_times_loses_and_repeats_nothing(
+    tmp_path: Path,
+    courses: Mapping[int, Course],
+    workers: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """SIGKILL at 15 points of a run changes neither its answer nor any trial that has ended."""
+    whole = subject.prepare(tmp_path / "whole")
+    subject.search(whole, isolate="never", workers=workers)
+    course = courses[workers]
+    assert [*[-9] * len(LIVES[workers]), 0] == course.codes
+    wrong = int(answer(whole) != answer(course.folder))
+    record_property(
+        "faults", ("the driver", len(LIVES[workers]), course.lost, course.repeated, wrong)
+    )
+    assert (0, 0, 0) == (course.lost, course.repeated, wrong)
+    assert subject.KEPT == answer(course.folder)["kept"]
+    assert subject.rows(whole) == subject.rows(course.folder)
+    assert [] == subject.left_over(course.folder)
+    assert [] == list((course.folder / "run").glob(".*.????????"))

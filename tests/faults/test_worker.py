@@ -1,0 +1,158 @@
+"""Workers that are lost in every way, and what becomes of the search: nothing, or as little."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from faults import subject
+from faults.harness import Record, Run
+from precision_bisect.driver import MOST_LOST
+from precision_bisect.endings import Status
+from precision_bisect.events import Event, TrialFinished
+from precision_bisect.plan import Plan
+
+RETRIED = {
+    "signals": ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS"),
+    "ends": ("exit 0", "exit 7", "chatter and die", "closed pipe"),
+    "answers": ("no pickle", "half an answer, dead", "another type"),
+}
+"""Faults that cost nothing: the trial is evaluated once more."""
+WITHOUT_VERDICT: Mapping[str, Mapping[str, str]] = {
+    "hangs": {
+        "hang": "timed_out",
+        "hang in native code": "timed_out",
+        "hang with company": "timed_out",
+    },
+    "silences": {
+        "SIGSTOP": "timed_out",
+        "half an answer, hang": "timed_out",
+        "garbage": "timed_out",
+    },
+    "failures": {"MemoryError": "out_of_memory", "grow": "out_of_memory", "raise": "raised"},
+}
+"""Faults that cost one trial its verdict, and the status it has instead."""
+CALLS = (5, 14, 25, 52)
+"""The evaluations that faults meet: while layers are ranked and predicted, and in the search."""
+ANSWER = Plan.of((2, 3, 8, 9)).key
+
+
+def orders(faults: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the script's orders for some faults, one for each of `CALLS`."""
+    return [{"do": what, "call": call} for what, call in zip(faults, CALLS, strict=False)]
+
+
+def retries(run: Run) -> list[str]:
+    """Return the trials that were begun again, one for each time."""
+    begun = Counter(trial for what, trial, _ in subject.noted(run.folder) if what == "begun")
+    return sorted((begun - Counter(list(begun))).elements())
+
+
+@pytest.mark.parametrize("faults", RETRIED.values(), ids=RETRIED)
+def test_a_lost_process_costs_nothing(
+    run: Run, faults: Sequence[str], whole: Mapping[str, Any], record_property: Record
+) -> None:
+    """The trial is evaluated once more in another process; every verdict is as undisturbed."""
+    subject.order(run.folder, *orders(faults))
+    result = run.search()
+    run.settle(result, len(faults), record_property, subject.KEPT)
+    assert len(faults) == len(retries(run))
+    assert whole == subject.rows(run.folder)
+
+
+def test_two_workers_lose_their_processes_apart(
+    run: Run, whole: Mapping[str, Any], record_property: Record
+) -> None:
+    """What happens to one of two children leaves the trial in the other alone."""
+    faults = ["SIGSEGV"] * len(CALLS)
+    subject.order(run.folder, *orders(faults))
+    result = run.search(workers=2)
+    run.settle(result, len(faults), record_property, subject.KEPT)
+    assert whole.keys() == subject.rows(run.folder).keys()
+    assert len(faults) == len(retries(run))
+
+
+def test_a_process_lost_between_trials_costs_nothing(
+    run: Run, whole: Mapping[str, Any], record_property: Record
+) -> None:
+    """A child that is killed while it waits is replaced when the next trial comes."""
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TrialFinished) and len(subject.noted(run.folder)) in (20, 60):
+            *_, (_, _, pid) = subject.noted(run.folder)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    result = run.search(observer=observe)
+    run.settle(result, 2, record_property, subject.KEPT)
+    assert whole == subject.rows(run.folder)
+    assert 3 == len({pid for *_, pid in subject.noted(run.folder)})
+
+
+@pytest.mark.parametrize("faults", WITHOUT_VERDICT.values(), ids=WITHOUT_VERDICT)
+def test_trials_without_verdict_are_gone_round(
+    run: Run, faults: Mapping[str, str], record_property: Record
+) -> None:
+    """Each has its own status, the process is replaced, and the same layers are kept."""
+    subject.order(run.folder, *orders(faults))
+    result = run.search()
+    run.settle(result, len(faults), record_property, subject.KEPT)
+    statuses = Counter(status for status, *_ in subject.rows(run.folder).values())
+    del statuses["finished"]
+    assert Counter(faults.values()) == statuses
+    assert [] == retries(run)
+
+
+@pytest.mark.parametrize(("fault", "status"), [("SIGSEGV", "crashed"), ("raise", "raised")])
+def test_a_plan_that_is_never_judged_is_gone_round(
+    run: Run, fault: str, status: str, record_property: Record
+) -> None:
+    """Where the smallest answer is fatal every time, a larger one is found, and it passes."""
+    subject.order(run.folder, {"do": fault, "plan": ANSWER})
+    result = run.search()
+    assert set(subject.KEPT) < set(result.kept)
+    assert subject.error_alone(run.folder, result.kept) <= subject.TOLERANCE
+    run.settle(result, 1, record_property, result.kept)
+    assert {status: 1} == result.unresolved
+    assert not result.certificate.minimal
+
+
+@pytest.mark.parametrize(
+    ("calls", "holdout"),
+    [((1, 2), 0), ((2, 3), 0), ((56, 57), 1)],
+    ids=["all high", "repeat", "re-check"],
+)
+def test_what_decides_the_ending_is_tried_three_times(
+    run: Run, calls: Sequence[int], holdout: int, record_property: Record
+) -> None:
+    """Two processes lost in a row in the preflight or the re-check change nothing."""
+    subject.order(run.folder, *({"do": "SIGSEGV", "call": call} for call in calls))
+    result = run.search(holdout=holdout)
+    run.settle(result, len(calls), record_property, subject.KEPT)
+    (trial,) = set(retries(run))
+    assert len(calls) == len(retries(run))
+    assert {} == result.unresolved
+    assert "finished" == subject.rows(run.folder)[trial][0]
+
+
+def test_a_run_whose_processes_all_die_ends_and_goes_on_later(
+    run: Run, whole: Mapping[str, Any], record_property: Record
+) -> None:
+    """It stops with the evidence, and once the trouble is gone those trials are tried again."""
+    subject.order(run.folder, {"do": "SIGSEGV", "since": 30})
+    stopped = run.search()
+    assert Status.ABORTED is stopped.status
+    assert f"{MOST_LOST} trials in a row ended as crashed" in stopped.message
+    assert "SIGSEGV" in stopped.message
+    begun = sum(what == "begun" for what, *_ in subject.noted(run.folder))
+    assert 29 + 2 * MOST_LOST == begun
+    known = subject.rows(run.folder)
+    assert 29 == len(known) and {"finished"} == {status for status, *_ in known.values()}
+    subject.order(run.folder)
+    result = run.search(resume=True)
+    run.settle(result, 2 * MOST_LOST, record_property, subject.KEPT)
+    assert whole == subject.rows(run.folder)

@@ -1,0 +1,307 @@
+"""The report in a real browser: it works by mouse and keyboard, and asks for nothing."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import run_folders
+from precision_bisect.runfolder import LAYER_PRECISIONS, POLYGRAPHY_SCRIPT
+from precision_bisect_reports.html.page import write_report
+
+Open = Callable[..., Page]
+NAMES = run_folders.names(80)
+KEPT = (3, 12, 47)
+LONG = "/module" * 40
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(1)'>",
+    "</script><script>alert(2)//",
+    "a&amp;b'\"`${alert(3)}\u2028",
+    "<!--<script>",
+    "__proto__",
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the report of a timed run of 80 layers with a diagnosis."""
+    folder = run_folders.write_run(tmp_path_factory.mktemp("run"), NAMES, KEPT, timed=True)
+    counts = {"inputs": [0, 5, 90, 5], "outputs": [0, 0, 40, 60], "weights": []}
+    entries = [
+        {
+            "layer": NAMES[layer],
+            "cause": cause,
+            "evidence": f"evidence of {cause}",
+            "figures": {"largest": 141000.0},
+            "histogram": {"lowest_exponent": 14, "counts": counts},
+            "hurts": {"output": "y", "error": "inf", "path": [NAMES[layer], NAMES[layer + 1]]},
+        }
+        for layer, cause in zip(KEPT, ("overflow", "overflow", "underflow"), strict=True)
+    ]
+    advice = [{"id": "a", "title": "Do it", "text": LONG, "layers": [NAMES[3]], "evidence": "e"}]
+    spread = [{"layer": NAMES[3], "born": "inf", "path": [NAMES[3], NAMES[4]]}]
+    told = {"schema": 1, "low": "fp16", "layers": entries, "spread": spread, "advice": advice}
+    (folder / "diagnosis.json").write_text(json.dumps(told))
+    return write_report(folder)
+
+
+def see_everything(page: Page) -> None:
+    """Scroll to the end, so that all charts are drawn."""
+    page.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
+    height = page.evaluate("document.body.scrollHeight")
+    for top in range(0, height, 500):
+        page.evaluate(f"window.scrollTo(0, {top})")
+        page.wait_for_timeout(20)
+
+
+def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> None:
+    """The answer, three charts of the search, sensitivities and exports are there."""
+    page = opened(report)
+    see_everything(page)
+    expect(page.locator("h1")).to_have_text("3 of 80 layers stay FP32, the rest runs FP16")
+    for chart in ("narrowed", "sizes", "latencies"):
+        expect(page.locator(f"#search .chart.{chart} canvas")).to_be_visible()
+    expect(page.locator("#sensitivities .chart canvas")).to_be_visible()
+    expect(page.locator("#detail .chart canvas")).to_be_visible()
+    expect(page.locator("#advice")).to_contain_text("Do it")
+    expect(page.locator("#spread")).to_contain_text("Op_3 → Op_4")
+
+
+def test_words_find_layers(opened: Open, report: Path) -> None:
+    """Words match name, operator and cause; all must match, and modules with a match open."""
+    page = opened(report)
+    shown = page.locator("#shown")
+    expect(shown).to_have_text("80 of 80 nodes")
+    page.fill("#find", "op_4 matmul")
+    expect(shown).to_have_text("8 of 80 nodes")
+    expect(page.locator("#tree .row.layer")).to_have_count(8)
+    page.fill("#find", "UNDERFLOW")
+    expect(page.locator("#tree .row.layer .label")).to_have_text(["Op_47"])
+    page.fill("#find", "(")
+    expect(page.locator("#tree .row")).to_have_count(0)
+
+
+def test_states_are_filtered(opened: Open, report: Path) -> None:
+    """A chip takes its state out of the list and puts it back."""
+    page = opened(report)
+    low = page.get_by_role("button", name="low 77")
+    low.click()
+    expect(low).to_have_attribute("aria-pressed", "false")
+    expect(page.locator("#shown")).to_have_text("3 of 80 nodes")
+    low.click()
+    expect(page.locator("#shown")).to_have_text("80 of 80 nodes")
+
+
+def test_the_tree_is_used_by_keyboard(opened: Open, report: Path) -> None:
+    """Arrows open modules and move, the active row is announced, its layer is told."""
+    page = opened(report)
+    tree = page.locator("#tree")
+    tree.focus()
+    page.keyboard.press("Home")
+    active = page.locator("#tree .row[aria-selected=true]")
+    expect(active.locator(".label")).to_have_text("stages.0")
+    expect(tree).to_have_attribute("aria-activedescendant", "row-0")
+    page.keyboard.press("ArrowLeft")
+    expect(active).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("Enter")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#detail h3")).to_have_text("Op_1")
+    page.keyboard.press("ArrowLeft")
+    expect(active.locator(".label")).to_have_text("norm")
+    page.keyboard.press("End")
+    expect(active.locator(".label")).to_have_text("blocks.3")
+
+
+def test_every_control_is_reached_by_tab_and_shows_it(opened: Open, report: Path) -> None:
+    """Tab goes through links, buttons, fields and lists, each with a visible outline."""
+    page = opened(report)
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert page.evaluate(f"document.activeElement === document.body || {outline} !== 'none'")
+    assert {"print", "theme", "find", "fold", "tree", "state-1", "A", "BUTTON"} <= reached
+
+
+def test_a_layer_tells_what_is_known_of_it(opened: Open, report: Path) -> None:
+    """Cause, sensitivity, proof, engine, neighbours, figures: from the kept list by one click."""
+    page = opened(report)
+    page.locator("#kept").get_by_role("button", name="Op_47").click()
+    detail = page.locator("#detail")
+    expect(detail.locator("h3")).to_have_text("Op_47")
+    for text in (
+        *("underflow: evidence of underflow", "kept: FP32", "141000"),
+        "output y, where NaN or Inf come out; the way there: Op_47Op_48",
+        "error 0.05 when it alone runs FP16, all else high (5 × the tolerance); rank 1 of 80",
+        *("dropping it alone fails: error 0.03, 3 × the tolerance", "honoured: its constants"),
+    ):
+        expect(detail).to_contain_text(text)
+    detail.get_by_role("button", name="Op_46").click()
+    expect(detail.locator("h3")).to_have_text("Op_46")
+    expect(detail).to_contain_text("low: FP16")
+
+
+def test_causes_and_phases_are_filtered(opened: Open, report: Path) -> None:
+    """The kept list follows the chips of causes, the trials those of phases."""
+    page = opened(report)
+    page.get_by_role("button", name="overflow 2").click()
+    expect(page.locator("#kept tbody tr")).to_have_count(1)
+    page.locator("#search summary").click()
+    before = page.locator("#search tbody tr").count()
+    page.get_by_role("button", name="preflight 2").click()
+    expect(page.locator("#search summary")).to_have_text(f"{before - 2} trials as a table")
+    page.get_by_role("button", name="ranking 80").click()
+    expect(page.locator("#search summary")).to_have_text(f"{before + 78} trials as a table")
+
+
+def test_exports_are_copied_with_one_click(opened: Open, report: Path) -> None:
+    """The clipboard holds the file's text, the button says so, and so does the live region."""
+    page = opened(report, permissions=["clipboard-read", "clipboard-write"])
+    card = page.locator("#copies article", has_text="trtexec --layerPrecisions")
+    card.get_by_role("button").first.click()
+    expect(card.get_by_role("button", name="Copied")).to_be_focused()
+    expect(page.locator("#said")).to_have_text("Copied to the clipboard")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert (report.parent / LAYER_PRECISIONS).read_text() == copied
+
+
+def test_without_a_clipboard_the_selection_is_copied(opened: Open, report: Path) -> None:
+    """Where the page may not write the clipboard, the older way copies, and leaves no trace."""
+    page = opened(report, permissions=["clipboard-read"])
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
+    page.locator("#prints").get_by_role("button", name="Copy as JSON").click()
+    expect(page.locator("#prints button")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert run_folders.FINGERPRINT == json.loads(copied)
+    assert 0 == page.locator("textarea").count()
+
+
+def test_hostile_names_are_text(opened: Open, tmp_path: Path) -> None:
+    """Markup in names, evidence, advice and files is shown as it is, and runs nothing."""
+    names = [f"/m{place}/{name}" for place, name in enumerate(HOSTILE)]
+    folder = run_folders.write_run(tmp_path, names, range(len(names)))
+    advice = [{"id": "x", "title": HOSTILE[0], "text": HOSTILE[1], "layers": [HOSTILE[2]]}]
+    layers = [{"layer": name, "cause": HOSTILE[0], "evidence": HOSTILE[1]} for name in names]
+    told = {"layers": layers, "advice": advice, "spread": [{"layer": HOSTILE[1], "born": "nan"}]}
+    (folder / "diagnosis.json").write_text(json.dumps(told))
+    (folder / POLYGRAPHY_SCRIPT).write_text("".join(HOSTILE))
+    page = opened(write_report(folder))
+    see_everything(page)
+    for place, name in enumerate(names):
+        page.locator("#kept tbody tr").nth(place).get_by_role("button").first.click()
+        assert name == page.locator("#detail .path").evaluate("e => e.firstChild.textContent")
+    assert 0 == page.locator("img").count()
+    assert 3 == page.locator("script").count()
+    chart = "echarts.getInstanceByDom(document.querySelector('#sensitivities .chart'))"
+    for place, name in enumerate(names):
+        tip = {"type": "showTip", "seriesIndex": 0, "dataIndex": place}
+        page.evaluate(f"{chart}.dispatchAction({json.dumps(tip)})")
+        assert name == page.locator("#sensitivities .tip b").text_content()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_schemes_are_readable_and_can_be_changed(
+    opened: Open, report: Path, scheme: str
+) -> None:
+    """The system's scheme is taken, text has a contrast of 4.5, and the button changes it."""
+    page = opened(report, color_scheme=scheme)
+    root = page.locator("html")
+    expect(root).to_have_attribute("data-theme", scheme)
+    for _ in range(2):
+        for text in ("ink", "soft", "accent", "kept", "fixed", "pass", "fail"):
+            for back in ("card", "paper", "tint"):
+                assert 4.5 <= contrast(page, text, back), (text, back)
+        page.click("#theme")
+    page.click("#theme")
+    expect(root).to_have_attribute("data-theme", "dark" if scheme == "light" else "light")
+
+
+def contrast(page: Page, text: str, back: str) -> float:
+    """Return WCAG's contrast ratio of two colours of the page."""
+    brightness = []
+    for name in (text, back):
+        value = page.evaluate(
+            f"getComputedStyle(document.documentElement).getPropertyValue('--{name}')"
+        )
+        parts = [int(part, 16) / 255 for part in re.findall("[0-9a-f]{2}", value)]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        brightness.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(brightness) + 0.05) / (min(brightness) + 0.05)
+
+
+@pytest.mark.parametrize("width", [390, 820, 1280])
+def test_no_width_needs_sideways_scrolling(opened: Open, report: Path, width: int) -> None:
+    """Nothing is wider than the window, on a phone as on a desk."""
+    page = opened(report, viewport={"width": width, "height": 800})
+    see_everything(page)
+    assert width >= page.evaluate("document.documentElement.scrollWidth")
+
+
+def test_paper_is_light_and_complete(opened: Open, report: Path) -> None:
+    """Printing takes light colours and all kept layers, draws every chart, hides the tools."""
+    page = opened(report, color_scheme="dark")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    expect(page.locator("#tree")).to_be_hidden()
+    expect(page.locator("#kept tbody tr")).to_have_count(3)
+    expect(page.locator("#sensitivities .chart canvas")).to_have_count(1)
+    assert page.pdf()[:4] == b"%PDF"
+
+
+def test_a_run_that_goes_on_has_a_report(opened: Open, tmp_path: Path) -> None:
+    """Before anything passed, and without the list of layers, the page says so."""
+    run_folders.write_ledger(tmp_path, run_folders.searched(20, [2, 5])[1:2])
+    page = opened(write_report(tmp_path))
+    expect(page.locator("h1")).to_have_text("No plan has passed yet")
+    expect(page.locator("#badge")).to_have_text("Not finished")
+    see_everything(page)
+
+
+def test_each_search_of_a_ladder_is_drawn(opened: Open, tmp_path: Path) -> None:
+    """Types are listed, layers have theirs, and every search has its charts under its title."""
+    page = opened(write_report(run_folders.write_ladder(tmp_path, NAMES[:20])))
+    see_everything(page)
+    expect(page.locator("#precisions tbody tr")).to_have_count(3)
+    titles = ["search 1: fp16", "search 2: int8", "search 10: int8"]
+    expect(page.locator("#search h3")).to_have_text(titles)
+    expect(page.locator("#search .chart.narrowed canvas")).to_have_count(3)
+    page.locator("#kept").get_by_role("button", name="Op_1").click()
+    expect(page.locator("#detail")).to_contain_text("kept: FP16")
+
+
+def test_5000_layers_are_interactive_within_2_seconds(
+    opened: Open, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The quickest of three, from opening the file to a match in the list; 6 MB at most."""
+    names = run_folders.names(5000)
+    folder = tmp_path_factory.mktemp("big")
+    report = write_report(run_folders.write_run(folder, names, range(0, 5000, 25), timed=True))
+    assert report.stat().st_size < 6e6
+    seconds = []
+    for _ in range(3):
+        page = opened(report)
+        page.fill("#find", "Op_4321")
+        expect(page.locator("#shown")).to_have_text("1 of 5,000 nodes")
+        expect(page.locator("#tree .row.layer .label")).to_have_text(["Op_4321"])
+        seconds.append(page.evaluate("performance.now()") / 1000)
+        see_everything(page)
+    assert min(seconds) < 2.0
+
+
+def test_thousands_of_rows_are_walked_by_keyboard(opened: Open, tmp_path: Path) -> None:
+    """A module of 3,000 layers is cut into blocks; End reaches the last row without making all."""
+    names = [f"node_{place}" for place in range(3000)]
+    page = opened(write_report(run_folders.write_run(tmp_path, names, [1, 2999])))
+    page.click("#fold")
+    page.locator("#tree").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#detail h3")).to_have_text("node_2999")
+    assert page.locator("#tree .row").count() < 100

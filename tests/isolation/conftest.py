@@ -1,0 +1,53 @@
+"""A small model, and what evaluates its plans in child processes."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from faults import subject
+from precision_bisect.events import ignore
+from precision_bisect.isolation.evaluator import Isolated
+from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.logs import Logs
+from precision_bisect.isolation.slot import Limits, Slot
+from precision_bisect.prepare import prepare
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a prepared folder, with all temporary files in it."""
+    prepared = subject.prepare(tmp_path / "subject")
+    monkeypatch.setattr(tempfile, "tempdir", str(prepared / "temp"))
+    return prepared
+
+
+@pytest.fixture
+def kit(folder: Path, tmp_path: Path) -> Kit:
+    """Return the kit of a run of the model."""
+    work = tmp_path / "work"
+    work.mkdir()
+    return prepare(subject.options(folder, isolate="never"), ignore, work).kit
+
+
+@pytest.fixture
+def slot(kit: Kit, tmp_path: Path) -> Iterator[Slot]:
+    """Yield a place for a child with the kit."""
+    kit.save(tmp_path / "kit")
+    slot = Slot(kit=tmp_path / "kit", folder=tmp_path / "slot")
+    yield slot
+    slot.end()
+
+
+@pytest.fixture
+def isolated(slot: Slot, tmp_path: Path) -> Iterator[Callable[[Limits], Isolated]]:
+    """Yield what makes an evaluator over the one slot, and ends its child."""
+    with ExitStack() as held:
+
+        def make(limits: Limits) -> Isolated:
+            logs = Logs(tmp_path / "logs")
+            return held.enter_context(closing(Isolated(slots=[slot], limits=limits, logs=logs)))
+
+        yield make

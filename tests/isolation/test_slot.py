@@ -1,0 +1,130 @@
+"""One place for a child: what it is given, how it ends, and what ends with it."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from isolation import inside
+from precision_bisect.errors import ModelError, RunFolderError
+from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.trial import TrialStatus
+
+PATIENCE_S = 20.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until something is so. Raises AssertionError when it takes too long."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    """Tell whether a process has ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_child_has_the_gpu_of_its_slot(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES is the slot's, or as the driver has it; TMPDIR is its own folder."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    said, work = slot.call_bare(inside.environment, "CUDA_VISIBLE_DEVICES")
+    assert ("5", slot.folder / "work") == (said, work)
+    assert (str(work), work) == slot.call_bare(inside.environment, "TMPDIR")
+    slot.end()
+    slot.gpu = "GPU-0a"
+    assert ("GPU-0a", work) == slot.call_bare(inside.environment, "CUDA_VISIBLE_DEVICES")
+    assert "5" == os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_child_is_used_again_until_it_is_ended(slot: Slot) -> None:
+    """Its files go with it, but for the timing cache, which makes the next builds faster."""
+    assert slot.pid is None
+    slot.call_bare(inside.environment, "HOME")
+    first = slot.pid
+    slot.call_bare(inside.environment, "HOME")
+    assert first is not None and first == slot.pid
+    work = slot.folder / "work"
+    for name in ("timing.cache", "engine"):
+        (work / name).write_text(name)
+    (work / "folder").mkdir()
+    slot.end()
+    assert gone(first) and slot.pid is None
+    slot.end()
+    slot.call_bare(inside.environment, "HOME")
+    assert slot.pid not in (None, first)
+    assert ["timing.cache"] == [path.name for path in work.iterdir()]
+
+
+def test_an_error_for_the_user_comes_through_and_the_child_stays(slot: Slot) -> None:
+    """With its hint, as if it had been raised here."""
+    with pytest.raises(ModelError) as error:
+        slot.call_bare(inside.fail)
+    assert ("no model in work", "look elsewhere") == (str(error.value), error.value.hint)
+    assert slot.pid is not None
+
+
+def test_what_a_child_has_started_ends_with_it(slot: Slot, kit: Kit, tmp_path: Path) -> None:
+    """Past the time limit both are gone."""
+    begun = tmp_path / "begun"
+    with pytest.raises(Death) as death:
+        slot.call(Limits(time_s=1.0), inside.sleep_for_ever, begun)
+    assert TrialStatus.TIMED_OUT is death.value.outcome.status
+    assert "took longer than 1 s, and was killed" == death.value.outcome.message
+    assert not death.value.retry
+    pids = [int(pid) for pid in begun.read_text().split()]
+    wait_for(lambda: all(map(gone, pids)))
+
+
+def test_what_a_lost_child_has_started_ends_with_it(slot: Slot, tmp_path: Path) -> None:
+    """Also where the child has not been ended but has died."""
+    begun = tmp_path / "begun"
+
+    def kill() -> None:
+        wait_for(begun.exists)
+        wait_for(lambda: len(begun.read_text().split()) == 2)
+        os.kill(int(begun.read_text().split()[0]), 9)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(Death, match="SIGKILL") as death:
+        slot.call(Limits(), inside.sleep_for_ever, begun)
+    killer.join()
+    assert death.value.retry
+    wait_for(lambda: gone(int(begun.read_text().split()[1])))
+
+
+def test_the_log_is_about_one_call(slot: Slot) -> None:
+    """What was printed during the call before is not in it."""
+    with pytest.raises(Death, match="SIGABRT"):
+        slot.call(Limits(), inside.print_much, 1)
+    assert b"much is said\nthe last words\n" in slot.log.read_bytes()
+    with pytest.raises(Death, match="SIGABRT"):
+        slot.call(Limits(), inside.print_much, 0)
+    assert slot.log.read_bytes().startswith(b"the last words\n")
+
+
+def test_no_room_for_the_childs_files_is_an_error_for_the_user(kit: Kit, tmp_path: Path) -> None:
+    """It says what to do."""
+    (tmp_path / "file").write_text("in the way")
+    slot = Slot(kit=tmp_path / "kit", folder=tmp_path / "file" / "slot")
+    with pytest.raises(RunFolderError, match="Not a directory"):
+        slot.call_bare(inside.environment, "HOME")
+
+
+def test_a_kit_whose_model_has_changed_is_refused(slot: Slot, kit: Kit) -> None:
+    """Verdicts of two models would be mixed; the same is said again on the next call."""
+    model = kit.options.model
+    model.write_bytes(model.read_bytes().replace(b"n0_Tanh", b"n0_Than"))
+    for _ in range(2):
+        with pytest.raises(ModelError, match="has changed since the run began"):
+            slot.call(Limits(), inside.print_much, 0)

@@ -1,0 +1,54 @@
+"""What a backend says of itself in a child, and when there is one at all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults import subject
+from precision_bisect.errors import PluginError
+from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.survey import isolated, survey, surveyed
+
+ALWAYS: dict[str, Any] = {"isolate": "always"}
+
+
+def test_a_child_says_the_same_of_its_backend(kit: Kit, folder: Path, tmp_path: Path) -> None:
+    """Name, versions and what cannot run low; nothing is left."""
+    asked = surveyed(kit, tmp_path, subject.options(folder))
+    assert survey(kit.backend(tmp_path)) == asked
+    assert ("emulated", True, {}) == (asked.name, asked.emulated, asked.unbuildable())
+    assert {} != asked.versions()
+    assert [] == subject.left_over(tmp_path / "subject")
+
+
+def test_a_backend_that_costs_its_process_cannot_be_used(
+    kit: Kit, folder: Path, tmp_path: Path
+) -> None:
+    """One line says so, and what to ask next."""
+    script = folder / "script.py"
+    script.write_text(f"import os; os.abort()\n{script.read_text()}")
+    with pytest.raises(PluginError) as error:
+        surveyed(kit, tmp_path, subject.options(folder, isolate="auto"))
+    assert (
+        "emulated cannot be used: its process died of SIGABRT (Aborted); "
+        "`precision-bisect doctor` says what works here"
+    ) == error.value.one_line()
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"isolate": "auto"}, False),
+        ({"isolate": "auto", "backend": "tensorrt-rtx"}, True),
+        ({"isolate": "auto", "trial_timeout_s": 9.0}, True),
+        ({"isolate": "auto", "trial_memory_mib": 900.0}, True),
+        ({"isolate": "always"}, True),
+        ({"isolate": "never", "backend": "tensorrt-rtx"}, False),
+    ],
+)
+def test_children_are_for_builds_and_limits(
+    folder: Path, asked: dict[str, Any], expected: bool
+) -> None:
+    """Unless it is said otherwise: an emulated trial takes less than handing it over."""
+    assert expected is isolated(subject.options(folder, **asked))

@@ -1,0 +1,46 @@
+"""Reading a ledger leaves it, and its folder, as they are."""
+
+from pathlib import Path
+
+import pytest
+
+import run_folders
+from precision_bisect.errors import RunFolderError
+from precision_bisect.ledger.reading import read_ledger
+from precision_bisect.ledger.store import open_ledger
+from precision_bisect.runfolder import LEDGER
+
+TRIALS = run_folders.searched(12, [1, 9])
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    """Header and trials come back, and no file is made or changed."""
+    run_folders.write_ledger(tmp_path, TRIALS)
+    before = (tmp_path / LEDGER).read_bytes()
+    found = read_ledger(tmp_path / LEDGER)
+    assert TRIALS == found.trials
+    assert run_folders.FINGERPRINT == {k: v for k, v in found.header.items() if k != "schema"}
+    assert before == (tmp_path / LEDGER).read_bytes()
+
+
+def test_a_writer_goes_on_while_it_is_read(tmp_path: Path) -> None:
+    """Between two trials of an open ledger the first is seen, and the second is recorded."""
+    path = tmp_path / LEDGER
+    with open_ledger(path, run_folders.FINGERPRINT, resume=False) as ledger:
+        for count, each in enumerate(TRIALS[:3]):
+            assert TRIALS[:count] == read_ledger(path).trials
+            ledger.start(each.proposal)
+            assert TRIALS[:count] == read_ledger(path).trials
+            ledger.finish(each.proposal, each.outcome)
+    assert TRIALS[:3] == read_ledger(path).trials
+
+
+@pytest.mark.parametrize("contents", [None, b"", b"no database", b"SQLite format 3\0" + b"x" * 99])
+def test_what_is_no_ledger_is_one_line(tmp_path: Path, contents: bytes | None) -> None:
+    """A missing, empty or foreign file is named, and not made."""
+    path = tmp_path / LEDGER
+    if contents is not None:
+        path.write_bytes(contents)
+    with pytest.raises(RunFolderError, match="no ledger that this version can read"):
+        read_ledger(path)
+    assert path.exists() == (contents is not None)

@@ -1,0 +1,135 @@
+"""The command at the end: called once with the result's path, and never in the way."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import psutil
+import pytest
+
+import tiny
+from precision_bisect.errors import UsageError
+from precision_bisect.telling.on_finish import call, words
+
+COMMAND = [sys.executable, "-m", "precision_bisect"]
+
+
+def search(
+    folder: Path, *more: str, stdout: "IO[str] | int" = subprocess.PIPE
+) -> "subprocess.CompletedProcess[str]":
+    """Search the small model in a folder by the command line."""
+    model = tiny.write_model(folder / "tiny.onnx")
+    np.savez(folder / "inputs.npz", **tiny.samples()[0])  # type: ignore[arg-type]
+    asked = ["--backend", "emulated", "--tol", "1e-2", "--inputs", folder / "inputs.npz"]
+    command = [*COMMAND, model, *asked, "--out", folder / "my run", *more]
+    return subprocess.run(
+        [str(part) for part in command],
+        check=False,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Return a script that notes what it is given, and the result's status, and then fails."""
+    path = tmp_path / "note it.py"
+    path.write_text(
+        "import json, pathlib, sys\n"
+        "status = json.loads(pathlib.Path(sys.argv[-1]).read_text())['status']\n"
+        "noted = json.dumps([sys.argv[1:], status])\n"
+        "pathlib.Path(__file__).with_name('noted').write_text(noted)\n"
+        "print('said by the command')\n"
+        "sys.exit(3)\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "status"), [((), 0, "found"), (("--max-trials", "4"), 3, "budget_exhausted")]
+)
+def test_it_is_called_with_the_result_however_the_run_ends(
+    tmp_path: Path, script: Path, more: tuple[str, ...], code: int, status: str
+) -> None:
+    """No shell changes its words, the result comes last; the run decides the exit code."""
+    command = f"{sys.executable} '{script}' '$HOME; \"x\"'"
+    ran = search(tmp_path, "--json", "--on-finish", command, *more)
+    assert code == ran.returncode
+    result = tmp_path / "my run" / "result.json"
+    assert [['$HOME; "x"', str(result)], status] == json.loads((tmp_path / "noted").read_text())
+    assert status == json.loads(ran.stdout)["status"]
+    said = [line for line in ran.stderr.splitlines() if "command" in line or "on-finish" in line]
+    failed = f"precision-bisect: warning: --on-finish {sys.executable} failed with exit code 3"
+    assert ["said by the command", failed] == said
+
+
+def test_it_is_called_though_nobody_can_be_told(tmp_path: Path, script: Path) -> None:
+    """Where standard output is on a full device the command is called all the same."""
+    command = f"{sys.executable} '{script}'"
+    with Path("/dev/full").open("w") as full:
+        ran = search(tmp_path, "--json", "--on-finish", command, stdout=full)
+    assert 2 == ran.returncode
+    assert "cannot write the output" in ran.stderr
+    assert "found" == json.loads((tmp_path / "noted").read_text())[1]
+
+
+@pytest.mark.parametrize("command", ["", "   ", "notify 'open", "''"])
+def test_what_is_no_command_is_refused_at_the_start(tmp_path: Path, command: str) -> None:
+    """Wrong quotes, or nothing to call, is one line before anything begins."""
+    ran = search(tmp_path, "--on-finish", command)
+    assert 2 == ran.returncode
+    assert 1 == len(ran.stderr.splitlines()), ran.stderr
+    assert "--on-finish" in ran.stderr
+    assert not (tmp_path / "my run").exists()
+
+
+def test_a_run_that_never_began_calls_nothing(tmp_path: Path, script: Path) -> None:
+    """Without a result there is nothing to pass."""
+    command = f"{sys.executable} '{script}'"
+    assert 2 == search(tmp_path, "--on-finish", command, "--strategy", "none").returncode
+    assert not (tmp_path / "noted").exists()
+
+
+def test_what_cannot_be_run_is_told() -> None:
+    """A command that is not there or is no program is one line, and no error."""
+    result = Path("result.json")
+    trouble = call(("no-such-command",), result)
+    assert "--on-finish no-such-command cannot be run: No such file or directory" == trouble
+    assert "Permission denied" in str(call(("/etc/passwd",), result))
+    assert "SIGKILL" in str(call(("sh", "-c", "kill -9 $$"), result))
+    assert call(("true",), result) is None
+
+
+def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    """After the limit the command and its children are gone."""
+    noted = tmp_path / "pid"
+    begun = time.monotonic()
+    trouble = call(("sh", "-c", f"sleep 60 & echo $! > {noted}; wait"), Path("r"), timeout_s=0.5)
+    assert "--on-finish sh was ended after 0.5 s" == trouble
+    assert time.monotonic() - begun < 10
+    child = int(noted.read_text())
+    deadline = time.monotonic() + 5
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    """Tell whether a process is there and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_words_are_those_of_a_shell() -> None:
+    """Quotes group words and nothing is expanded."""
+    assert ("mail", "-s", "it is done", "$USER") == words("mail -s 'it is done' $USER")
+    with pytest.raises(UsageError, match="no closing quotation"):
+        words('mail "x')

@@ -1,0 +1,356 @@
+"""The live status, and `precision-bisect status` from another terminal."""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+from precision_bisect.errors import RunFolderError
+from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
+from precision_bisect.locking import OWNER, Owner, RunLock, now
+from precision_bisect.plan import Plan
+from precision_bisect.runfolder import STATUS
+from precision_bisect.telling.live_status import INTERVAL_S, LiveStatus
+from precision_bisect.telling.progress import MOST_LAST, Progress
+from precision_bisect.telling.status_text import as_text, spoken
+from precision_bisect.telling.watching import look
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
+
+COMMAND = [sys.executable, "-m", "precision_bisect"]
+SLOW_CHECK = """
+import pathlib, time
+
+def error(outputs, reference):
+    gate = pathlib.Path(__file__).with_name("go")
+    log = pathlib.Path(__file__).with_name("calls")
+    log.write_text((log.read_text() if log.exists() else "") + "x")
+    while len(log.read_text()) > 60 and not gate.exists():
+        time.sleep(0.02)
+    return max(float(abs(o[k] - r[k]).max()) for o, r in zip(outputs, reference) for k in o)
+"""
+STARTED = RunStarted(
+    model="m.onnx",
+    backend="emulated",
+    why="",
+    strategy="guided",
+    assumption="none",
+    candidates=20,
+    layers_total=20,
+    samples=1,
+    held_out=0,
+    tolerance=0.01,
+    resumed_trials=0,
+)
+
+
+def status(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    """Ask for the status of a folder by the command line."""
+    command = [*COMMAND, "status", str(folder), *more]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """Return the status as the command's JSON tells it."""
+    ran = status(folder, "--json")
+    assert 0 == ran.returncode, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+@contextmanager
+def searching(home: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Have a real search that waits in the middle of a trial, until the file `go` is there."""
+    model = tiny.write_model(home / "tiny.onnx")
+    np.savez(home / "inputs.npz", **tiny.samples()[0])  # type: ignore[arg-type]
+    (home / "slow.py").write_text(SLOW_CHECK)
+    asked = ["--backend", "emulated", "--tol", "1e-2", "--inputs", home / "inputs.npz"]
+    command = [*COMMAND, model, *asked, "--check", f"{home / 'slow.py'}:error", "--json"]
+    with subprocess.Popen(
+        [str(part) for part in (*command, "--out", home / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            calls = home / "calls"
+            while not (calls.exists() and len(calls.read_text()) > 60):
+                assert child.poll() is None, child.communicate()
+                time.sleep(0.02)
+            time.sleep(2 * INTERVAL_S)
+            yield child
+        finally:
+            child.kill()
+
+
+def test_a_search_is_watched_and_not_disturbed(tmp_path: Path) -> None:
+    """While a trial hangs another process sees it; nothing in the folder changes by looking."""
+    run = tmp_path / "run"
+    with searching(tmp_path) as child:
+        files = {path.name for path in run.iterdir()}
+        ledger = (run / "ledger.sqlite-wal").read_bytes()
+        seen = told(run)
+        assert ("searching", True, child.pid) == (seen["state"], seen["running"], seen["pid"])
+        assert (20, "guided") == (seen["run"]["candidates"], seen["run"]["strategy"])
+        (flight,) = seen["flights"]
+        assert flight["seconds"] > 0
+        assert seen["phase"] == flight["phase"]
+        assert 20 >= seen["best"]["kept"] >= 4
+        assert 0 < seen["trials"] < seen["predictions"]
+        text = status(run).stdout
+        assert f"{run}: searching for " in text
+        assert f"process {child.pid} on " in text
+        assert "in flight" in text
+        assert files == {path.name for path in run.iterdir()}
+        assert ledger == (run / "ledger.sqlite-wal").read_bytes()
+        (tmp_path / "go").touch()
+        printed = json.loads(child.communicate(timeout=60)[0])
+    seen = told(run)
+    assert ("finished", "found", False) == (seen["state"], seen["status"], seen["running"])
+    assert {"kept": 4, "error": printed["error"]} == seen["best"]
+    assert printed["trials"] == seen["trials"]
+    assert [] == seen["flights"]
+    assert ": finished after " in status(run).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_search_is_told_from_one_that_goes_on(tmp_path: Path, number: int) -> None:
+    """When its process is gone the status says so, and what to do; resumed it is finished."""
+    run = tmp_path / "run"
+    with searching(tmp_path) as child:
+        child.send_signal(number)
+        child.wait()
+        seen = told(run)
+        assert ("not_running", False) == (seen["state"], seen["running"])
+        said = status(run).stdout.splitlines()
+        assert said[0] == (
+            f"{run}: not running, process {child.pid} on {seen['host']} is gone; "
+            "go on with --resume"
+        )
+    (tmp_path / "go").touch()
+    command = [*child.args, "--resume"]  # type: ignore[misc]  # a list, as it was started
+    assert 0 == subprocess.run(command, check=False, capture_output=True).returncode
+    seen = told(run)
+    assert ("finished", "found") == (seen["state"], seen["status"])
+    assert seen["run"]["resumed_trials"] > 0
+
+
+def test_an_interrupted_search_says_so(tmp_path: Path) -> None:
+    """Ctrl-C is an ending like others."""
+    with searching(tmp_path) as child:
+        child.send_signal(signal.SIGINT)
+        assert 130 == child.wait(timeout=30)
+    seen = told(tmp_path / "run")
+    assert ("finished", "interrupted") == (seen["state"], seen["status"])
+
+
+def test_a_ladder_is_told_as_one_run(tmp_path: Path) -> None:
+    """The folder of a ladder has a status that names the rung; that of one rung leads there."""
+    run = tmp_path / "run"
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    events: list[str] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            seen = look(run)
+            events.append(f"{seen.state} {seen.told['run']['rung']}")
+
+    tiny.search(model, run, ladder=("fp16", "bf16", "fp32"), tol=1e-1, observer=observe)
+    assert "searching bf16 against fp32" == events[0]
+    assert "finished" == look(run).state
+    with pytest.raises(RunFolderError, match=r"has a ledger and no status\.json"):
+        look(next(run.glob("rung-*")))
+
+
+def test_looking_is_quick(tmp_path: Path) -> None:
+    """The quickest of five looks takes less than 0.3 CPU seconds, process and all."""
+    tiny.search(tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run", max_trials=4)
+    seconds = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert 0 == status(tmp_path / "run").returncode
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(seconds) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("missing", "does not exist"),
+        ("file", "is no folder"),
+        ("empty", "is no run folder"),
+        ("torn", "holds what this version cannot read"),
+        ("list", "holds what this version cannot read"),
+        ("foreign", "holds what this version cannot read"),
+        ("old", "holds what this version cannot read"),
+        ("odd", "holds what this version cannot read"),
+    ],
+)
+def test_what_is_no_run_is_one_line(tmp_path: Path, name: str, says: str) -> None:
+    """Every folder that tells nothing ends with code 2 and one line that names it."""
+    texts = {
+        "torn": '{"schema": 1',
+        "list": "[1]",
+        "foreign": '{"schema": 1}',
+        "old": '{"schema": 0}',
+        "odd": json.dumps({"schema": 1, "updated": now(), "state": "searching", "pid": []}),
+    }
+    if name == "file":
+        (tmp_path / name).touch()
+    elif name != "missing":
+        (tmp_path / name).mkdir()
+    if name in texts:
+        (tmp_path / name / STATUS).write_text(texts[name])
+    ran = status(tmp_path / name)
+    assert 2 == ran.returncode
+    assert 1 == len(ran.stderr.splitlines()), ran.stderr
+    assert f"{tmp_path / name}" in ran.stderr and says in ran.stderr
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveStatus:
+    """Return a status that has begun in the folder, as of this process."""
+    found = LiveStatus(tmp_path / STATUS, {"pid": 1, "host": "box", "version": "0"})
+    found(STARTED)
+    return found
+
+
+def test_one_of_another_host_is_not_judged(tmp_path: Path, live: LiveStatus) -> None:
+    """Whether its process lives is unknown there; what counts is when it was last heard of."""
+    owner = replace(Owner.here(), host="elsewhere")
+    (tmp_path / OWNER).write_text(json.dumps(asdict(owner)))
+    live(PhaseStarted(phase=Phase.SEARCH))
+    seen = look(tmp_path)
+    live.close({"state": "failed", "message": "a full disk"})
+    assert ("starting", None) == (seen.state, seen.running)
+    (tmp_path / OWNER).write_text(json.dumps(asdict(replace(owner, since="2026-01-01T00:00:00Z"))))
+    aged = replace(look(tmp_path), state="searching", silent_s=90.0)
+    assert None is aged.running
+    assert "searching for" in as_text(aged)
+    assert "last heard of 1 min 30 s ago" in as_text(aged)
+    assert "failed after" in as_text(look(tmp_path))
+    assert "a full disk" in as_text(look(tmp_path))
+
+
+def test_a_run_that_reads_its_model_again_is_starting(tmp_path: Path, live: LiveStatus) -> None:
+    """A process that has taken the folder of a former run is seen before it searches."""
+    live.close({"state": "finished", "status": "budget_exhausted"})
+    (tmp_path / ".lock").touch()
+    time.sleep(0.002)
+    with RunLock(tmp_path):
+        assert ("starting", True) == (look(tmp_path).state, look(tmp_path).running)
+    assert ("finished", False) == (look(tmp_path).state, look(tmp_path).running)
+
+
+def test_a_new_run_that_prepares_is_named(tmp_path: Path) -> None:
+    """Between the making of a folder and the first trial the refusal says who is at work."""
+    with RunLock(tmp_path / "run") as lock:
+        lock.open(overwrite=False, rungs=False)
+        with pytest.raises(RunFolderError, match="has not begun to search"):
+            look(tmp_path / "run")
+    with pytest.raises(RunFolderError, match="is no run folder"):
+        look(tmp_path / "run")
+
+
+def test_the_file_is_written_seldom_and_is_always_whole(tmp_path: Path) -> None:
+    """A thousand events in a second cost few writes, and every read sees valid JSON."""
+    live = LiveStatus(tmp_path / STATUS, {})
+    live(STARTED)
+    seen, begun = set(), time.monotonic()
+    for number in range(1000):
+        proposal = Proposal(plan=Plan.of(range(number % 20)), reason=f"number {number}")
+        live(TrialStarted(proposal=proposal))
+        live(TrialFinished(proposal=proposal, outcome=outcome(Verdict.FAIL, 1.0), recalled=False))
+        seen.add(json.loads((tmp_path / STATUS).read_text())["updated"])
+        time.sleep(max(0.0, begun + number * 1e-3 - time.monotonic()))
+    seconds = time.monotonic() - begun
+    assert 2 <= len(seen) <= seconds / INTERVAL_S + 2
+    live.close({"state": "finished"})
+    last = json.loads((tmp_path / STATUS).read_text())
+    assert (1000, "finished", "number 999") == (
+        last["trials"],
+        last["state"],
+        last["last"][-1]["reason"],
+    )
+
+
+def test_the_last_event_is_written_without_another(tmp_path: Path, live: LiveStatus) -> None:
+    """A trial that takes hours is in the file soon after it began, though nothing happens."""
+    live(TrialStarted(proposal=Proposal(plan=Plan.of((1,)), reason="hangs")))
+    deadline = time.monotonic() + 10
+    while not json.loads((tmp_path / STATUS).read_text())["flights"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    live.close({})
+
+
+def outcome(verdict: Verdict | None, error: float | None) -> Outcome:
+    """Return what a trial showed."""
+    done = TrialStatus.FINISHED if verdict else TrialStatus.TIMED_OUT
+    return Outcome(status=done, verdict=verdict, error=error)
+
+
+def test_the_best_is_the_smallest_that_nothing_speaks_against() -> None:
+    """Predictions and other samples do not count; a refuted answer leaves what passed on all."""
+    progress = Progress()
+
+    def take(kept: int, passed: bool, **more: Any) -> int | None:
+        verdict = Verdict.PASS if passed else Verdict.FAIL
+        proposal = Proposal(plan=Plan.of(range(kept)), **more)
+        found = TrialFinished(proposal=proposal, outcome=outcome(verdict, 0.0), recalled=False)
+        progress.take(found)
+        return None if progress.best is None else len(progress.best.proposal.plan)
+
+    progress.take(STARTED)
+    assert None is take(2, False)
+    assert None is take(1, True, kind=Kind.PREDICT)
+    assert None is take(1, True, samples=SampleSet.RANKING)
+    assert 9 == take(9, True)
+    assert 5 == take(5, True)
+    assert 5 == take(7, True)
+    assert 9 == take(5, False, phase=Phase.RECHECK, samples=SampleSet.HELD_OUT)
+    assert 8 == take(8, True, samples=SampleSet.ALL)
+    progress.take(replace(STARTED, rung="the next"))
+    assert progress.best is None
+
+
+def test_trials_without_a_verdict_are_counted_once() -> None:
+    """Told again from the ledger they are the same trials; only the last trials are kept."""
+    progress = Progress()
+    progress.take(STARTED)
+    for recalled in (False, True):
+        for kept in range(9):
+            proposal = Proposal(plan=Plan.of(range(kept)))
+            progress.take(
+                TrialFinished(proposal=proposal, outcome=outcome(None, None), recalled=recalled)
+            )
+    assert {"timed_out": 9} == progress.unresolved
+    assert (9, 9, MOST_LAST) == (progress.trials, progress.recalled, len(progress.last))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0123, "0.0123 s"),
+        (59.4, "59.4 s"),
+        (59.9, "1 min 0 s"),
+        (3599, "59 min 59 s"),
+        (3599.9, "1 h 0 min"),
+        (7260, "2 h 1 min"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_spans_are_said_in_two_units(seconds: float, said: str) -> None:
+    """The largest unit and the next, without gaps between them."""
+    assert said == spoken(seconds)
