@@ -48,7 +48,8 @@ class Setting:
         chosen = choose_backend(self.options, self.samples, work)
         pair = Pair(low=self.options.low, high="fp32")
         model = pin_formless(load_model(self.path), pair)
-        return settle(chosen.make, model, self.options.low)
+        model = settle(model, chosen.make(model), self.options.low)
+        return model, chosen.make(model)
 
     def comparator(self, model: Model) -> Comparator:
         """Return what judges outputs of the model."""

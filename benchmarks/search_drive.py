@@ -13,13 +13,16 @@ from typing import Literal, TypeAlias
 import numpy as np
 from search_oracles import Instance, Mask
 
-from precision_bisect.certifying import Seen, certify
+from precision_bisect.certifying import Seen, certify, noting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 from precision_bisect.verdicts import within
 
 BLOCK, STAGE = 5, 50
+TOLERANCE = 1.0
+_DRAWS = {Kind.AGAIN: 1, Kind.REBUILD: 2}
+"""Which build of a plan a kind is."""
 Certificate: TypeAlias = Literal["groups", "full"]
 Judge: TypeAlias = Callable[[Mask, Kind], Outcome]
 """Says what building, or forecasting, comes to when the layers of a mask run low."""
@@ -139,12 +142,12 @@ class Bench:
 
 
 def simulated(instance: Instance) -> Judge:
-    """Return the judge of a simulated network; a rebuild draws its noise afresh."""
+    """Return the judge of a simulated network; every further build draws its noise afresh."""
 
     def judge(low: Mask, kind: Kind) -> Outcome:
         if kind is Kind.PREDICT:
             return outcome(instance.emulator.error(low))
-        return outcome(instance.truth.error(low, 1 if kind is Kind.REBUILD else 0))
+        return outcome(instance.truth.error(low, _DRAWS.get(kind, 0)))
 
     return judge
 
@@ -163,7 +166,7 @@ def blind(judge: Judge) -> Judge:
 
 def outcome(error: float) -> Outcome:
     """Return the outcome of a build with this error; the tolerance is 1."""
-    verdict = Verdict.PASS if error <= 1.0 else Verdict.FAIL
+    verdict = Verdict.PASS if error <= TOLERANCE else Verdict.FAIL
     return Outcome(status=TrialStatus.FINISHED, verdict=verdict, error=error)
 
 
@@ -171,16 +174,21 @@ def problem(size: int, *, workers: int = 1, noise: float = 0.0, seed: int = 0) -
     """Return the problem that searches are given: blocks of 5 layers, stages of 10 blocks."""
     names = [f"/stage{i // STAGE}/block{i // BLOCK}/layer{i}" for i in range(size)]
     return Problem(
-        names=names, tolerance=1.0, seed=seed, predicts=True, workers=workers, noise=noise
+        names=names,
+        tolerance=TOLERANCE,
+        seed=seed,
+        predicts=True,
+        workers=workers,
+        noise=noise,
     )
 
 
 def certificate(plan: Plan, bench: Bench, asked: Problem, mode: Certificate) -> Plan:
     """Certify a plan on the bench, as a run does; return what is left of it."""
-    seen = Seen()
+    seen = Seen(TOLERANCE)
     for kept, found in bench.judged():
-        seen.note(kept, found)
-    return bench.run(within(certify(asked, plan, mode, seen), asked.tolerance))
+        seen.note(Proposal(plan=kept), found)
+    return bench.run(noting(within(certify(asked, plan, mode, seen), asked.tolerance), seen))
 
 
 def low_mask(plan: Plan, size: int) -> Mask:

@@ -30,7 +30,7 @@ from search_oracles import Floats, Mask
 from search_rows import Row, beginning, labels, lines, load, save, spread
 from search_run import Subject, search
 
-from precision_bisect.evaluation import Evaluators, evaluate
+from precision_bisect.evaluation import Evaluator
 from precision_bisect.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
@@ -100,12 +100,13 @@ class Emulated:
         )
         with tempfile.TemporaryDirectory() as work:
             prepared = prepare(options, ignore, Path(work))
+        assert prepared.here is not None
         self.problem: Problem = prepared.problem
         feeds, reference = prepared.sample_sets[SampleSet.JUDGED]
         few = feeds[::FORECAST_BY], reference[::FORECAST_BY]
-        self._tools = Evaluators(
-            backend=prepared.backend,
-            emulator=prepared.backend,
+        self._evaluate = Evaluator(
+            backend=prepared.here,
+            emulator=prepared.here,
             comparator=prepared.comparator,
             samples={SampleSet.JUDGED: (feeds, reference), SampleSet.RANKING: few},
             keep=Path(),
@@ -117,7 +118,7 @@ class Emulated:
         key = samples, np.packbits(low).tobytes()
         if key not in self._errors:
             plan = Plan.of(int(layer) for layer in np.flatnonzero(~low))
-            found = evaluate(self._tools, Proposal(plan=plan, samples=samples)).outcome
+            found = self._evaluate(Proposal(plan=plan, samples=samples))
             self._errors[key] = float("inf") if found.error is None else found.error
         return self._errors[key]
 
