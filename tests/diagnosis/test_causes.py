@@ -57,6 +57,20 @@ def test_causes(
     assert any(evidence in one.evidence for one in found)
 
 
+def test_a_model_of_very_many_layers_is_explained_by_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is emulated then, which would take the memory of all layers once more."""
+    model = load_text(OVERFLOW, tmp_path)
+    feeds: list[Sample] = [{"x": np.array([300.0], np.float32)}]
+    monkeypatch.setattr("precision_bisect.diagnosis.diagnose.MOST_EMULATED", 1)
+    monkeypatch.delattr("precision_bisect.diagnosis.instrument.switch")
+    found = found_in(model, feeds)
+    assert ["overflow", "overflow"] == [one.cause for one in found]
+    assert "reaches 9e+04" in found[0].evidence
+    assert [None, None] == [one.hurts for one in found]
+
+
 def test_measured_errors_are_evidence(tmp_path: Path) -> None:
     """The error without the layer is told where it was measured."""
     model = load_text(OVERFLOW, tmp_path)

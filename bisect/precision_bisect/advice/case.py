@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 
 from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.diagnosis.diagnose import MOST_EMULATED
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.watching import Watched
 from precision_bisect.diagnosis.wiring import Wiring
@@ -96,7 +97,8 @@ class Case:
     ) -> Tried | None:
         """Emulate a plan that keeps these layers; None where it cannot be, or is too large."""
         model, pair = model or self.model, pair or self.pair
-        if sum(array.nbytes for array in model.weights.values()) > LARGEST_TRIED_BYTES:
+        weights = sum(array.nbytes for array in model.weights.values())
+        if weights > LARGEST_TRIED_BYTES or len(model.table.candidates) > MOST_EMULATED:
             return None
         names = {str(name): i for i, name in enumerate(model.table.names)}
         plan = Plan.of(names[name] for name in kept if name in names)

@@ -14,7 +14,7 @@ from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.hurting import Case, Harm, harms
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Magnitudes
-from precision_bisect.diagnosis.watching import Watched, births, watch
+from precision_bisect.diagnosis.watching import Watched, births, measure, watch
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.constants import read_constants
@@ -25,6 +25,8 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
 
+MOST_EMULATED = 2048
+"""With more candidates FP32 values alone explain: emulating takes the memory of all once more."""
 MOST_RUN_ALONE = 256
 """So many layers are run low by themselves; the others are judged by their values alone."""
 _FLOAT = onnx.TensorProto.FLOAT
@@ -69,9 +71,10 @@ def diagnose(question: Question) -> tuple[Findings, Watched]:
         if model.elem_types.get(name) == _FLOAT and name not in constants
     )
     wanted_too = dict.fromkeys((*measured, *question.tensors))
-    watched = watch(instrument, list(wanted_too), question.samples)
+    large = len(model.table.candidates) > MOST_EMULATED
+    watched = (measure if large else watch)(instrument, list(wanted_too), question.samples)
     watched.magnitudes.update(constants)
-    alone = _alone(question, instrument, nodes, watched)
+    alone = {} if large else _alone(question, instrument, nodes, watched)
     layers = []
     for node in nodes:
         harm = alone.get(node.name)

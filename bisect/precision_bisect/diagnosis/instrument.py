@@ -6,6 +6,7 @@ from using their memory again, so each group has a session of its own.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -44,8 +45,8 @@ class Shown:
 class Instrument:
     """Shows tensors of a model under plans of a pair whose low type is a 16-bit one.
 
-    `scales` are those of layers that are fixed to an 8-bit type. Raises ModelError where the model
-    cannot be loaded or brought to the opset that the low type needs.
+    `scales` are those of layers that are fixed to an 8-bit type. Methods raise ModelError where
+    the model cannot be loaded or brought to the opset that the low type needs.
     """
 
     def __init__(
@@ -54,9 +55,7 @@ class Instrument:
         self.model = model
         self.pair = pair
         self.threads = threads
-        low = LOW_TYPES[pair.low]
-        usable = at_least_opset(model, low.lowest_opset, low.name)
-        self.graph: SwitchedGraph = switch(usable, pair, scales or Scales())
+        self._scales = scales or Scales()
         forms = forms_of(model.table, pair)
         self.index = {str(name): i for i, name in enumerate(model.table.names)}
         self.stored = {
@@ -65,6 +64,13 @@ class Instrument:
             if layer.name in forms
             for out in layer.outputs
         }
+
+    @cached_property
+    def graph(self) -> SwitchedGraph:
+        """The switched graph, made when it is needed: it takes as much memory as the model."""
+        low = LOW_TYPES[self.pair.low]
+        usable = at_least_opset(self.model, low.lowest_opset, low.name)
+        return switch(usable, self.pair, self._scales)
 
     def groups(self, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:
         """Yield the names in groups that are looked at together, in order."""
@@ -84,6 +90,17 @@ class Instrument:
     def exact(self, names: Sequence[str]) -> Session:
         """Return an FP32 session that gives these tensors, graph inputs apart, by name."""
         return Session(showing(self.model.proto, names), self.model.weights, self.threads)
+
+    def exactly(
+        self, names: Sequence[str], samples: Sequence[Sample]
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Yield the number of each sample and the values of each group of tensors in FP32."""
+        for group in self.groups(names, samples[0]):
+            session = self.exact(group)
+            for number, sample in enumerate(samples):
+                computed = [name for name in group if name not in sample]
+                values = {**sample, **session.run(sample, computed)}
+                yield number, {name: np.asarray(values[name]) for name in group}
 
     def shown(
         self, names: Sequence[str], samples: Sequence[Sample], plan: Plan

@@ -64,6 +64,17 @@ def watch(instrument: Instrument, measured: Sequence[str], samples: Sequence[Sam
     return found
 
 
+def measure(instrument: Instrument, measured: Sequence[str], samples: Sequence[Sample]) -> Watched:
+    """Run every sample in FP32 alone, and look at these tensors; see `watch`."""
+    low = LOW_TYPES[instrument.pair.low]
+    found = Watched(magnitudes={name: Magnitudes() for name in measured})
+    for number, values in instrument.exactly(measured, samples):
+        for name, exact in values.items():
+            found.magnitudes[name].add(exact, low, number)
+            _note_still(found.still, name, exact)
+    return found
+
+
 def births(model: Model, watched: Watched) -> list[Birth]:
     """Return the layers in which NaN or Inf comes into being, in network order, and its ways."""
     wiring = Wiring(model)
