@@ -235,6 +235,9 @@ def _apply(result: Result, model: Path) -> Sequence[str]:
     if result.emulated:
         verify = f"precision-bisect verify {shlex.quote(str(model))}{_plan(result, model)}"
         lines.append(f"Does TensorRT obey? {verify}")
+    if result.out is not None:
+        run = shlex.quote(str(result.out))
+        lines.append(f"What would change the answer? precision-bisect explain {run}")
     return lines
 
 

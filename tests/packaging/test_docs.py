@@ -1,7 +1,9 @@
 """What the documents say is what the code does."""
 
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,15 @@ def test_ci_runs_the_command_that_readme_gives() -> None:
     """CI takes the test command from README, so both stay one."""
     commands = re.findall(r"^python3 -m venv .*pytest$", README, re.MULTILINE)
     assert 1 == len(commands)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse lays help out differently")
+def test_the_reference_is_what_the_commands_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference.md is the help of every command, as it is now."""
+    monkeypatch.syspath_prepend(REPO / "docs")
+    monkeypatch.setenv("COLUMNS", "80")
+    page = importlib.import_module("make_reference").reference()
+    assert (REPO / "docs" / "reference.md").read_text(encoding="utf-8") == page
 
 
 PAGES = ["README.md", *sorted(path.name for path in (REPO / "docs").glob("*.md"))]
