@@ -142,7 +142,8 @@ def test_prefix_keeps_most_of_the_example(tmp_path: Path) -> None:
 
 def test_budget_ends_with_the_best_so_far(tmp_path: Path) -> None:
     """A spent budget is exit code 3, and what was not certified is listed."""
-    ran = run([*NAFNET, "--out", str(tmp_path / "run"), "--max-trials", "6", "--json"])
+    budget = ["--strategy", "ddmin", "--max-trials", "6"]
+    ran = run([*NAFNET, "--out", str(tmp_path / "run"), *budget, "--json"])
     result = json.loads(ran.stdout)
     assert 3 == ran.returncode
     assert "budget_exhausted" == result["status"]
