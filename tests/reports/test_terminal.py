@@ -4,10 +4,10 @@ import io
 import re
 from dataclasses import replace
 
+import beginning
 from precision_bisect.events import (
     Event,
     PhaseStarted,
-    RunStarted,
     TrialFinished,
     TrialStarted,
     Warned,
@@ -18,17 +18,13 @@ from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdic
 from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.terminal import PLAIN_INTERVAL_S, TerminalReport
 
-STARTED = RunStarted(
-    model="m.onnx",
-    backend="emulated",
-    why="",
-    strategy="guided",
+STARTED = replace(
+    beginning.STARTED,
     assumption="something",
     candidates=100,
     layers_total=150,
     samples=3,
     held_out=1,
-    tolerance=1e-2,
     resumed_trials=7,
 )
 

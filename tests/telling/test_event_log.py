@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
+from beginning import STARTED
 from precision_bisect.events import (
     Event,
     PhaseStarted,
-    RunStarted,
     TrialFinished,
     TrialStarted,
     Warned,
@@ -28,19 +28,6 @@ from precision_bisect.telling.event_log import EventLog
 from precision_bisect.telling.plain import plain, record, to_bytes
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 
-STARTED = RunStarted(
-    model="m.onnx",
-    backend="emulated",
-    why="",
-    strategy="guided",
-    assumption="none",
-    candidates=20,
-    layers_total=20,
-    samples=1,
-    held_out=0,
-    tolerance=0.01,
-    resumed_trials=0,
-)
 PROPOSAL = Proposal(plan=Plan.of((1, 3)), reason="keep 2")
 FAILED = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.FAIL, error=math.inf, wall_s=0.25)
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tiny
+from beginning import STARTED
 from precision_bisect.errors import RunFolderError
 from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
 from precision_bisect.locking import OWNER, Owner, RunLock, now
@@ -39,19 +40,6 @@ def error(outputs, reference):
         time.sleep(0.02)
     return max(float(abs(o[k] - r[k]).max()) for o, r in zip(outputs, reference) for k in o)
 """
-STARTED = RunStarted(
-    model="m.onnx",
-    backend="emulated",
-    why="",
-    strategy="guided",
-    assumption="none",
-    candidates=20,
-    layers_total=20,
-    samples=1,
-    held_out=0,
-    tolerance=0.01,
-    resumed_trials=0,
-)
 
 
 def status(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":

@@ -7,9 +7,8 @@ from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.samples import (
     add_input_arguments,
     add_verdict_arguments,
-    limits_of,
+    judged,
 )
-from precision_bisect.inputs.shapes import parse_shapes
 from precision_bisect.options import (
     DEFAULT_HIGH,
     DEFAULT_LOW,
@@ -63,16 +62,7 @@ def to_explain_options(parsed: argparse.Namespace) -> Options:
     """Return the options of a run of the emulator over what was asked. Raises UsageError."""
     return Options(
         model=parsed.model,
-        inputs=parsed.inputs,
-        input_shapes=parse_shapes(parsed.input_shapes or ()),
-        synthetic=parsed.synthetic,
-        holdout=parsed.holdout,
-        metric=parsed.metric,
-        tol=limits_of(parsed.tol, "--tol"),
-        atol=limits_of(parsed.atol, "--atol"),
-        rtol=limits_of(parsed.rtol, "--rtol"),
-        quantile=parsed.quantile,
-        check=parsed.check,
+        **judged(parsed),
         low=parsed.low,
         high=parsed.high,
         backend="emulated",

@@ -15,12 +15,11 @@ from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.samples import (
     add_input_arguments,
     add_verdict_arguments,
-    limits_of,
+    judged,
 )
 from precision_bisect.arguments.speed import add_speed_arguments
 from precision_bisect.durations import duration
 from precision_bisect.errors import PluginError, UsageError
-from precision_bisect.inputs.shapes import parse_shapes
 from precision_bisect.options import (
     BACKENDS,
     CALIBRATIONS,
@@ -92,16 +91,7 @@ def to_options(parsed: argparse.Namespace) -> Options:
         resume=parsed.resume,
         overwrite=parsed.overwrite,
         fuse_norms=parsed.fuse_norms,
-        inputs=parsed.inputs,
-        input_shapes=parse_shapes(parsed.input_shapes or ()),
-        synthetic=parsed.synthetic,
-        holdout=parsed.holdout,
-        metric=parsed.metric,
-        tol=limits_of(parsed.tol, "--tol"),
-        atol=limits_of(parsed.atol, "--atol"),
-        rtol=limits_of(parsed.rtol, "--rtol"),
-        quantile=parsed.quantile,
-        check=parsed.check,
+        **judged(parsed),
         low=parsed.low or DEFAULT_LOW,
         high=parsed.high or DEFAULT_HIGH,
         ladder=_ladder(parsed),

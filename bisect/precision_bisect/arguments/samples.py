@@ -1,19 +1,52 @@
 """The arguments that say which samples are run, and which outputs pass."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from precision_bisect.comparators.tolerance import parse_limits
-from precision_bisect.options import DEFAULT_TOLERANCE, METRICS
+from precision_bisect.inputs.shapes import parse_shapes
+from precision_bisect.options import DEFAULT_TOLERANCE, METRICS, Limits, Metric
 
 
-def limits_of(texts: Sequence[str] | None, flag: str) -> dict[str, float] | float | None:
+def _limits(texts: Sequence[str] | None, flag: str) -> dict[str, float] | float | None:
     """Return the limits that the texts of a flag say, None for no text. Raises UsageError."""
     if texts is None:
         return None
     limits = parse_limits(texts, flag)
     return limits[""] if set(limits) == {""} else limits
+
+
+class Judged(TypedDict):
+    """The options that say which samples are run, and which outputs pass."""
+
+    inputs: Path | None
+    input_shapes: Mapping[str, tuple[int, ...]]
+    synthetic: int
+    holdout: int
+    metric: Metric
+    tol: Limits
+    atol: Limits
+    rtol: Limits
+    quantile: float
+    check: str | None
+
+
+def judged(parsed: argparse.Namespace) -> Judged:
+    """Return these options as the parsed arguments say them. Raises UsageError."""
+    return Judged(
+        inputs=parsed.inputs,
+        input_shapes=parse_shapes(parsed.input_shapes or ()),
+        synthetic=parsed.synthetic,
+        holdout=parsed.holdout,
+        metric=parsed.metric,
+        tol=_limits(parsed.tol, "--tol"),
+        atol=_limits(parsed.atol, "--atol"),
+        rtol=_limits(parsed.rtol, "--rtol"),
+        quantile=parsed.quantile,
+        check=parsed.check,
+    )
 
 
 def add_input_arguments(group: argparse._ArgumentGroup) -> None:

@@ -1,0 +1,17 @@
+"""The event that a run begins with, for tests of what watches one."""
+
+from precision_bisect.events import RunStarted
+
+STARTED = RunStarted(
+    model="m.onnx",
+    backend="emulated",
+    why="",
+    strategy="guided",
+    assumption="none",
+    candidates=20,
+    layers_total=20,
+    samples=1,
+    held_out=0,
+    tolerance=0.01,
+    resumed_trials=0,
+)
