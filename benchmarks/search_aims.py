@@ -122,11 +122,12 @@ def honest(row: Row, peers: Sequence[Row]) -> Cell | None:
 
 
 def like_quickxplain(row: Row, peers: Sequence[Row]) -> Cell | None:
-    """Compare the builds with QuickXplain's in network order where its sets are no larger."""
+    """Compare with QuickXplain in network order where its sets are no larger, nor less true."""
     for peer in peers:
         if (
             peer.algorithm == "unranked quickxplain"
             and peer.figures.ratio <= 1.05 * row.figures.ratio
+            and peer.figures.true >= row.figures.true
         ):
             text = f"{row.figures.calls:.1f} builds, QuickXplain {peer.figures.calls:.1f}"
             sizes = f" (sizes {row.figures.ratio:.3f}, {peer.figures.ratio:.3f})"

@@ -5,6 +5,7 @@ keeps: exactly that, or more besides, if keeping more never hurts. k kept layers
 plans either way, but those of the search count as well.
 """
 
+import math
 from collections.abc import Sequence
 
 from precision_bisect.monotone import breaks
@@ -59,6 +60,21 @@ class Seen:
             told = {passing_within(trial.outcome, limit).verdict for trial in builds.values()}
             if told - {None} == {Verdict.FAIL}:
                 found.append(plan.mask)
+        return found
+
+    def missed(self, plan: Plan) -> dict[int, float]:
+        """Return the least error of a failing plan that lacks only this layer of `plan`'s."""
+        found: dict[int, float] = {}
+        for tried, builds in self._builds.items():
+            lacking = plan.kept - tried.kept
+            errors = [
+                trial.outcome.error
+                for trial in builds.values()
+                if trial.outcome.failed and trial.outcome.error is not None
+            ]
+            if len(lacking) == 1 and errors:
+                (layer,) = lacking
+                found[layer] = min(*errors, found.get(layer, math.inf))
         return found
 
     def monotone(self, noise: float) -> bool:
@@ -127,7 +143,7 @@ def _open(
 
 def _one_by_one(problem: Problem, plan: Plan, seen: Seen) -> Search[Plan]:
     """Drop each kept layer from exactly the plan; those that came closest to passing first."""
-    missed: dict[int, float] = {}
+    missed = seen.missed(plan)
     while True:
         drops = {i: plan.without((i,)) for i in plan.indices}
         waiting = [i for i, drop in drops.items() if not seen.tried(drop, problem.tolerance)]
@@ -137,7 +153,7 @@ def _one_by_one(problem: Problem, plan: Plan, seen: Seen) -> Search[Plan]:
         batch = waiting[: problem.workers]
         outcomes = yield tuple(_drop(plan, (layer,), len(waiting)) for layer in batch)
         for layer, outcome in zip(batch, outcomes, strict=True):
-            missed[layer] = float("inf") if outcome.error is None else outcome.error
+            missed[layer] = math.inf if outcome.error is None else outcome.error
         plan = _smallest(plan, batch, outcomes)
 
 

@@ -1,39 +1,38 @@
 """What is believed of the layers: a ranking of unknown worth, and the outcomes so far.
 
-Layers are named by their *position* in the ranking, least sensitive first. A *culprit* is a layer
-that must be kept. The model is a Gaussian copula: the layers' true order follows the ranking with
-a rank correlation rho, and the last K of the true order are the culprits. Both are unknown, so
-every pair of a grid has a weight (Bayes), and the outcomes say which ranking this is: a good one
-lets the search test large groups, a useless one is found out after a few failures.
+Layers are named by their *position* in the ranking, least sensitive first. Which of the possible
+`rankings` this is, and how many culprits K there are, is unknown: every pair of a grid has a
+weight (Bayes), and the outcomes say which it is. A good one lets the search test large groups, a
+useless one is found out after a few failures.
 
-Given rho and K, a layer at normal score z is a culprit with probability
-Phi((rho z - t) / sqrt(1 - rho^2)), where t cuts off K of n, independently of the others. A group
-passes when it has no culprit: the probabilities of adaptive group testing with a prior (Dorfman
-1943; Hwang, JASA 1972; nested testing with unequal probabilities: Kealy, Johnson, Piechocki 2014).
+Given both, layers are culprits independently of each other. A group passes when it has none: the
+probabilities of adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 1972; nested
+testing with unequal probabilities: Kealy, Johnson, Piechocki 2014).
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-RHOS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
-"""Rank correlations that a ranking may have; on real networks 0.98 to 0.99 were measured."""
-TRUST = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 10.0, 10.0)
-"""How likely each of them is taken to be before the first outcome, relative to each other."""
-SPREAD = 0.6
-"""Standard deviation of ln K around the number of culprits that the ranking suggests."""
-SURPRISE = 0.2
-"""The chance that the ranking says nothing of K."""
+from precision_bisect_strategies.rankings import (
+    DRAWS,
+    MISSED,
+    RHOS,
+    TINY,
+    TRUST,
+    Array,
+    culprits,
+    likely,
+    numbers,
+    orders,
+    phi,
+)
+
 FIGURE_SPREAD = 0.35
 """Standard deviation of ln of a measured error around what a right model says."""
-DRAWS = 12
-_NORMAL = NormalDist()
-_TINY = 1e-12
 
-Array: TypeAlias = NDArray[np.float64]
 Positions: TypeAlias = list[int]
 
 
@@ -59,23 +58,14 @@ class Beliefs:
         self._costs: Array = np.asarray(costs, np.float64)
         self._values: Array = np.sort(np.asarray(scores, np.float64))
         self._room = room
-        self.counts = _grid(self._size)
+        self.counts = numbers(self._size)
         self._figures = room is not None and bool(np.isfinite(self._values).all())
-        places = (np.arange(self._size) + 0.5) / self._size
-        normal = np.array([_NORMAL.inv_cdf(place) for place in places])
-        self._log_clean = np.log1p(-self._culprits(normal))
+        self._log_clean = np.log1p(-culprits(self._size, self.counts))
         self._log_weights = np.zeros((len(RHOS), len(self.counts)))
         self._log_weights += np.log(TRUST)[:, None]
-        self._log_weights += np.log(_prior(self.counts, max(expected, 0.5)))
-        self._ranks = _draws(normal, seed)
+        self._log_weights += np.log(likely(self.counts, max(expected, 0.5)))
+        self._ranks = orders(self._size, seed)
         self._scales = self._log_scales()
-
-    def _culprits(self, normal: Array) -> Array:
-        """Return each layer's probability to be a culprit, shape (rhos, counts, layers)."""
-        cuts = np.array([_NORMAL.inv_cdf(1 - count / self._size) for count in self.counts])
-        rhos = np.array(RHOS)[:, None, None]
-        scaled = (rhos * normal - cuts[None, :, None]) / np.sqrt(1 - rhos**2)
-        return np.clip(_phi(scaled), _TINY, 1 - _TINY)
 
     def _log_scales(self) -> Array:
         """Return for each K the factor (ln) on all scores at which just K layers do not fit."""
@@ -83,7 +73,7 @@ class Beliefs:
             return np.zeros(len(self.counts))
         sums = np.cumsum(self._values * self._costs.mean())
         fitting = sums[np.clip(self._size - self.counts - 1, 0, None).astype(int)]
-        scales: Array = np.log(max(self._room, _TINY) / np.maximum(fitting, _TINY))
+        scales: Array = np.log(max(self._room, TINY) / np.maximum(fitting, TINY))
         return scales
 
     @property
@@ -96,7 +86,7 @@ class Beliefs:
     @property
     def rho(self) -> float:
         """The expected rank correlation between the ranking and the truth."""
-        return float(self.weights.sum(axis=1) @ np.array(RHOS))
+        return float(self.weights.sum(axis=1) @ (RHOS * (1 - MISSED)))
 
     def passing(self, group: Positions, *, bad: bool) -> Array:
         """Return the probability that the first m of `group` hold no culprit, for m >= 1.
@@ -106,7 +96,7 @@ class Beliefs:
         clean = np.exp(np.cumsum(self._log_clean[:, :, group], axis=2))
         if bad:
             whole = clean[:, :, -1:]
-            clean = (clean - whole) / np.maximum(1 - whole, _TINY)
+            clean = (clean - whole) / np.maximum(1 - whole, TINY)
         chances: Array = np.einsum("rk,rkm->m", self.weights, clean)
         return chances
 
@@ -128,7 +118,7 @@ class Beliefs:
         if not self._figures or not noise < error < np.inf:
             return
         errors = self._values[self._ranks[:, :, group]] * self._costs[group]
-        sums = np.log(np.maximum(errors.sum(axis=2), _TINY))
+        sums = np.log(np.maximum(errors.sum(axis=2), TINY))
         means = sums.mean(axis=1)[:, None] + self._scales
         measured = np.hypot(FIGURE_SPREAD, noise / error)
         spreads = np.hypot(sums.std(axis=1), measured)[:, None]
@@ -153,7 +143,7 @@ class Beliefs:
             order = np.argsort(rates)
             fits = int(np.searchsorted(np.cumsum(errors[order]), room, side="right"))
             levels.append(rates[order[fits]] if fits < len(order) else np.inf)
-        return float(np.exp(np.mean(np.log(np.maximum(levels, _TINY)))))
+        return float(np.exp(np.mean(np.log(np.maximum(levels, TINY)))))
 
     def fair_sum(self, group: Positions, price: float) -> float:
         """Return the expected sum of those errors of a group that are at most `price` per cost."""
@@ -173,10 +163,22 @@ class Beliefs:
             return float(total >= price * costs[0])
         errors = self._errors(self._ranks, group)
         weights = self.weights.sum(axis=1)[:, None] / DRAWS
-        distances = np.log(np.maximum(errors.sum(axis=2), _TINY) / max(total, _TINY))
-        likely = weights * np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2) + _TINY
+        distances = np.log(np.maximum(errors.sum(axis=2), TINY) / max(total, TINY))
+        likely = weights * np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2) + TINY
         heavy = (errors >= price * costs).any(axis=2)
         return float((likely * heavy).sum() / likely.sum())
+
+    def reaches(self, group: Positions, error: float) -> float:
+        """Return the chance that these positions add at least `error`."""
+        sums = np.log(np.maximum(self._errors(self._ranks, group).sum(axis=2), TINY))
+        spreads = np.hypot(sums.std(axis=1), FIGURE_SPREAD)
+        above = phi((sums.mean(axis=1) - np.log(max(error, TINY))) / spreads)
+        return float(self.weights.sum(axis=1) @ above)
+
+    def expected(self, group: Positions) -> list[float]:
+        """Return the median error of each position, by the likeliest orders."""
+        errors: Array = np.median(self._errors(self._likely_ranks(), group), axis=0)
+        return [float(error) for error in errors]
 
     def cost(self, group: Positions) -> float:
         """Return what keeping these positions costs on average."""
@@ -194,45 +196,7 @@ class Beliefs:
         return errors
 
 
-def _grid(size: int) -> Array:
-    """Return numbers of culprits to consider: 1 to size - 1, in steps of a factor of 1.4."""
-    counts: list[int] = []
-    count = 1.0
-    while count < size:
-        if not counts or round(count) > counts[-1]:
-            counts.append(round(count))
-        count = max(count * 1.4, count + 1)
-    return np.array(counts or [1], np.float64).clip(0.5, size - 0.5)
-
-
-def _prior(counts: Array, expected: float) -> Array:
-    """Return how likely each K is: about what is expected, or else any."""
-    near = np.exp(-((np.log(counts / expected) / SPREAD) ** 2) / 2)
-    prior: Array = (1 - SURPRISE) * near / near.sum() + SURPRISE / len(counts)
-    return prior
-
-
-def _draws(normal: Array, seed: int) -> NDArray[np.int64]:
-    """Return true orders that are drawn for each rho: ranks, shape (rhos, draws, layers)."""
-    noise = np.random.default_rng(seed).standard_normal((DRAWS, len(normal)))
-    rhos = np.array(RHOS)[:, None, None]
-    latent = rhos * normal + np.sqrt(1 - rhos**2) * noise
-    ranks: NDArray[np.int64] = latent.argsort(axis=2).argsort(axis=2)
-    return ranks
-
-
-def _phi(x: Array) -> Array:
-    """Return the normal distribution function, by Abramowitz and Stegun 7.1.26 (error 1e-7)."""
-    t = 1 / (1 + 0.3275911 * np.abs(x) / np.sqrt(2))
-    series = t * (
-        0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
-    )
-    upper = series * np.exp(-(x**2) / 2) / 2
-    distribution: Array = np.where(x < 0, upper, 1 - upper)
-    return distribution
-
-
 def _log_not(log_probability: Array) -> Array:
     """Return ln(1 - p), given ln p."""
-    result: Array = np.log(np.maximum(-np.expm1(log_probability), _TINY))
+    result: Array = np.log(np.maximum(-np.expm1(log_probability), TINY))
     return result

@@ -42,7 +42,7 @@ class Guided:
         from precision_bisect_strategies.beliefs import Beliefs
         from precision_bisect_strategies.demotion import Demotion, Line
         from precision_bisect_strategies.rounds import demote
-        from precision_bisect_strategies.spending import refill
+        from precision_bisect_strategies.spending import exchange, refill
 
         everything = Plan.all_high(problem.size)
         scores = yield from rank(problem)
@@ -54,6 +54,7 @@ class Guided:
         room = _room(problem, high, units, scores, forecast)
         if room is None and problem.predicts and math.isfinite(sum(scores)):
             plan = yield from tuned(problem, by_sensitivity(scores), plan)
+            units = [part for unit in units for part in _parted(unit, plan)]
         ranked = _ranked(problem, units, scores, plan)
         order = [unit for unit, _, _ in ranked]
         dropped = sum(plan.kept.isdisjoint(unit) for unit in order)
@@ -79,6 +80,7 @@ class Guided:
         )
         yield from demote(state, dropped)
         yield from refill(state)
+        yield from exchange(state)
         return state.plan
 
 
@@ -89,10 +91,21 @@ def _units(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[list
     return (yield from together(problem, scores, 3 * len(plan)))
 
 
+def _parted(unit: Unit, plan: Plan) -> list[Unit]:
+    """Return the unit's layers that a plan keeps, and those that it does not."""
+    parts = [
+        tuple(layer for layer in unit if (layer in plan.kept) is kept) for kept in (False, True)
+    ]
+    return [part for part in parts if part]
+
+
 def _limit(problem: Problem, low: Outcome, forecast: Outcome) -> float | None:
-    """Return the tolerance on the emulator's scale, which all-low tells on both."""
+    """Return the tolerance on the emulator's scale, which all-low tells on both, with a margin."""
     limit = corrected(problem.tolerance, forecast.error, low.error) or problem.tolerance
-    return limit if limit is None or not problem.predicts else SAFETY * limit
+    if limit is None or not problem.predicts:
+        return limit
+    needed = math.inf if forecast.error is None else max(forecast.error - limit, 0.0)
+    return limit - (1 - SAFETY) * min(limit, needed)
 
 
 def _room(

@@ -1,4 +1,4 @@
-"""Spending the tolerance well: kept layers that would fit, and heavy ones among the low."""
+"""Spending the tolerance well: kept layers that would fit, heavy ones among the low, exchanges."""
 
 import math
 
@@ -79,6 +79,56 @@ def refill(state: Demotion) -> Search[None]:
             chosen = _fitting(state)
         else:
             chosen = chosen[: len(chosen) // 2]
+
+
+def exchange(state: Demotion) -> Search[None]:
+    """Keep fewer layers in the place of a unit of several, where they likely add as much.
+
+    A set of which nothing can be dropped need not be a smallest one: what a unit of many layers
+    would add, one layer elsewhere may add, too.
+    """
+    for unit in sorted(state.kept, key=lambda i: (-len(state.order[i]), i)):
+        instead = _instead(state, unit)
+        if not instead:
+            continue
+        fewer = _layers(state, instead)
+        outcome = yield from ask(
+            state.with_(instead).without(state.order[unit]),
+            f"keep {fewer} in the place of {len(state.order[unit])}",
+            narrowed_to=len(state.plan),
+        )
+        if outcome.passed:
+            state.plan = state.with_(instead).without(state.order[unit])
+            state.error = outcome.error
+            del state.kept[unit]
+            state.kept |= dict.fromkeys(instead)
+            state.lowered = [each for each in state.lowered if not {*instead} & {*each[0]}]
+
+
+def _instead(state: Demotion, unit: int) -> list[int]:
+    """Return low positions, fewer layers than a kept unit, that likely add what it must not.
+
+    None where a build would not be expected to save enough, or there are no figures.
+    """
+    size, added = len(state.order[unit]), state.kept[unit]
+    if size == 1 or added is None or not state.room < math.inf:
+        return []
+    needed = added - state.room
+    low = [i for group, total in state.lowered if total >= needed for i in group]
+    expected = dict(zip(low, state.beliefs.expected(low), strict=True))
+    chosen: list[int] = []
+    for position in sorted(low, key=lambda i: (-expected[i] / len(state.order[i]), i)):
+        chosen.append(position)
+        saved = size - _layers(state, chosen)
+        if saved <= 0:
+            break
+        if saved * state.beliefs.reaches(chosen, needed) >= FAIR:
+            return chosen
+    return []
+
+
+def _layers(state: Demotion, group: list[int]) -> int:
+    return sum(len(state.order[i]) for i in group)
 
 
 def _fitting(state: Demotion) -> list[int]:

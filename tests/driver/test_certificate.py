@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import oracles
 from oracles import Oracle, outcome
 from precision_bisect.certificate import Certificate, How
+from precision_bisect.certifying import Seen, certify
 from precision_bisect.monotone import breaks
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
@@ -254,3 +255,15 @@ def test_what_exceeds_the_limit_may_imply_it(mode: Certify, counts: bool | None)
     assert bool(counts) is found.minimal_at_limit
     stronger = proven([*DROPS[:2], trial([1, 2, 4], 0.95), trial([1, 2, 4, 6], 2.0)], limit=0.9)
     assert (True, 2) == (stronger.evidence[-1].needed, stronger.evidence[-1].more_kept)
+
+
+def test_drops_that_nearly_passed_before_come_first() -> None:
+    """The layer whose absence failed by least in the search is dropped from the plan first."""
+    seen = Seen(oracles.TOLERANCE)
+    for kept, error in (([2, 5, 7], 3.0), ([1, 5, 8], 1.01), ([1, 2, 9], 2.0)):
+        seen.note(Proposal(plan=Plan.of(kept)), outcome(error))
+    certifying = certify(oracles.problem(12), PLAN, "full", seen)
+    (first,) = next(certifying)
+    assert Plan.of((1, 5)) == first.plan
+    (second,) = certifying.send((outcome(1.5),))
+    assert Plan.of((1, 2)) == second.plan

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_bisect_strategies.beliefs import RHOS, Beliefs
+from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.rankings import RANKINGS
 
 FEW = settings(deadline=None, max_examples=40)
 
@@ -77,11 +78,12 @@ def test_chances_come_true() -> None:
     cuts = [int(abs(chances - aim).argmin()) for aim in aims]
     clean = np.zeros(len(aims))
     normal = np.array([NormalDist().inv_cdf((place + 0.5) / size) for place in range(size)])
-    cells = [(rho, round(count)) for rho in RHOS for count in known.counts]
+    cells = [(each, round(count)) for each in RANKINGS for count in known.counts]
     weights = known.weights.ravel()
     for number in rng.choice(len(cells), networks, p=weights):
-        rho, culprits = cells[number]
-        latent = rho * normal + math.sqrt(1 - rho**2) * rng.standard_normal(size)
+        ranking, culprits = cells[number]
+        rhos = np.where(rng.random(size) < ranking.missed, 0.0, ranking.rho)
+        latent = rhos * normal + np.sqrt(1 - rhos**2) * rng.standard_normal(size)
         first = np.argsort(latent)[-culprits:].min()
         clean += [first > cut for cut in cuts]
     assert clean / networks == pytest.approx(chances[cuts], abs=0.08)
@@ -91,10 +93,21 @@ def test_a_useless_ranking_is_found_out() -> None:
     """When what ranks lowest fails again and again, the ranking is no longer trusted."""
     known = beliefs(200, expected=5)
     trusted = known.rho
-    for start in range(0, 60, 10):
+    for start in range(0, 100, 10):
         group = list(range(start, start + 10))
         known.learn(group, [], clean=False, bad=False)
-    assert known.rho < trusted / 2
+    assert known.rho < 0.6 * trusted
+
+
+def test_a_ranking_that_misses_some_is_told_from_a_useless_one() -> None:
+    """After culprits at the far end and many clean layers, the last ones are still suspected."""
+    known = beliefs(200, expected=10)
+    last = list(range(190, 200))
+    useless = 1 - (1 - 3 / 200) ** len(last)
+    known.learn([5], [], clean=False, bad=False)
+    known.learn([60], [], clean=False, bad=False)
+    known.learn([i for i in range(150) if i not in (5, 60)], [], clean=True, bad=False)
+    assert known.passing(last, bad=False)[-1] < 0.2 < 1 - useless
 
 
 @given(st.floats(0.1, 10.0))

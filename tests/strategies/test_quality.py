@@ -1,12 +1,16 @@
 """How many trials the guided search may take, with a good, a useless and no ranking."""
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 import oracles
 from oracles import Oracle, Simulation
 from precision_bisect.certifying import certify
+from precision_bisect.protocols import Problem
+from precision_bisect.trial import Kind, Outcome
 from precision_bisect_strategies.ddmin import Ddmin
 from precision_bisect_strategies.guided import Guided
 from textbook import quickxplain
@@ -102,3 +106,62 @@ def test_guided_beats_ddmin_on_additive_errors(seed: int) -> None:
     assert len(guided) == 10
     assert len(guided) <= len(ddmin)
     assert cheap.count() < dear.count()
+
+
+def engine(size: int) -> Problem:
+    """Return a problem whose trials are builds."""
+    return replace(oracles.problem(size), predicts=True)
+
+
+def blocks(errors: dict[range, float], rest: float, size: int) -> Oracle:
+    """Let each block cost its error once any of it is low; the other layers share `rest`."""
+    inside = {layer for block in errors for layer in block}
+    each = rest / (size - len(inside))
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        low = set(range(size)) - kept
+        found = sum(error for block, error in errors.items() if not low.isdisjoint(block))
+        return oracles.outcome(found + each * len(low - inside))
+
+    return judge
+
+
+@pytest.mark.parametrize(("alone", "kept"), [(0.3, {30}), (0.15, set(range(10, 15)))])
+def test_one_layer_takes_the_place_of_a_block(alone: float, kept: set[int]) -> None:
+    """A block that the emulator prefers gives way to one layer that holds back enough, if so."""
+    size = 40
+    block, layer = range(10, 15), range(30, 31)
+    oracle = blocks({block: 0.45, layer: alone}, 1.2 - 0.45 - alone, size)
+    emulator = blocks({block: 0.6, layer: 0.18}, 0.42, size)
+    simulation = Simulation(size, oracle, emulator=emulator)
+    assert simulation.run(Guided().search(engine(size))).kept == kept
+    assert simulation.count() <= 3
+
+
+def worst(errors: Sequence[float]) -> Oracle:
+    """Let the worst of the low layers be the error: such errors do not add up."""
+    return lambda kept: oracles.outcome(
+        max((error for layer, error in enumerate(errors) if layer not in kept), default=0.0)
+    )
+
+
+def test_an_emulator_that_misses_culprits_is_not_asked_again() -> None:
+    """Where keeping what it adds does not help, no third choice of the emulator is built."""
+    size, culprits = 200, {3, 50, 51, 120, 170, 199}
+    seen = [1.5 if i in {3, 120, 199} else 0.05 + i / 1000 for i in range(size)]
+    true = [1.6 if i in culprits else error for i, error in enumerate(seen)]
+    simulation = Simulation(size, worst(true), emulator=worst(seen))
+    assert simulation.run(Guided().search(engine(size))).kept == culprits
+    asked = [trial.proposal for trial in simulation.trials if trial.proposal.kind is Kind.JUDGE]
+    assert sum("emulator chooses" in proposal.reason for proposal in asked) <= 2
+    assert len(asked) <= 40
+
+
+def test_too_large_a_choice_is_halved_along_the_ranking() -> None:
+    """Where the emulator keeps 60 layers too many, the prefix that does is found by halving."""
+    size, needed = 200, set(range(4))
+    seen = [3.0 - i / 100 if i < 64 else 0.1 for i in range(size)]
+    true = [3.0 if i in needed else 0.5 for i in range(size)]
+    simulation = Simulation(size, worst(true), emulator=worst(seen))
+    assert simulation.run(Guided().search(engine(size))).kept == needed
+    assert simulation.count() <= 11
