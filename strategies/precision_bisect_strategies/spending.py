@@ -108,7 +108,7 @@ def exchange(state: Demotion) -> Search[None]:
 def _instead(state: Demotion, unit: int) -> list[int]:
     """Return low positions, fewer layers than a kept unit, that likely add what it must not.
 
-    None where a build would not be expected to save enough, or there are no figures.
+    Returns none where a build would not be expected to save enough, or there are no figures.
     """
     size, added = len(state.order[unit]), state.kept[unit]
     if size == 1 or added is None or not state.room < math.inf:
