@@ -39,7 +39,7 @@ class Budget:
         if self.max_time_s is not None and self.elapsed_s() >= self.max_time_s:
             raise BudgetSpent(f"--max-time of {self.max_time_s:g} s is spent")
         if self.space is not None and (shortage := self.space.shortage()):
-            raise BudgetSpent(shortage)
+            raise BudgetSpent(f"{shortage}; free some space, then go on with --resume")
         if not counted:
             return
         if self.max_trials is not None and self.trials >= self.max_trials:

@@ -24,6 +24,7 @@ def crew(prepared: Prepared, folder: Path) -> Iterator[Workers]:
     """Yield the workers of a run, and let them go; logs of their trials go into `folder`."""
     options = prepared.options
     with ExitStack() as held:
+        held.callback(prepared.rest)
         if prepared.cluster is not None:
             yield held.enter_context(_clustered(prepared, prepared.cluster, folder))
             return
@@ -45,6 +46,7 @@ def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Ev
         keep=prepared.options.folder,
         engines=prepared.engines,
         stopwatch=stopwatch,
+        abreast=max(1, prepared.abreast // prepared.options.workers),
     )
 
 
@@ -53,7 +55,8 @@ def _clustered(prepared: Prepared, cluster: Site, folder: Path) -> Iterator[Work
     # Dask is for runs on a cluster.
     from precision_bisect.cluster.evaluator import Clustered
 
-    with cluster.trials(prepared.kit, _limits(prepared.options)) as (trials, count):
+    limits, least = _limits(prepared.options), prepared.space.least
+    with cluster.trials(prepared.kit, limits, least) as (trials, count):
         evaluate = Clustered(
             site=cluster,
             executor=cluster.client.get_executor(pure=False),

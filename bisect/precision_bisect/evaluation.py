@@ -4,7 +4,8 @@ An `Evaluator` touches neither ledger nor observer, so any executor can call it,
 and in whatever process it was made in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,8 +41,8 @@ class Evaluator:
 
     `emulator` answers `Kind.PREDICT` and may be the backend itself. `keep` is the folder for the
     engine of a plan that passed when it was built afresh, `engines` that for the engines of all
-    others, None to keep none. `stopwatch` times the trials that ask
-    for it.
+    others, None to keep none. `stopwatch` times the trials that ask for it. So many samples are
+    emulated `abreast`.
     """
 
     backend: Backend
@@ -51,6 +52,7 @@ class Evaluator:
     keep: Path
     engines: Path | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    abreast: int = 1
     _last: _Run | None = field(init=False, default=None)
 
     def __call__(self, proposal: Proposal) -> Outcome:
@@ -71,7 +73,7 @@ class Evaluator:
             reference = self._first_outputs(proposal, feeds)
         with ExitStack() as held:
             engine = held.enter_context(backend.build(proposal.plan))
-            outputs = _outputs(engine, feeds)
+            outputs = _outputs(engine, feeds, self.abreast if backend.emulated else 1)
             judgement = _judge(self.comparator, outputs, reference)
             evidence = engine.evidence()
             if proposal.timed:
@@ -140,14 +142,24 @@ def _stored(engine: Engine, folder: Path, evidence: Evidence) -> Evidence:
     return evidence
 
 
-def _outputs(engine: Engine, feeds: Sequence[Sample]) -> list[Sample]:
+def _outputs(engine: Engine, feeds: Sequence[Sample], abreast: int = 1) -> list[Sample]:
     """Return the outputs sample by sample, up to the first that is not finite."""
     outputs: list[Sample] = []
-    for feed in feeds:
-        outputs.append(engine.run(feed))
-        if non_finite(outputs[-1:]):
+    for found in _runs(engine, feeds, min(abreast, len(feeds))):
+        outputs.append(found)
+        if non_finite([found]):
             break
     return outputs
+
+
+def _runs(engine: Engine, feeds: Sequence[Sample], abreast: int) -> Iterator[Sample]:
+    """Yield the outputs of each sample; no more than `abreast` are computed in vain."""
+    if abreast <= 1:
+        yield from map(engine.run, feeds)
+        return
+    with ThreadPoolExecutor(abreast) as pool:
+        for start in range(0, len(feeds), abreast):
+            yield from pool.map(engine.run, feeds[start : start + abreast])
 
 
 def _timed(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.cores import abreast, fitting, usable
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.inputs.check import check_samples
@@ -14,12 +15,16 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Comparator, Sample, Strategy
-from precision_bisect.reference import reference_outputs
+from precision_bisect.reference import timed_reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What of a run does not depend on the pair of precisions; fields as in `Prepared`."""
+    """What of a run does not depend on the pair of precisions; fields as in `Prepared`.
+
+    `options` say how many threads ONNX Runtime gets; so many samples are emulated `abreast`, which
+    brings in other cores where layers are too small for several threads.
+    """
 
     options: Options
     model: Model
@@ -27,6 +32,7 @@ class Loaded:
     reference: Sequence[Sample]
     comparator: Comparator
     strategy: Strategy
+    abreast: int = 1
     remarks: Sequence[str] = ()
 
     @property
@@ -61,13 +67,16 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             f"--holdout {options.holdout} of {len(samples)} samples leaves none to search with",
             "give more samples, or hold out fewer",
         )
+    reference, seconds = timed_reference(model, samples, options.threads or usable())
+    threads = options.threads or fitting(seconds, len(model.table.candidates))
     loaded = Loaded(
-        options=options,
+        options=replace(options, threads=threads),
         model=model,
         samples=samples,
-        reference=reference_outputs(model, samples, options.threads),
+        reference=reference,
         comparator=comparator,
         strategy=strategy,
+        abreast=1 if options.threads else abreast(seconds, threads),
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
 

@@ -1,6 +1,5 @@
 """Everything a run is asked to do, in one frozen object."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,9 +192,9 @@ class Options:
         With several workers each computes in its own thread, and all of them share the session's
         further ones.
         """
-        if self.workers == 1:
+        if self.workers == 1 or self.threads == 0:
             return self.threads
-        return max(1, (self.threads or os.cpu_count() or 1) - self.workers + 1)
+        return max(1, self.threads - self.workers + 1)
 
     @property
     def speed(self) -> SpeedLimits:

@@ -88,6 +88,8 @@ class Session:
             graph = check(graph, weights or {})
         options = runtime().SessionOptions()
         options.intra_op_num_threads = threads
+        # Spinning between layers takes cores from others, which under load costs far more.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # Q/DQ stay what the file says: integer kernels would compute what no FP32 layer does.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         if not graph.packs:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.choose import emulator
+from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.cluster.site import Site
 from precision_bisect.errors import UsageError
 from precision_bisect.evaluation import Samples
@@ -63,6 +64,7 @@ class Prepared:
     fingerprint: Mapping[str, Any]
     graph: CostGraph | None = None
     cluster: Site | None = None
+    abreast: int = 1
 
     @property
     def judging(self) -> int:
@@ -126,6 +128,11 @@ class Prepared:
             engines=self.engines,
             baseline=self.baseline,
         )
+
+    def rest(self) -> None:
+        """Give back the memory of the emulator, which takes it again when it is asked."""
+        if isinstance(self.emulator, EmulatedBackend):
+            self.emulator.rest()
 
 
 def prepare(
@@ -193,6 +200,7 @@ def assemble(
         work=work,
         scales=scales,
         why=placed.why,
+        abreast=loaded.abreast,
         remarks=[*loaded.remarks, *([beyond] if beyond else [])],
         fingerprint=fingerprint(options, model, samples, loaded.comparator, backend),
         graph=_graph(loaded, model, backend),

@@ -1,6 +1,8 @@
 """The FP32 reference: every float in FP32, run by Polygraphy's ONNX Runtime runner."""
 
+import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,22 +20,35 @@ def reference_outputs(model: Model, samples: Sequence[Sample], threads: int = 0)
     Raises ModelError when ONNX Runtime cannot load or run the model, or an output is empty or no
     array of numbers: Polygraphy's comparators pass such outputs unseen.
     """
+    return timed_reference(model, samples, threads)[0]
+
+
+def timed_reference(
+    model: Model, samples: Sequence[Sample], threads: int
+) -> tuple[list[Sample], float]:
+    """Return the outputs, and the seconds that all cores together take for a sample.
+
+    The first sample warms up. Raises as `reference_outputs` does.
+    """
     session = Session(model.proto, model.weights, threads)
+    results = []
+    spent = [time.process_time()]
     with quiet(), without_torch():
         from polygraphy.backend.onnxrt import OnnxrtRunner
 
         try:
             with OnnxrtRunner(session.raw) as runner:
-                # The inputs were checked; Polygraphy's own check knows no text.
-                results = [
-                    dict(runner.infer(dict(sample), check_inputs=False)) for sample in samples
-                ]
+                for sample in samples:
+                    # The inputs were checked; Polygraphy's own check knows no text.
+                    results.append(dict(runner.infer(dict(sample), check_inputs=False)))
+                    spent.append(time.process_time())
         except Exception as error:  # Polygraphy and ONNX Runtime raise classes of their own
             raise InputError(
                 f"ONNX Runtime cannot run the model on these inputs: {clean(error)}",
                 "check the inputs' shapes and values",
             ) from error
-    return [_judgeable(outputs, number) for number, outputs in enumerate(results)]
+    outputs = [_judgeable(outputs, number) for number, outputs in enumerate(results)]
+    return outputs, min((end - start for start, end in pairwise(spent)), default=0.0)
 
 
 def _judgeable(outputs: Mapping[str, Any], number: int) -> Sample:

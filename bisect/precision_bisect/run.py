@@ -66,20 +66,19 @@ def run_prepared(
     `part` tells that this is one rung of a ladder: nothing but the ledger is written.
     """
     options = prepared.options
-    with (
-        open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger,
-        crew(prepared, folder.path) as workers,
-    ):
-        recorded = ledger.trials()
-        budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
-        budget.trials += sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded)
-        budget.space = prepared.space
-        store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
-        driver = Driver(workers, ledger, budget, together(observer, store))
-        if not part:
-            write_layers(prepared.model, folder)
-        observer(_started(prepared, len(recorded)))
-        ending = _search(prepared, driver)
+    with open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger:
+        # What explains the answer needs the memory that the workers have had.
+        with crew(prepared, folder.path) as workers:
+            recorded = ledger.trials()
+            budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
+            budget.trials += sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded)
+            budget.space = prepared.space
+            store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
+            driver = Driver(workers, ledger, budget, together(observer, store))
+            if not part:
+                write_layers(prepared.model, folder)
+            observer(_started(prepared, len(recorded)))
+            ending = _search(prepared, driver)
         if driver.lost and ending.status in (Status.NOT_PRECISION, Status.INFEASIBLE):
             # It was decided by a process that was lost, which says nothing of the plan.
             ending = replace(ending, status=Status.ABORTED)

@@ -28,6 +28,6 @@ class Space:
             if free < self.least:
                 return (
                     f"{free / 2**20:.0f} MiB are free in {folder}, and a trial needs "
-                    f"{self.least / 2**20:.0f}; free some space, then go on with --resume"
+                    f"{self.least / 2**20:.0f}"
                 )
         return ""

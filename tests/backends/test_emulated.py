@@ -48,21 +48,9 @@ from precision_bisect.protocols import BackendFailure
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.reference import reference_outputs
 from random_graphs import SIZE, random_models, static_graph
+from typed_graphs import run_as_written
 
 FP16_IN_FP32 = Pair(low="fp16", high="fp32")
-
-
-def run_oracle(proto: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
-    """Run a graph as it is written: no optimization, so that no Cast can be dropped."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    outputs: list[np.ndarray] = session.run(None, {"x": x})
-    return outputs
 
 
 @settings(deadline=None, max_examples=120)
@@ -83,7 +71,8 @@ def test_every_plan_equals_casts_written_into_the_graph(
     x = normal(SIZE, SIZE) * np.float32(scale)
     plans = [range(count), (), *(choose.sample(range(count), k=count // 2) for _ in range(3))]
     for kept in plans:
-        expected = run_oracle(static_graph(model, kept, LOW_TYPES[low].onnx_type), x)
+        static = static_graph(model, kept, LOW_TYPES[low].onnx_type)
+        expected = run_as_written(static, {"x": x}).values()
         found = backend.evaluate(Plan.of(kept), {"x": x})
         for wanted, (name, array) in zip(expected, found.items(), strict=True):
             magnitude = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0))
@@ -360,7 +349,7 @@ def test_spatial_convolutions_round_like_casts_in_the_graph(tmp_path: Path, low:
     low_type = LOW_TYPES[low]
     feed = {"x": normal(1, 4, 6, 6)}
     for kept in ((), (0,), (1, 2), (0, 1, 2)):
-        (wanted,) = run_oracle(static_graph(model, kept, low_type.onnx_type), feed["x"])
+        (wanted,) = run_as_written(static_graph(model, kept, low_type.onnx_type), feed).values()
         found = backend.evaluate(Plan.of(kept), feed)["y"]
         steps = np.abs(found - wanted) / np.abs(wanted).max()
         assert steps.max() <= 2.0 ** (1 - low_type.digits)

@@ -1,17 +1,37 @@
 """What sessions over many nodes or large weights hold on to."""
 
+import gc
+import weakref
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 
+import tiny
+from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.crew import crew
+from precision_bisect.events import ignore
 from precision_bisect.heap import trim
+from precision_bisect.options import Options
 from precision_bisect.ort import Checked, Session, check
+from precision_bisect.plan import Plan
+from precision_bisect.prepare import prepare
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Mul(x, w) }
 """
+
+
+def sessions() -> list[Session]:
+    """Return every session that there is.
+
+    By type: objects of other libraries may warn when they are asked for more.
+    """
+    gc.collect()
+    return [each for each in gc.get_objects() if type(each) is Session]
 
 
 @pytest.mark.parametrize(
@@ -32,3 +52,26 @@ def test_a_checked_graph_outlives_its_message() -> None:
     trim()
     (y,) = Session(graph).run({"x": np.array([1, 2], np.float32)}).values()
     np.testing.assert_array_equal([3, 8], y)
+
+
+def test_a_crew_that_leaves_gives_the_session_back(tmp_path: Path) -> None:
+    """Once no trial is left the emulator's session goes; a plan that comes all the same opens it.
+
+    Explaining an answer opens sessions of its own, which need that memory.
+    """
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    options = Options(model=model, inputs=tiny.samples(), tol=1e-2, threads=1, backend="emulated")
+    others = {id(each) for each in sessions()}
+    prepared = prepare(options, ignore, tmp_path)
+    backend, plan = prepared.here, Plan.of([1])
+    assert isinstance(backend, EmulatedBackend)
+    before = backend.evaluate(plan, tiny.samples()[0])
+    own = weakref.WeakSet(each for each in sessions() if id(each) not in others)
+    with crew(prepared, tmp_path):
+        assert len(own) == 1
+    gc.collect()
+    assert len(own) == 0
+    after = backend.evaluate(plan, tiny.samples()[0])
+    assert list(before) == list(after)
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, after[name])

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 import tiny
 from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
 from precision_bisect.cluster import reach
+from precision_bisect.cluster.site import Site
 from precision_bisect.errors import ClusterError
+from precision_bisect.events import ignore
+from precision_bisect.isolation.slot import Limits
+from precision_bisect.options import Options
+from precision_bisect.prepare import prepare
 
 DIES_ONCE = NOTED.replace(
     "    while",
@@ -80,6 +86,21 @@ def test_a_driver_that_is_killed_leaves_nothing_on_the_workers(
         assert before < set(pair.folders())
         driver.kill()
     wait_until(lambda: before == set(pair.folders()))
+
+
+def test_workers_without_space_are_no_use(pair: Fleet, tmp_path: Path) -> None:
+    """A search that needs more than is free on the workers' disks says so, and where."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    options = Options(model=model, inputs=tiny.samples(), tol=1e-2, backend="emulated")
+    kit = prepare(options, ignore, tmp_path).kit
+    with Client(pair.address, set_as_default=False) as client:
+        site = Site(client, "precision-bisect-space")
+        site.survey(kit, "")
+        with site.trials(kit, Limits(), 1) as (_, count):
+            assert 2 == count
+        with pytest.raises(ClusterError, match=r"can be used: \d+ MiB are free in /.*needs 4398"):
+            site.trials(kit, Limits(), 2**62).__enter__()
+        site.take_away(site.key)
 
 
 def test_an_unlike_worker_is_refused_or_passed_over(pair: Fleet, tmp_path: Path) -> None:

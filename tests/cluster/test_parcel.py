@@ -1,13 +1,17 @@
 """What is sent to workers, and what comes back."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
 import tiny
+from precision_bisect.cluster.away import Away
 from precision_bisect.cluster.delivery import Delivery, Tail, receive, take_files
 from precision_bisect.cluster.parcel import Parcel, pack, unpack
 from precision_bisect.errors import ClusterError, RunFolderError
@@ -21,7 +25,10 @@ from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
 PROPOSAL = Proposal(plan=Plan.all_high(3))
 
 
-def kit(folder: Path) -> Kit:
+CHECK = "from pathlib import Path\n\ndef error(outputs, reference):\n    return {error}\n"
+
+
+def kit(folder: Path, **options: Any) -> Kit:
     """Return the kit of a run of the small model, one of whose constants is external data."""
     model = onnx.load(tiny.write_model(folder / "tiny.onnx"))
     for tensor in model.graph.initializer:
@@ -35,8 +42,10 @@ def kit(folder: Path) -> Kit:
     )
     work = folder / "work"
     work.mkdir()
-    options = Options(model=folder / "tiny.onnx", inputs=tiny.samples(), backend="emulated")
-    return prepare(options, ignore, work).kit
+    asked = Options(
+        model=folder / "tiny.onnx", inputs=tiny.samples(), backend="emulated", **options
+    )
+    return prepare(asked, ignore, work).kit
 
 
 def moved(parcel: Parcel, folder: Path) -> Parcel:
@@ -78,6 +87,27 @@ def test_a_large_model_must_be_shared(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"over 1 GiB.*not there") as caught:
         unpack(parcel, tmp_path / "there")
     assert "file system" in caught.value.hint
+
+
+@pytest.mark.parametrize("there", [True, False, None], ids=["shared", "changed", "missing"])
+def test_the_script_of_a_check_goes_with_the_kit(tmp_path: Path, there: bool | None) -> None:
+    """A worker judges by the script of the driver, from its path if it is the same one there."""
+    script = tmp_path / "shared" / "check.py"
+    script.parent.mkdir()
+    script.write_text(CHECK.format(error="float(Path(__file__).parent.name == 'shared')"))
+    made = kit(tmp_path, check=f"{script}:error", tol=0.5)
+    bare, samples = tmp_path / "run.kit", tmp_path / "samples"
+    bare.write_bytes(pickle.dumps(replace(made, samples={})))
+    samples.write_bytes(pickle.dumps(made.samples))
+    if there is None:
+        script.unlink()
+    elif not there:
+        script.write_text(CHECK.format(error="7.0"))
+    model = made.options.model
+    away = Away(kit=bare, samples=samples, model=model, keep=tmp_path).unpacked().comparator
+    outputs = [{"y": np.zeros(1, np.float32)}]
+    assert made.comparator.settings() == away.settings()
+    assert (1.0 if there else 0.0) == away.judge(outputs, outputs).error
 
 
 def test_what_a_worker_keeps_comes_to_the_run_folder(tmp_path: Path) -> None:

@@ -105,6 +105,11 @@ def order(folder: Path, *orders: dict[str, Any]) -> None:
     (folder / "orders.json").write_text(json.dumps(orders))
 
 
+def break_start(folder: Path, line: str) -> None:
+    """Have the script of a prepared folder run a line when it is loaded from now on."""
+    (folder / "broken_start.py").write_text(line)
+
+
 def noted(folder: Path) -> list[tuple[str, str, int]]:
     """Return the script's log: "begun" or "ended", of which trial, in which process."""
     if not (folder / "log").exists():

@@ -1,13 +1,10 @@
 """What child processes of a worker elsewhere do, and what they give back."""
 
 import pickle
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from precision_bisect.backends.choose import pick_backend
-from precision_bisect.errors import ClusterError
 from precision_bisect.evaluation import Evaluator
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.survey import Survey, survey
@@ -20,28 +17,21 @@ class Away:
     """Makes what a kit makes, on a machine where its files are elsewhere.
 
     `kit` is the file of a pickled `Kit` without samples, `samples` that of those, `model` and
-    `keep` the places here of what the kit knows by other paths. `settings` are the comparator's
-    where the kit was made.
+    `keep` the places here of what the kit knows by other paths.
     """
 
     kit: Path
     samples: Path
     model: Path
     keep: Path
-    settings: Mapping[str, Any]
 
     def evaluator(self, work: Path) -> Evaluator:
-        """Return the evaluator; see `Kit.evaluator`. Raises ClusterError, too."""
+        """Return the evaluator; see `Kit.evaluator`."""
         return self.unpacked().evaluator(work)
 
     def unpacked(self) -> Kit:
-        """Return the kit. Raises ClusterError where its comparator is another one here."""
+        """Return the kit. Raises UsageError where the script of its check does not run here."""
         kit: Kit = pickle.loads(self.kit.read_bytes())
-        if dict(kit.comparator.settings()) != self.settings:
-            raise ClusterError(
-                "the script of --check is another one on a worker",
-                "put it on a file system that all workers share",
-            )
         return replace(
             kit,
             options=replace(kit.options, model=self.model),

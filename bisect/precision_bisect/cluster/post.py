@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from distributed import Worker, WorkerPlugin, get_worker
 
@@ -24,8 +23,10 @@ from precision_bisect.cluster.parcel import Parcel, facts, unpack
 from precision_bisect.errors import ClusterError, PluginError
 from precision_bisect.isolation.evaluator import Isolated
 from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.space import Space
 from precision_bisect.trial import Proposal
 
+_NOTHING = "it could not take what the run needs; its own log says why"
 _ENDING_S = 0.1
 """How long a trial is given to notice that its child was killed."""
 
@@ -61,13 +62,11 @@ class Post(WorkerPlugin):
         """Remove the folder."""
         shutil.rmtree(Path(worker.local_directory) / self.name, ignore_errors=True)
 
-    def put(self, name: str, kit: bytes, settings: Mapping[str, Any]) -> Path:
+    def put(self, name: str, kit: bytes) -> Path:
         """Write a kit without samples, and return the file of the `Away` that makes it."""
         path = self.folder / f"{name}.kit"
         path.write_bytes(kit)
-        away = Away(
-            kit=path, samples=self.samples, model=self.model, keep=self.keep, settings=settings
-        )
+        away = Away(kit=path, samples=self.samples, model=self.model, keep=self.keep)
         whole = self.folder / f"{name}.away"
         whole.write_bytes(pickle.dumps(away))
         return whole
@@ -91,23 +90,17 @@ class Post(WorkerPlugin):
 class Trials(WorkerPlugin):
     """Evaluates the trials of one search on a worker, one at a time.
 
-    `versions` are what a worker must say of its backend, None where any will do.
+    `least` are the bytes that must be free for each on the worker's disk. `versions` are what a
+    worker must say of its backend, None where any will do.
     """
 
-    def __init__(
-        self,
-        name: str,
-        post: str,
-        kit: bytes,
-        settings: Mapping[str, Any],
-        limits: Limits,
-    ) -> None:
+    def __init__(self, name: str, post: str, kit: bytes, limits: Limits, least: int) -> None:
         self.name = name
         self.versions: Mapping[str, str] | None = None
         self._post = post
         self._kit = kit
-        self._settings = settings
         self._limits = limits
+        self._least = least
         self.trouble = "it is not ready"
 
     async def setup(self, worker: Worker) -> None:
@@ -117,7 +110,7 @@ class Trials(WorkerPlugin):
             await asyncio.to_thread(self._open, worker)
             self.trouble = ""
         except Exception as error:
-            self.trouble = str(error)
+            self.trouble = str(error) or type(error).__name__
             raise
 
     async def teardown(self, worker: Worker) -> None:
@@ -128,8 +121,8 @@ class Trials(WorkerPlugin):
     def evaluate(self, proposal: Proposal) -> Delivery | NotReady:
         """Evaluate a proposal. Raises the PrecisionBisectErrors that end a run, and OSError."""
         with self._busy:
-            if self.trouble:
-                return NotReady(why=self.trouble)
+            if why := self.why_not():
+                return NotReady(why=why)
             try:
                 outcome = self._isolated(proposal)
             except Exception:
@@ -138,16 +131,20 @@ class Trials(WorkerPlugin):
                 return NotReady(why=self.trouble)
             return Delivery(outcome=outcome, log=self._tail.take(), files=take_files(self._keep))
 
+    def why_not(self) -> str:
+        """Return why the worker takes no trials now, "" if it does."""
+        return self.trouble or Space((self._folder,), self._least).shortage()
+
     def _open(self, worker: Worker) -> None:
         post = worker.plugins.get(self._post)
         if not isinstance(post, Post) or not hasattr(post, "model"):
-            raise ClusterError("it could not take what the run needs; its own log says why")
-        away = post.put(self.name, self._kit, self._settings)
+            raise ClusterError(_NOTHING)
+        away = post.put(self.name, self._kit)
         if self.versions is not None:
             said = post.versions or post.look(away, "").survey.versions()
             if trouble := differences({"the others": self.versions, worker.address: said}):
                 raise ClusterError(f"it is not like the others: {trouble}")
-        self._keep = post.keep
+        self._folder, self._keep = post.folder, post.keep
         self._tail = Tail(post.folder)
         slot = Slot(kit=away, folder=post.folder / self.name)
         self._isolated = Isolated(slots=[slot], limits=self._limits, logs=self._tail)
@@ -172,25 +169,23 @@ class Deaf(WorkerPlugin):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-async def look_on(
-    post: str, kit: bytes, settings: Mapping[str, Any], untyped: str, dask_worker: Worker
-) -> Look:
+async def look_on(post: str, kit: bytes, untyped: str, dask_worker: Worker) -> Look:
     """Return what a worker's backend says; Dask calls this on each. Raises as `Post.look` does."""
     there = dask_worker.plugins[post]
     assert isinstance(there, Post)
-    away = there.put("look", kit, settings)
+    away = there.put("look", kit)
     return await asyncio.to_thread(there.look, away, untyped)
 
 
-def ready(trials: str, dask_worker: Worker) -> bool:
-    """Tell whether a worker takes trials; Dask calls this on each."""
+def why_not(trials: str, dask_worker: Worker) -> str:
+    """Return why a worker takes no trials, "" if it does; Dask calls this on each."""
     there = dask_worker.plugins.get(trials)
-    return isinstance(there, Trials) and not there.trouble
+    return there.why_not() if isinstance(there, Trials) else _NOTHING
 
 
 def evaluate(trials: str, proposal: Proposal) -> Delivery | NotReady:
     """Evaluate a proposal on the worker that calls this; a task of Dask's."""
     there = get_worker().plugins.get(trials)
     if not isinstance(there, Trials):
-        return NotReady(why="it could not take what the run needs; its own log says why")
+        return NotReady(why=_NOTHING)
     return there.evaluate(proposal)

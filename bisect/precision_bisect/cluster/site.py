@@ -52,39 +52,38 @@ class Site:
         from precision_bisect.cluster.post import look_on
 
         self._bring(kit)
-        words = self._on_all(look_on, self.key, _bare(kit), _settings(kit), untyped)
+        words = self._on_all(look_on, self.key, _bare(kit), untyped)
         together = combined(words, mixed=kit.options.mixed_gpus)
         self._versions = None if kit.options.mixed_gpus else together.survey.said
         return together, len(words)
 
     @contextmanager
-    def trials(self, kit: Kit, limits: "Limits") -> Iterator[tuple[str, int]]:
+    def trials(self, kit: Kit, limits: "Limits", least: int) -> Iterator[tuple[str, int]]:
         """Have the workers take trials; yield the name of what does, and their number.
 
-        Workers that join take trials, too, if they are like those that were asked. Raises
-        ClusterError.
+        One with less than `least` bytes free on its disk takes none for now. Workers that join
+        take trials, too, if they are like those that were asked. Raises ClusterError.
         """
         from precision_bisect.cluster.post import Trials
 
         self._searches += 1
         name = f"{self.key}-{self._searches}"
-        plugin = Trials(name, self.key, _bare(kit), _settings(kit), limits)
+        plugin = Trials(name, self.key, _bare(kit), limits, least)
         plugin.versions = self._versions
         self._call(lambda: self.client.register_plugin(plugin, name=name))
         try:
-            count = len(self.ready(name))
+            reasons = self._reasons(name)
+            count = sum(not why for why in reasons.values())
             if count == 0:
-                raise self.trouble("has no worker that can be used")
+                why = next(iter(reasons.values()), "they are gone")
+                raise self.trouble(f"has no worker that can be used: {why}")
             yield name, count
         finally:
             self.take_away(name)
 
     def ready(self, trials: str) -> list[str]:
         """Return the addresses of the workers that take these trials. Raises ClusterError."""
-        from precision_bisect.cluster.post import ready
-
-        words = self._call(lambda: self.client.run(ready, trials, on_error="return"))
-        return [worker for worker, said in words.items() if said is True]
+        return [worker for worker, why in self._reasons(trials).items() if not why]
 
     def watch(self, empty_since: float | None) -> float | None:
         """Return since when the cluster has had no worker, on time's monotonic clock.
@@ -140,6 +139,16 @@ class Site:
         self._call(lambda: self.client.register_plugin(Post(self.key, pack(kit)), name=self.key))
         self._brought = True
 
+    def _reasons(self, trials: str) -> Mapping[str, str]:
+        """Return why each worker, by address, takes no trials; "" for those that do."""
+        from precision_bisect.cluster.post import why_not
+
+        words = self._call(lambda: self.client.run(why_not, trials, on_error="return"))
+        return {
+            worker: _line(said) if isinstance(said, BaseException) else said
+            for worker, said in sorted(words.items())
+        }
+
     def _on_all(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
         """Return what a function returns on each worker, by address. Raises what one raises."""
         words = self._call(lambda: self.client.run(function, *arguments, on_error="return"))
@@ -181,10 +190,6 @@ def combined(looks: "Mapping[str, Look]", *, mixed: bool) -> "Look":
 def _bare(kit: Kit) -> bytes:
     """Return the kit without the samples, which are there already."""
     return pickle.dumps(replace(kit, samples={}), protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def _settings(kit: Kit) -> Mapping[str, Any]:
-    return dict(kit.comparator.settings())
 
 
 def _line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,17 @@ class ScriptComparator:
         self._path = path
         self._name = name
         self._function: Callable[..., Any] = load_function(path, name)
+        self._source = path.read_bytes()
         self._settings = {
             "check": f"{path.name}:{name}",
-            "script": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "script": hashlib.sha256(self._source).hexdigest(),
             "tolerance": tolerance,
         }
         self.tolerance = tolerance
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes load the script themselves: its functions cannot be sent."""
-        return (ScriptComparator, (self._path.absolute(), self._name, self.tolerance))
+        return _again, (self._path.absolute(), self._source, self._name, self.tolerance)
 
     def settings(self) -> Mapping[str, Any]:
         """Return the script's name and hash and the limit, for the fingerprint."""
@@ -80,6 +82,25 @@ class ScriptComparator:
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message="metric is NaN")
         verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
         return Judgement(verdict=verdict, error=error)
+
+
+def _again(path: Path, source: bytes, name: str, tolerance: float | None) -> ScriptComparator:
+    """Return the comparator in another process, maybe of another machine.
+
+    It runs a copy where the script is not at its path, or has changed since. Raises UsageError
+    where that does not run, as without a module that lies beside the script.
+    """
+    if not _holds(path, source):
+        path = Path(tempfile.mkdtemp(prefix="precision-bisect-check-")) / path.name
+        path.write_bytes(source)
+    return ScriptComparator(path, name, tolerance)
+
+
+def _holds(path: Path, source: bytes) -> bool:
+    try:
+        return path.read_bytes() == source
+    except OSError:
+        return False
 
 
 def _copies(samples: Sequence[Sample]) -> list[dict[str, NDArray[Any]]]:

@@ -6,24 +6,27 @@ it in, as tensor cores do with FP32 accumulation inside an operator. One session
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import ClassVar, Self
 
 import numpy as np
 
 from precision_bisect.backends.emulation.self_test import self_test
-from precision_bisect.backends.emulation.switched import FLAGS, switch
+from precision_bisect.backends.emulation.switched import FLAGS, Switches, switch
 from precision_bisect.errors import ModelError
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.heap import trim
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.lowtypes import KINDS
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
-from precision_bisect.options import HighName, LowName, PrecisionName
+from precision_bisect.options import HighName, LowName
 from precision_bisect.ort import Session, check, runtime
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.precisions import Pair, rounded_to
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.trial import Outcome, TrialStatus
@@ -48,31 +51,10 @@ class EmulatedBackend:
         high: HighName = "fp32",
         scales: Scales | None = None,
     ) -> None:
-        pair = Pair(low=low, high=high)
-        kinds = [(LOW_TYPES | QUANTIZED)[name] for name in _rounded_to(model, pair)]
-        for kind in kinds:
-            self_test(kind)
+        self._open = partial(_open, model, Pair(low=low, high=high), scales or Scales(), threads)
         self._candidates = len(model.table.candidates)
-        newest = max(kinds, key=lambda kind: kind.lowest_opset, default=None)
-        usable = model
-        if newest is not None:
-            usable = at_least_opset(model, newest.lowest_opset, newest.name)
-        try:
-            graph = switch(usable, pair, scales or Scales())
-            self._switches = graph.switches
-            checked = check(graph.proto, graph.weights)
-            # Of thousands of layers the graph takes as much memory as their weights.
-            del graph
-            self._session = Session(checked, threads=threads)
-            trim()
-        except ModelError as error:
-            if newest is None or usable is model:
-                raise
-            raise ModelError(
-                f"{newest.name} needs opset {newest.lowest_opset}, and the model does not "
-                f"survive the conversion: {error.message}",
-                hint_to_export(newest.lowest_opset),
-            ) from error
+        self._opening = Lock()
+        self._opened: _Opened | None = self._open()
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of ONNX Runtime and its provider."""
@@ -86,12 +68,20 @@ class EmulatedBackend:
         """Return the plan as an engine; nothing is built."""
         return EmulatedEngine(self, plan)
 
+    def rest(self) -> None:
+        """Give the session's memory back; the next plan opens it again."""
+        with self._opening:
+            self._opened = None
+        trim()
+
     def evaluate(self, plan: Plan, feed: Sample) -> Sample:
         """Return the outputs, by name, of `plan` for one feed. Raises BackendFailure."""
+        with self._opening:
+            opened = self._opened = self._opened or self._open()
         low = np.ones(self._candidates, np.bool_)
         low[list(plan.kept)] = False
         try:
-            return self._session.run({**feed, FLAGS: self._switches.flags(low)})
+            return opened.session.run({**feed, FLAGS: opened.switches.flags(low)})
         except RuntimeError as error:
             raise BackendFailure(
                 Outcome(status=TrialStatus.RUN_FAILED, message=str(error))
@@ -128,10 +118,37 @@ class EmulatedEngine:
         """Save nothing: there is no engine."""
 
 
-def _rounded_to(model: Model, pair: Pair) -> list[PrecisionName]:
-    """Return every type other than FP32 that the pair and the pinned layers take, each once."""
-    every = {pair.low_form, pair.high_form}.union(
-        *(forms.all for forms in forms_of(model.table, pair).values())
-    )
-    names = {name for form in every for name in (form.stored, form.quantized) if name}
-    return sorted(names - {"fp32"})
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The session of all plans, and how a plan sets its switches."""
+
+    session: Session
+    switches: Switches
+
+
+def _open(model: Model, pair: Pair, scales: Scales, threads: int) -> _Opened:
+    """Return the session of a model; raises as `EmulatedBackend` does."""
+    kinds = [KINDS[name] for name in rounded_to(model.table, pair)]
+    for kind in kinds:
+        self_test(kind)
+    newest = max(kinds, key=lambda kind: kind.lowest_opset, default=None)
+    usable = model
+    if newest is not None:
+        usable = at_least_opset(model, newest.lowest_opset, newest.name)
+    try:
+        graph = switch(usable, pair, scales)
+        switches = graph.switches
+        checked = check(graph.proto, graph.weights)
+        # Of thousands of layers the graph takes as much memory as their weights.
+        del graph
+        session = Session(checked, threads=threads)
+    except ModelError as error:
+        if newest is None or usable is model:
+            raise
+        raise ModelError(
+            f"{newest.name} needs opset {newest.lowest_opset}, and the model does not "
+            f"survive the conversion: {error.message}",
+            hint_to_export(newest.lowest_opset),
+        ) from error
+    trim()
+    return _Opened(session, switches)

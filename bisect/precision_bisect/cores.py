@@ -1,0 +1,37 @@
+"""How many threads ONNX Runtime gets where nobody says."""
+
+MOST = 8
+"""More have brought nothing worth their cores in any model that was measured."""
+_WORTH_S = 2e-5
+"""A thread of its own pays from so many seconds of computation a layer on."""
+_WORTH_HANDING_S = 1e-3
+"""Handing a sample to another thread pays from so many seconds of computation on."""
+
+
+def usable() -> int:
+    """Return how many threads are of use here, however much there is to compute.
+
+    Counts the physical cores that this process may use, by its affinity and its control group.
+    """
+    # Both are for late code.
+    import psutil
+    from loky import cpu_count
+
+    return int(min(MOST, cpu_count(), psutil.cpu_count(logical=False) or MOST))
+
+
+def fitting(seconds: float, layers: int) -> int:
+    """Return how many threads compute so many layers best.
+
+    `seconds` are those that all cores together take for one inference. Waking threads for a layer
+    costs more than a small one takes; results do not depend on it.
+    """
+    return max(1, min(usable(), round(seconds / max(layers, 1) / _WORTH_S)))
+
+
+def abreast(seconds: float, threads: int) -> int:
+    """Return how many samples to compute side by side, each on so many threads.
+
+    `seconds` are as for `fitting`.
+    """
+    return 1 if seconds < _WORTH_HANDING_S else max(1, usable() // threads)

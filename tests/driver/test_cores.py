@@ -1,0 +1,57 @@
+"""How many threads ONNX Runtime gets where nobody says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny
+from precision_bisect.cores import MOST, fitting, usable
+from precision_bisect.events import ignore
+from precision_bisect.loading import load
+from precision_bisect.options import Options
+
+ONE_CORE = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from precision_bisect.cores import fitting, usable
+print(usable(), fitting(1e9, 1))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds processes to cores so")
+def test_only_the_cores_of_this_process_count() -> None:
+    """A process that may use one core gets one thread, whatever the machine has."""
+    said = subprocess.run([sys.executable, "-c", ONE_CORE], capture_output=True, check=True)
+    assert said.stdout.split() == [b"1", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "layers", "threads"),
+    [(0.0, 0, 1), (0.005, 300, 1), (1e9, 1, usable()), (20.0, 100, usable())],
+)
+def test_threads_follow_what_a_layer_computes(seconds: float, layers: int, threads: int) -> None:
+    """Small layers get one thread, large ones all that are of use, which are not all cores."""
+    assert fitting(seconds, layers) == threads
+    assert 1 <= usable() <= MOST
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(0, 1), (3, 3)])
+def test_a_run_settles_the_threads_once(asked: int, threads: int, tmp_path: Path) -> None:
+    """What is asked for holds; without a word a model of small layers gets one thread."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    # The first sample warms up.
+    options = Options(model=model, inputs=tiny.samples(4), tol=1e-2, threads=asked)
+    loaded = load(options, ignore, tmp_path)
+    assert loaded.options.threads == threads
+    assert len(loaded.reference) == 4
+    assert all(np.isfinite(array).all() for each in loaded.reference for array in each.values())
+
+
+@pytest.mark.parametrize(("threads", "workers", "shared"), [(8, 1, 8), (8, 4, 5), (1, 4, 1)])
+def test_workers_bring_threads_of_their_own(threads: int, workers: int, shared: int) -> None:
+    """Several workers compute in their own threads and share what is left of the others."""
+    options = Options(model=Path("model.onnx"), threads=threads, workers=workers)
+    assert options.emulator_threads == shared
