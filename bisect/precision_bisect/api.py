@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.events import Observer, ignore
+from precision_bisect.events import Observer, Warned, ignore
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import (
     BackendName,
@@ -77,9 +77,11 @@ def find(
     """Find a minimal set of layers of an ONNX model that must stay in high precision.
 
     `tol` is one limit or a mapping from output name to limit ("" for the default); `inputs` a path
-    or a list of samples, each a dict from input name to array; `out` the run folder; `observer` is
-    called with every event. Times are in seconds. Raises a PrecisionBisectError for bad input.
+    or a list of samples, each a dict from input name to array; `out` the run folder, which holds
+    what the command leaves in it, `report.html` included; `observer` is called with every event.
+    Times are in seconds. Raises a PrecisionBisectError for bad input.
     """
+    from precision_bisect.page import leave_page
     from precision_bisect.run import run
 
     asked = Options(
@@ -89,7 +91,10 @@ def find(
         out=None if out is None else Path(out),
         **options,
     )
-    return run(asked, observer)
+    result = run(asked, observer)
+    if trouble := leave_page(asked.folder):
+        observer(Warned(message=trouble))
+    return result
 
 
 def layers(model: str | Path) -> Sequence[Layer]:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         answer()
     _open_missing_streams()
+    _let_print_all()
     code = _main(list(sys.argv[1:] if argv is None else argv))
     if still_working():
         _leave(code)
@@ -70,6 +72,7 @@ def _run(arguments: Sequence[str]) -> int:
     options = to_options(parsed)
     finished = None if parsed.on_finish is None else words(parsed.on_finish)
     from precision_bisect.comparing.gate import read_gate
+    from precision_bisect.page import leave_page
     from precision_bisect.plugins import REPORTS, load
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
@@ -82,7 +85,8 @@ def _run(arguments: Sequence[str]) -> int:
             result = run(options, watched)
             if finished is not None:
                 last.callback(_call, finished, options.folder / RESULT)
-            _write_report(options.folder)
+            if trouble := leave_page(options.folder):
+                complain(f"warning: {trouble}")
             if not parsed.json:
                 report.conclude(result, options.model)
         if parsed.json:
@@ -101,16 +105,6 @@ def _held_against(gate: "Gate", result: "Result") -> int:
     return ExitCode.NO_PLAN if objections else ExitCode.OK
 
 
-def _write_report(folder: Path) -> None:
-    """Write the page at the end of a run, which stands whatever becomes of the page."""
-    from precision_bisect.plugins import REPORTS, load
-
-    try:
-        load(REPORTS, "html")(folder)
-    except PrecisionBisectError as error:
-        complain(f"warning: {error.one_line()}")
-
-
 def _call(command: Sequence[str], result: Path) -> None:
     if trouble := call(command, result):
         complain(f"warning: {trouble}")
@@ -121,6 +115,12 @@ def _open_missing_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
+def _let_print_all() -> None:
+    """Have standard output escape what its encoding lacks: paths may hold any bytes."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _output_failed(error: OSError) -> int:

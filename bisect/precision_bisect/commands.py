@@ -116,7 +116,8 @@ def batch_command(parsed: Namespace) -> int:
         stop_on_error=parsed.stop_on_error,
     )
     if parsed.dry_run:
-        sys.stdout.write(dry_run(options))
+        planned = dry_run(options)
+        sys.stdout.write(planned.to_json() if parsed.json else planned.to_text())
         return ExitCode.OK
     record = run_batch(options, tell)
     sys.stdout.write(record.to_text() if parsed.json else as_text(record, options.folder))

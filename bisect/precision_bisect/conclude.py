@@ -53,7 +53,7 @@ def conclude(
 ) -> Result:
     """Return the result of a run that ended so, and write the run folder's files.
 
-    Where it is a `part` of a larger run, nothing is written.
+    Where it is a `part` of a larger run, nothing is written and nothing explained.
     """
     plan, samples = _answer(prepared, driver, ending)
     kept = _names(prepared, plan) if plan is not None else []
@@ -69,9 +69,10 @@ def conclude(
     found = None if ending.found is None else _names(prepared, ending.found)
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     findings = Findings(low=prepared.options.low)
-    if ending.status is Status.FOUND:
-        answer = Answer(kept=kept, proof=proof, trials=driver.trials)
-        findings = explained(prepared, answer, advise=not part)
+    error = outcome.error if outcome else None
+    if ending.status is Status.FOUND and not part:
+        answer = Answer(kept=kept, proof=proof, trials=driver.trials, error=error)
+        findings = explained(prepared, answer)
     diagnosis = [
         Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
         for each in findings.layers
@@ -89,7 +90,7 @@ def conclude(
         low=prepared.options.low,
         high=prepared.options.high,
         tolerance=tolerance_of(prepared.comparator),
-        error=outcome.error if outcome else None,
+        error=error,
         noise_floor=noise.error if noise else None,
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),

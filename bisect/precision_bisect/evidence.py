@@ -41,16 +41,26 @@ class LayerHonour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What the builder listed with one of its remarks: its layers, or weights, by their names."""
+
+    note: str
+    names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What one build showed beside the outputs.
 
     `honours` has one entry per kept layer where the backend can look into its engine, else none.
-    `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off.
+    `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off;
+    `listed` says which layers or weights some of them mean.
     """
 
     latency: Latency | None = None
     honours: Sequence[LayerHonour] = ()
     notes: Sequence[str] = ()
+    listed: Sequence[Listed] = ()
 
     @property
     def demoted(self) -> Sequence[LayerHonour]:

@@ -38,6 +38,7 @@ def explain(
         _check_names(layers, candidates)
         try:
             errors = {} if layers else dict(worst_layers(prepared, worst))
+            prepared.rest()
             return _explained(prepared, list(layers or errors), errors).to_json()
         except RuntimeError as error:
             raise ModelError(
@@ -54,6 +55,7 @@ def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, f
         tensors=squares(prepared.model),
         samples=prepared.samples,
         threads=prepared.options.threads,
+        scales=prepared.scales,
     )
     findings, watched = diagnose(question)
     advised = with_advice(prepared, findings, watched)

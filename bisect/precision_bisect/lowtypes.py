@@ -39,7 +39,9 @@ class QuantizedType:
     """An 8-bit type that values are scaled into.
 
     Scaled activations saturate at `smallest` and `largest`, scaled weights at -`largest` and
-    `largest`. `lowest_opset` is the first ONNX opset whose QuantizeLinear writes it.
+    `largest`. Below `smallest_normal` scaled values lose digits, in INT8 all of them. `digits` are
+    significand bits with the hidden one, 0 for integers. `lowest_opset` is the first ONNX opset
+    whose QuantizeLinear writes it.
     """
 
     name: QuantizedName
@@ -47,7 +49,22 @@ class QuantizedType:
     numpy_type: np.dtype[np.generic]
     smallest: float
     largest: float
+    smallest_normal: float
+    digits: int
     lowest_opset: int
+
+    def store(self, scaled: NDArray[np.float32], smallest: float) -> NDArray[np.generic]:
+        """Return scaled values as this type stores them, saturated, of the same shape."""
+        with np.errstate(all="ignore"):
+            whole = np.rint(scaled) if self.numpy_type.kind == "i" else scaled
+            stored: NDArray[np.generic] = np.clip(whole, smallest, self.largest).astype(
+                self.numpy_type
+            )
+        return stored
+
+    def round(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return scaled activations rounded to this type and back, of the same shape."""
+        return self.store(array, self.smallest).astype(np.float32)
 
 
 FP16 = LowType(
@@ -74,6 +91,8 @@ INT8 = QuantizedType(
     numpy_type=np.dtype(np.int8),
     smallest=-128.0,
     largest=127.0,
+    smallest_normal=0.5,
+    digits=0,
     lowest_opset=10,
 )
 FP8 = QuantizedType(
@@ -82,9 +101,13 @@ FP8 = QuantizedType(
     numpy_type=np.dtype(ml_dtypes.float8_e4m3fn),
     smallest=-448.0,
     largest=448.0,
+    smallest_normal=2.0**-6,
+    digits=4,
     lowest_opset=19,
 )
 LOW_TYPES: dict[PrecisionName, LowType] = {low.name: low for low in (FP16, BF16)}
 """The 16-bit float types by name."""
 QUANTIZED: dict[PrecisionName, QuantizedType] = {kind.name: kind for kind in (INT8, FP8)}
 """The 8-bit types by name."""
+KINDS: dict[PrecisionName, LowType | QuantizedType] = {**LOW_TYPES, **QUANTIZED}
+"""All of them by name."""

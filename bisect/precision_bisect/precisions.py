@@ -111,6 +111,15 @@ def forms_of(table: LayerTable, pair: Pair) -> Mapping[LayerName, LayerForms]:
     return forms
 
 
+def rounded_to(table: LayerTable, pair: Pair) -> list[PrecisionName]:
+    """Return every type but FP32 that the pair and the pinned layers take, each once."""
+    every = {pair.low_form, pair.high_form}.union(
+        *(forms.all for forms in forms_of(table, pair).values())
+    )
+    names = {name for form in every for name in (form.stored, form.quantized) if name}
+    return sorted(names - {"fp32"})
+
+
 def assigned(table: LayerTable, pair: Pair, plan: Plan) -> Mapping[LayerName, PrecisionName]:
     """Return the precision of candidates and pinned layers under a plan, in network order."""
     kept = {table.names[i] for i in plan.kept}

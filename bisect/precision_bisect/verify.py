@@ -23,6 +23,7 @@ _WORDS = {
     Honour.DEMOTED: "DEMOTED",
     Honour.NOT_OBSERVABLE: "not observable",
 }
+_MOST_LISTED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class Verification:
                 for h in self.evidence.honours
             ],
             "notes": list(self.evidence.notes),
+            "listed": {each.note: list(each.names) for each in self.evidence.listed},
             "failure": self.failure,
         }
         return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
@@ -65,13 +67,19 @@ class Verification:
             name = printable(entry.layer)
             word = _WORDS[entry.honour]
             lines.append(f"  {name:<{width}}  {word:<14}  {printable(entry.evidence)}")
-        lines += [f"  note: {printable(note)}" for note in self.evidence.notes]
+        lines += [f"  note: {printable(note)}{self._listed(note)}" for note in self.evidence.notes]
         counts = [
             f"{sum(entry.honour is honour for entry in self.evidence.honours)} {word.lower()}"
             for honour, word in _WORDS.items()
         ]
         lines.append(f"{len(self.kept)} kept: {', '.join(counts)}")
         return "\n".join(lines) + "\n"
+
+    def _listed(self, note: str) -> str:
+        """Return the first names that the builder gave with a remark."""
+        names = [name for each in self.evidence.listed if each.note == note for name in each.names]
+        more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+        return f": {printable(', '.join(names[:_MOST_LISTED]))}{more}" if names else ""
 
 
 def verify(

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ladder_model
 import precision_bisect
 import tiny
 from models import parse, save
@@ -52,6 +53,33 @@ def test_named_layers_are_explained_in_that_order(
     assert [("n7_Tanh", "rounding"), ("n4_Mul", "overflow")] == [
         (each["layer"], each["cause"]) for each in layers
     ]
+
+
+def test_the_only_layer_has_an_error_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is one layer its error is measured as any other's."""
+    path = save(parse("(float[4] x) => (float[4] y) { y = Exp(x) }"), tmp_path)
+    np.savez(tmp_path / "inputs.npz", x=np.ones(4, np.float32))
+    assert 0 == main(["explain", str(path), "--inputs", str(tmp_path / "inputs.npz"), "--json"])
+    (found,) = json.loads(capsys.readouterr().out)["layers"]
+    assert 0.0 < found["figures"]["alone_error"] < 1e-2
+
+
+def test_int8_is_explained_without_a_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The layers that have a form in INT8 are told of, with scales found by calibration."""
+    np.savez(tmp_path / "inputs.npz", x=ladder_model.samples()[0]["x"])
+    path = str(ladder_model.write(tmp_path))
+    asked = ["explain", path, "--inputs", str(tmp_path / "inputs.npz"), "--low", "int8"]
+    assert 0 == main([*asked, "--worst", "1", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (worst,) = found["layers"]
+    assert ("second", "outliers", "int8") == (worst["layer"], worst["cause"], worst["low"])
+    assert "smooth" in [each["id"] for each in found["advice"]]
+    assert 2 == main(["explain", path, "square", *asked[2:]])
+    assert "is no layer to explain" in capsys.readouterr().err
 
 
 def test_a_run_folder_is_explained(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

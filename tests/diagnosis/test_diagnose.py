@@ -8,12 +8,12 @@ import pytest
 
 import precision_bisect
 from models import OVERFLOW, load_text, normal, parse, save
-from precision_bisect.advice.explaining import NEAR_MISSES
 from precision_bisect.diagnosis import instrument as instruments
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Magnitudes
+from precision_bisect.diagnosis.near import NEAR_MISSES
 from precision_bisect.lowtypes import FP16
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
@@ -173,3 +173,57 @@ def test_figures_that_are_not_finite_are_text(tmp_path: Path) -> None:
     found = explain(model, {"x": np.array([300], np.float32)})
     assert '"error_out": "inf"' in found.to_text()
     json.loads(found.to_text(), parse_constant=pytest.fail)
+
+
+def test_the_way_is_that_of_the_error(tmp_path: Path) -> None:
+    """Of two ways the error takes the longer one, since the short one all but loses it."""
+    body = (
+        "(float[8] x) => (float[8] y) <float k = {1000}, float tiny = {0.0001}> "
+        "{ [start] a = Exp(x) [short] b = Mul(a, tiny) [long] c = Mul(a, k) [longer] d = Neg(c) "
+        "[sum] e = Add(b, d) [end] y = Abs(e) }"
+    )
+    (found,) = explain(load_text(body, tmp_path), {"x": normal(8)}, kept=["start"]).layers
+    assert found.hurts is not None
+    assert ["start", "long", "longer", "sum", "end"] == list(found.hurts.path)
+    assert len(found.hurts.path) == len(found.hurts.errors)
+    for error in found.hurts.errors:
+        assert error == pytest.approx(found.figures["error_out"], rel=1e-3)
+
+
+def test_errors_on_the_way_are_those_of_the_layer_alone(tmp_path: Path) -> None:
+    """Where digits cancel the error of the layer grows, and the figures say by how much."""
+    model = load_text(
+        "(float[64] x) => (float[64] y) <float k = {400}> "
+        "{ [plus] a = Add(x, k) [minus] b = Sub(a, k) [end] y = Neg(b) }",
+        tmp_path,
+    )
+    (found,) = explain(model, {"x": normal(64)}, kept=["plus"]).layers
+    assert found.hurts is not None
+    first, second, last = (error or 0.0 for error in found.hurts.errors)
+    assert second > 100 * first
+    assert last == pytest.approx(second)
+
+
+def test_what_is_not_fp32_has_no_figure_on_the_way(tmp_path: Path) -> None:
+    """A way through integers is found all the same."""
+    body = (
+        "(float[4] x) => (float[4] y) "
+        "{ [exp] a = Exp(x) [whole] b = Cast<to = 7>(a) [back] c = Cast<to = 1>(b) "
+        "[end] y = Neg(c) }"
+    )
+    (found,) = explain(load_text(body, tmp_path), {"x": normal(4)}, kept=["exp"]).layers
+    assert found.hurts is not None
+    assert ["exp", "whole", "back", "end"] == list(found.hurts.path)
+    assert found.hurts.errors[1] is None
+
+
+def test_more_layers_than_are_followed_have_a_shortest_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers after the first ones keep the output that they hurt, without figures."""
+    monkeypatch.setattr("precision_bisect.diagnosis.diagnose.MOST_FOLLOWED", 1)
+    model = load_text(OVERFLOW.replace("y = Mul(s, k)", "t = Mul(s, k) y = Neg(t)"), tmp_path)
+    first, second, _ = explain(model, {"x": np.array([300], np.float32)}).layers
+    assert first.hurts is not None and second.hurts is not None
+    assert (3, 0) == (len(first.hurts.errors), len(second.hurts.errors))
+    assert list(model.table.names[1:]) == list(second.hurts.path)

@@ -16,6 +16,7 @@ from precision_bisect.runfolder import (
     LAYERS,
     LEDGER,
     MIXED_DATA,
+    REPORT,
     RESULT,
     STATUS,
     TRTEXEC,
@@ -39,7 +40,7 @@ def test_a_finished_run_is_exported_beside_its_result(
     said = export(path, None, None, EngineSettings()).to_text()
     assert said.splitlines()[0] == f"written to {run}"
     assert WRITTEN == sorted(line.strip() for line in said.splitlines()[1:])
-    told = {RESULT, LEDGER, EVENTS, STATUS, LOCK, LAYERS, DIAGNOSIS}
+    told = {RESULT, LEDGER, EVENTS, STATUS, LOCK, LAYERS, DIAGNOSIS, REPORT}
     assert {*WRITTEN, *told} == {file.name for file in run.iterdir()}
     spec = ",".join(f"{name}:fp32" for name in KEPT)
     assert spec == (run / LAYER_PRECISIONS).read_text()

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import run_folders
-from precision_bisect.runfolder import LAYER_PRECISIONS, POLYGRAPHY_SCRIPT
+from precision_bisect.runfolder import LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
 
 Open = Callable[..., Page]
@@ -38,7 +38,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "evidence": f"evidence of {cause}",
             "figures": {"largest": 141000.0},
             "histogram": {"lowest_exponent": 14, "counts": counts},
-            "hurts": {"output": "y", "error": "inf", "path": [NAMES[layer], NAMES[layer + 1]]},
+            "hurts": {
+                "output": "y",
+                "error": "inf",
+                "path": [NAMES[layer], NAMES[layer + 1]],
+                "errors": ["inf", 0.125],
+            },
         }
         for layer, cause in zip(KEPT, ("overflow", "overflow", "underflow"), strict=True)
     ]
@@ -69,6 +74,44 @@ def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> No
     expect(page.locator("#detail .chart canvas")).to_be_visible()
     expect(page.locator("#advice")).to_contain_text("Do it")
     expect(page.locator("#spread")).to_contain_text("Op_3 → Op_4")
+
+
+@pytest.mark.parametrize("timed", [True, False], ids=["measured", "estimated"])
+def test_an_estimated_front_is_told_from_a_measured_one(
+    opened: Open, report: Path, tmp_path: Path, timed: bool
+) -> None:
+    """Without an engine the front is hollow and dashed, against an estimated cost, and says so."""
+    name, chart, line, cost = (
+        ("front", "latencies", "solid", "1.03 ms")
+        if timed
+        else ("front, estimated", "costs", "dashed", "2.00e-6 ms, estimated")
+    )
+    page = opened(report if timed else write_report(with_estimates(tmp_path)))
+    for each in (chart, "sizes"):
+        page.locator(f"#search .chart.{each}").scroll_into_view_if_needed()
+        expect(page.locator(f"#search .chart.{each} canvas")).to_be_visible()
+    series = "getOption().series.map((each) => [each.name, each.lineStyle?.type])"
+    drawn = {
+        each: page.evaluate(
+            f"echarts.getInstanceByDom(document.querySelector('#search .chart.{each}')).{series}"
+        )
+        for each in (chart, "sizes")
+    }
+    assert [name, line] in drawn[chart]
+    assert name in [each for each, _ in drawn["sizes"]]
+    expect(page.locator("#search .chart.latencies")).to_have_count(int(timed))
+    page.get_by_text("The front: 1 plan as a table").click()
+    expect(page.locator("#search details").last).to_contain_text(cost)
+
+
+def with_estimates(folder: Path) -> Path:
+    """Write a run without latencies, the front of which has an estimated cost."""
+    run_folders.write_run(folder, NAMES, KEPT)
+    told = json.loads((folder / RESULT).read_text())
+    point = {"kept_count": 3, "kept": [NAMES[i] for i in KEPT], "passed": True, "error": 0.008}
+    speed = dict.fromkeys(("latency_ms", "spread_ms", "speedup"))
+    (folder / RESULT).write_text(json.dumps({**told, "front": [{**point, **speed, "cost": 2e-6}]}))
+    return folder
 
 
 def test_words_find_layers(opened: Open, report: Path) -> None:
@@ -138,7 +181,8 @@ def test_a_layer_tells_what_is_known_of_it(opened: Open, report: Path) -> None:
     expect(detail.locator("h3")).to_have_text("Op_47")
     for text in (
         *("underflow: evidence of underflow", "kept: FP32", "141000"),
-        "output y, where NaN or Inf come out; the way there: Op_47Op_48",
+        "output y, where NaN or Inf come out; the way there, with the error",
+        "Op_47not finiteOp_480.13",
         "error 0.05 when it alone runs FP16, all else high (5 × the tolerance); rank 1 of 80",
         *("dropping it alone fails: error 0.03, 3 × the tolerance", "honoured: its constants"),
     ):
@@ -148,17 +192,48 @@ def test_a_layer_tells_what_is_known_of_it(opened: Open, report: Path) -> None:
     expect(detail).to_contain_text("low: FP16")
 
 
+def test_a_layer_of_a_ladder_tells_of_each_type(opened: Open, tmp_path: Path) -> None:
+    """Why not FP16 and why not INT8, each with its histogram; near misses say what they take."""
+    folder = run_folders.write_run(tmp_path, NAMES, KEPT)
+    counts = {"inputs": [5, 90, 5], "outputs": [], "weights": [1, 0, 2]}
+    entry = {"layer": NAMES[3], "kept": True, "evidence": "so"}
+    layers = [
+        {**entry, "low": "fp16", "cause": "overflow", "histogram": None},
+        {**entry, "low": "int8", "cause": "outliers", "figures": {"scale": 0.5}}
+        | {"histogram": {"lowest_exponent": -3, "scaled": True, "counts": counts}},
+        {**entry, "layer": NAMES[0], "kept": False, "low": "int8", "cause": "clipping"}
+        | {"figures": {"share": 0.34}},
+    ]
+    (folder / "diagnosis.json").write_text(json.dumps({"low": "int8", "layers": layers}))
+    page = opened(write_report(folder))
+    expect(page.locator("#kept tbody tr").first).to_contain_text("FP16")
+    misses = page.locator("#misses")
+    for text in ("34 %", "INT8", "clipping"):
+        expect(misses).to_contain_text(text)
+    page.locator("#kept tbody tr").first.get_by_role("button").click()
+    detail = page.locator("#detail")
+    for text in ("Why not FP16", "overflow: so", "Why not INT8", "outliers: so"):
+        expect(detail).to_contain_text(text)
+    expect(detail.locator(".chart")).to_have_count(1)
+    expect(detail).to_contain_text("Magnitudes of its values, against INT8")
+    limits = page.evaluate(
+        "echarts.getInstanceByDom(document.querySelector('#detail .chart'))"
+        ".getOption().series[0].markLine.data.map((line) => line.name)"
+    )
+    assert ["127", "½"] == limits
+
+
 def test_causes_and_phases_are_filtered(opened: Open, report: Path) -> None:
     """The kept list follows the chips of causes, the trials those of phases."""
     page = opened(report)
     page.get_by_role("button", name="overflow 2").click()
     expect(page.locator("#kept tbody tr")).to_have_count(1)
-    page.locator("#search summary").click()
-    before = page.locator("#search tbody tr").count()
+    page.locator("#search summary").first.click()
+    before = page.locator("#search details").first.locator("tbody tr").count()
     page.get_by_role("button", name="preflight 2").click()
-    expect(page.locator("#search summary")).to_have_text(f"{before - 2} trials as a table")
+    expect(page.locator("#search summary").first).to_have_text(f"{before - 2} trials as a table")
     page.get_by_role("button", name="ranking 80").click()
-    expect(page.locator("#search summary")).to_have_text(f"{before + 78} trials as a table")
+    expect(page.locator("#search summary").first).to_have_text(f"{before + 78} trials as a table")
 
 
 def test_exports_are_copied_with_one_click(opened: Open, report: Path) -> None:

@@ -145,7 +145,8 @@ def test_a_diagnosis_is_joined_and_oddities_in_it_are_left_out(tmp_path: Path) -
     seen = view(tmp_path)
     (found,) = seen["diagnosis"]
     assert (2, "overflow", {}) == (found["layer"], found["cause"], found["figures"])
-    assert {"lowest_exponent": -3, "counts": {"inputs": [1, 2]}} == found["histogram"]
+    expected = {"lowest_exponent": -3, "scaled": False, "counts": {"inputs": [1, 2]}}
+    assert expected == found["histogram"]
     assert seen["advice"] == []
 
 

@@ -12,6 +12,7 @@ import pytest
 import precision_bisect
 from assigned_graphs import run_as_written
 from ladder_model import OUTLIERS, OVERFLOWING, QUANTIZABLE, samples, write
+from models import normal, parse, save, with_weights
 from precision_bisect.cli import main
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, UsageError
@@ -77,6 +78,27 @@ def test_types_of_a_ladder_may_be_any(tmp_path: Path) -> None:
     assert result.status in (Status.FOUND, Status.NOTHING_TO_KEEP)
     assert [] == result.rungs[0].layers
     assert ["fp32", "bf16", "fp8"] == [rung.precision for rung in result.rungs]
+
+
+def test_a_rung_without_a_form_is_passed_over_each_time(tmp_path: Path) -> None:
+    """With half of the tolerance only the factor is left for FP8, which has none; with all of it
+    the product, too."""
+    body = (
+        "(float[4,16] x) => (float[4,8] y) { [factor] s = Mul(x, k) [product] y = MatMul(s, w) }"
+    )
+    channels = np.ones(16, np.float32)
+    channels[15] = 500.0
+    proto = with_weights(parse(body), {"k": channels, "w": normal(16, 8)})
+    result = precision_bisect.find(
+        save(proto, tmp_path),
+        inputs=[{"x": normal(4, 16) * 10}],
+        tol=8e-3,
+        out=tmp_path / "run",
+        threads=1,
+        backend="emulated",
+        ladder=("fp8", "bf16", "fp32"),
+    )
+    assert Status.FOUND is result.status
 
 
 def test_a_ladder_of_two_types_is_the_pair(tmp_path: Path) -> None:

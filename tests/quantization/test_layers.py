@@ -4,18 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from ladder_model import OUTLIERS, QUANTIZABLE, samples, write
+from ladder_model import QUANTIZABLE, write
 from models import load_text
 from precision_bisect.cli import main
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.lowtypes import INT8
 from precision_bisect.model.load import load_model
-from precision_bisect.options import Options
 from precision_bisect.pinning import pin_formless, pinned_layers, pinned_remarks
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned
-from precision_bisect.quantization.calibration import scales_for
-from precision_bisect.quantization.diagnosis import diagnose_quantized
 
 INT8_IN_FP16 = Pair(low="int8", high="fp16")
 
@@ -60,13 +56,3 @@ def test_layers_command_takes_the_pair(tmp_path: Path, capsys: pytest.CaptureFix
     """`layers --low int8` lists what a search for INT8 would decide on."""
     assert 0 == main(["layers", str(write(tmp_path)), "--low", "int8"])
     assert "3 candidates of 8 nodes" in capsys.readouterr().out
-
-
-def test_the_operand_that_suffers_is_named(tmp_path: Path) -> None:
-    """A channel of outliers is called that; values alike in size are only rounded."""
-    model = pin_formless(load_model(write(tmp_path)), INT8_IN_FP16)
-    feeds = samples()
-    scales = scales_for(model, INT8_IN_FP16, feeds, Options(model=model.path))
-    found = diagnose_quantized(model, QUANTIZABLE, feeds, scales, INT8)
-    assert OUTLIERS == [each.layer for each in found if each.cause == "outliers"]
-    assert "input reaches 788, 12 times its root mean square; int8 leaves" in found[1].evidence

@@ -11,6 +11,7 @@ from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.build import Built
 from precision_bisect.backends.tensorrt.engine import TensorRTEngine
 from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.remarks import Remarks
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PrecisionBisectError, RefusedError, UsageError
 from precision_bisect.evidence import Evidence, Honour, LayerHonour
@@ -108,7 +109,7 @@ def test_an_engine_that_cannot_run_says_so(rtx: Flavour, make: MakeBackend, chai
 
 def test_an_engine_that_says_nothing_is_judged_all_the_same(rtx: Flavour) -> None:
     """Where neither the builder nor a GPU describes the engine, no layers are looked at."""
-    built = Built(engine=b"", layers="", notes=("a remark",), seconds=0.0)
+    built = Built(engine=b"", layers="", remarks=Remarks(notes=("a remark",)), seconds=0.0)
     looked_at: list[object] = []
 
     def judge(layers: Sequence[object]) -> Sequence[LayerHonour]:
@@ -125,7 +126,7 @@ def test_the_timing_cache_is_saved_beside_the_engine(rtx: Flavour, tmp_path: Pat
     cache, folder = tmp_path / "work.cache", tmp_path / "kept"
     cache.write_bytes(b"timings")
     folder.mkdir()
-    built = Built(engine=b"plan", layers="", notes=(), seconds=0.0)
+    built = Built(engine=b"plan", layers="", remarks=Remarks(), seconds=0.0)
     with TensorRTEngine(rtx, built, "", lambda layers: (), cache) as engine:
         engine.save(folder)
     assert {ENGINE: b"plan", TIMING_CACHE: b"timings"} == {

@@ -18,8 +18,10 @@ from precision_bisect.backends.tensorrt.build import Recipe, build, config_loade
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
+from precision_bisect.backends.tensorrt.remarks import Remarks
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import RefusedError
+from precision_bisect.evidence import Listed
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import Outcome, TrialStatus
 
@@ -47,7 +49,7 @@ def test_a_typed_graph_with_casts_builds(
     assert len(built.engine) > 1000
     assert built.layers.startswith("Layers:\nName: ")
     assert "Datatype: Half" in built.layers
-    assert ((), True) == (built.notes, 0 < built.seconds < 60)
+    assert (Remarks(), True) == (built.remarks, 0 < built.seconds < 60)
     assert ("", "") == capfd.readouterr()
 
 
@@ -99,7 +101,7 @@ def test_a_failed_build_leaves_the_next_one_alone(rtx: Flavour, tmp_path: Path) 
     """Messages of one build are not taken for another's."""
     bad = parse("(float[4] x) => (float[4] y) { h = Cast<to=10>(x) y = Add(x, h) }")
     failure_of(rtx, save(bad, tmp_path))
-    assert () == build(rtx, save(parse(SQUARE), tmp_path), PLAIN).notes
+    assert Remarks() == build(rtx, save(parse(SQUARE), tmp_path), PLAIN).remarks
 
 
 def test_no_garbage_is_collected_while_tensorrt_speaks(rtx: Flavour) -> None:
@@ -118,8 +120,49 @@ def test_warnings_become_notes(rtx: Flavour, tmp_path: Path) -> None:
     )
     constants = {"two": np.array(2, np.float16), "eps": np.array(1e-3, np.float16)}
     built = build(rtx, save(with_weights(parse(body), constants), tmp_path), PLAIN)
-    assert 1 == len(built.notes)
-    assert built.notes[0].startswith("Running layernorm after self-attention with FP16")
+    norms, overflow = built.remarks.notes
+    assert "Detected layernorm nodes in FP16" == norms
+    assert overflow.startswith("Running layernorm after self-attention with FP16")
+    assert [Listed(note=norms, names=("node_of_m", "node_of_p", "node_of_v"))] == list(
+        built.remarks.listed
+    )
+
+
+def test_clamped_weights_are_named_once(rtx: Flavour, tmp_path: Path) -> None:
+    """A weight that TensorRT clamps is one remark with its name, however many values it has."""
+    body = (
+        "(float[2,64] x) => (float[2,64] y)"
+        " { c = Cast<to=1>(huge) d = MatMul(x, c) y = Add(d, b) }"
+    )
+    weights = {"b": np.ones(64, np.float32), "huge": np.full((64, 64), 1e300)}
+    built = build(rtx, save(with_weights(parse(body), weights), tmp_path), PLAIN)
+    (note,) = built.remarks.notes
+    assert "One or more weights outside the range of FLOAT was clamped" == note
+    assert [Listed(note=note, names=("huge",))] == list(built.remarks.listed)
+
+
+def test_a_clamped_node_is_not_blamed_on_an_initializer(rtx: Flavour, tmp_path: Path) -> None:
+    """What is clamped in a node has no name here, least of all that of a weight before it."""
+    model = with_weights(
+        parse(
+            "(float[2,4] x) => (float[2,4] y) { c = Cast<to=1>(k) d = MatMul(x, c) y = Add(d, b) }"
+        ),
+        {"b": np.ones(4, np.float32)},
+    )
+    huge = onnx.numpy_helper.from_array(np.full((4, 4), 1e300))
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["k"], value=huge))
+    remarks = build(rtx, save(model, tmp_path), PLAIN).remarks
+    assert ("One or more weights outside the range of FLOAT was clamped",) == remarks.notes
+    assert () == remarks.listed
+
+
+@pytest.mark.parametrize("value", [1e5, 1e-6, 1e-9])
+def test_weights_beyond_fp16_draw_no_remark(rtx: Flavour, tmp_path: Path, value: float) -> None:
+    """Of a strongly typed graph TensorRT-RTX says nothing where FP16 cannot hold a weight."""
+    body = "(float16[2,64] x) => (float16[2,64] y) { c = Cast<to=10>(w) y = MatMul(x, c) }"
+    weights = {"w": np.eye(64, dtype=np.float32) * np.float32(value)}
+    built = build(rtx, save(with_weights(parse(body), weights), tmp_path), PLAIN)
+    assert Remarks() == built.remarks
 
 
 def test_a_build_past_its_time_is_timed_out(rtx: Flavour, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import normal, save
+from models import load_text, normal, save
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
@@ -104,3 +104,26 @@ def test_every_assignment_means_what_the_emulator_means(
             found = run_as_written(simulated(typed), FEED)
             for name, array in emulator.evaluate(plan, FEED).items():
                 np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {plan}")
+
+
+def test_an_8_bit_layer_reads_a_16_bit_one_in_the_type_of_its_scale(tmp_path: Path) -> None:
+    """A scale that is exact in FP32 is not rounded to FP16 for a neighbour's sake."""
+    model = load_text(
+        "(float[4, 4] x) => (float[4, 4] y) { [a] s = Mul(x, x) [b] y = MatMul(s, x) }", tmp_path
+    )
+    pair = Pair(low="int8", high="fp32")
+    first = {name: "fixed" for name in model.table.names if name == "a"}
+    model = pin_formless(pin(model, first, Form(stored="fp16")), pair)
+    scales = calibrated(model, pair)
+    typed = TypedWriter(model, pair, scales).write(Plan.of(()))
+    save_typed(typed, tmp_path / "typed.onnx")
+    onnx.checker.check_model(tmp_path / "typed.onnx", full_check=True)
+    proto = onnx.load(tmp_path / "typed.onnx")
+    types = types_of(proto)
+    read = [node.input[0] for node in proto.graph.node if node.op_type == "QuantizeLinear"]
+    assert 2 == len(read)
+    assert {onnx.TensorProto.FLOAT} == {types[name] for name in read}
+    (expected,) = (
+        EmulatedBackend(model, "int8", 1, "fp32", scales).evaluate(Plan.of(()), FEED).values()
+    )
+    np.testing.assert_array_equal(run_as_written(simulated(proto), FEED)["y"], expected)

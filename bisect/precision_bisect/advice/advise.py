@@ -11,9 +11,11 @@ from precision_bisect.advice.circumstances import (
 )
 from precision_bisect.advice.constants import epsilons, masks
 from precision_bisect.advice.pieces import in_pieces
+from precision_bisect.advice.quantizing import calibration, fp16_instead, smoothing
 from precision_bisect.advice.ranges import bf16_instead
 from precision_bisect.advice.scaling import scaling
 from precision_bisect.diagnosis.findings import Advice, Findings
+from precision_bisect.lowtypes import QUANTIZED
 
 ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
     in_pieces,
@@ -26,11 +28,21 @@ ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
     never_reached,
 )
 """Those first whose advice removes the need for good."""
+EIGHT_BIT_ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
+    smoothing,
+    calibration,
+    fp16_instead,
+    already_rounded,
+    builder_warnings,
+    never_reached,
+)
+"""The same for INT8 and FP8."""
 
 
 def advised(case: Case) -> Findings:
     """Return the findings with advice, and with its ids at the layers that it would help."""
-    advice = [each for adviser in ADVISERS for each in adviser(case)]
+    advisers = EIGHT_BIT_ADVISERS if case.pair.low in QUANTIZED else ADVISERS
+    advice = [each for adviser in advisers for each in adviser(case)]
     layers = [
         replace(
             finding,

@@ -1,7 +1,7 @@
 """What an adviser looks at, and how it tries out what it would say."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,15 +13,18 @@ from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.watching import Watched
 from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.evidence import Listed
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.fusing.view import View
-from precision_bisect.lowtypes import LOW_TYPES, LowType
+from precision_bisect.layer_table import SETTLED
+from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.weights import Weights
+from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Comparator, Judgement, Sample
+from precision_bisect.quantization.scales import Scales
 from precision_bisect.trial import Verdict
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.graph import TypedGraph, TypedWeight
@@ -32,22 +35,43 @@ LARGEST_TRIED_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What a change came to: the error on the tolerance's scale, and whether it passed."""
+    """What a change came to with `left` layers kept of `before`, and whether it passed.
+
+    `error` is on the tolerance's scale.
+    """
 
     error: float | None
     passed: bool
+    left: int
+    before: int
+
+    @property
+    def clause(self) -> str:
+        """What to append to the evidence of a change that was applied to a copy."""
+        return f"; applied, with {self.left} of the {self.before} layers kept: {self}"
 
     def __str__(self) -> str:
         figure = "no figure" if self.error is None else f"error {self.error:.3g}"
         return f"{figure}, which {'passes' if self.passed else 'fails'}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is tried: another model, pair, reference or scales; None for the case's own."""
+
+    model: Model | None = None
+    pair: Pair | None = None
+    scales: Scales | None = None
+    reference: Sequence[Sample] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A diagnosed model; `samples` and `reference` are those that judge.
 
-    `notes` are the builder's remarks, `work` an empty folder for models that are tried out,
-    `threads` ONNX Runtime's.
+    `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
+    folder for models that are tried out, `threads` ONNX Runtime's; `scales` those of everything
+    that is quantized, found by `calibration`.
     """
 
     model: Model
@@ -59,7 +83,10 @@ class Case:
     comparator: Comparator
     work: Path
     notes: Sequence[str] = ()
+    listed: Sequence[Listed] = ()
     threads: int = 0
+    scales: Scales = field(default_factory=Scales)
+    calibration: CalibrationName = DEFAULT_CALIBRATION
 
     @property
     def low(self) -> LowType:
@@ -92,27 +119,65 @@ class Case:
         """The graph, for looking at readers."""
         return Wiring(self.model)
 
-    def tried(
-        self, kept: Sequence[str], *, model: Model | None = None, pair: Pair | None = None
-    ) -> Tried | None:
+    def tried(self, kept: Collection[str], change: Change | None = None) -> Tried | None:
         """Emulate a plan that keeps these layers; None where it cannot be, or is too large."""
-        model, pair = model or self.model, pair or self.pair
-        weights = sum(array.nbytes for array in model.weights.values())
-        if weights > LARGEST_TRIED_BYTES or len(model.table.candidates) > MOST_EMULATED:
+        change = change or Change()
+        model, pair = change.model or self.model, change.pair or self.pair
+        scales = change.scales or self.scales
+        if _too_large(model):
+            return None
+        if change.model is not None and not self._fits(change):
             return None
         names = {str(name): i for i, name in enumerate(model.table.names)}
         plan = Plan.of(names[name] for name in kept if name in names)
         try:
-            backend = EmulatedBackend(model, pair.low, self.threads, pair.high)
+            backend = EmulatedBackend(model, pair.low, self.threads, pair.high, scales)
             outputs = [backend.evaluate(plan, sample) for sample in self.samples]
         except (PrecisionBisectError, BackendFailure):
             return None
-        found: Judgement = self.comparator.judge(outputs, self.reference)
-        return Tried(error=found.error, passed=found.verdict is Verdict.PASS)
+        found: Judgement = self.comparator.judge(outputs, change.reference or self.reference)
+        return Tried(
+            error=found.error,
+            passed=found.verdict is Verdict.PASS,
+            left=len(plan),
+            before=len(self.kept),
+        )
 
-    def loaded(self, proto: onnx.ModelProto, weights: Weights, name: str) -> Model:
-        """Return a changed model as if read from a file. Raises ModelError, OSError."""
+    def _fits(self, change: Change) -> bool:
+        """Whether a changed file computes as this one: it has neither scales nor fixed layers."""
+        return not self.composed and (self.pair.low not in QUANTIZED or change.scales is not None)
+
+    @property
+    def composed(self) -> bool:
+        """Whether other rungs of a ladder have fixed layers of the model."""
+        return any(layer.detail == SETTLED for layer in self.model.table.layers)
+
+    def applied(self, proto: onnx.ModelProto, freed: Collection[str]) -> Tried | None:
+        """Try a changed graph with these layers no longer kept; None where it cannot be tried.
+
+        What the file rounds by itself is rounded.
+        """
+        if _too_large(self.model):
+            return None
+        try:
+            model = self.loaded(proto, "applied")
+        except (PrecisionBisectError, OSError):
+            return None
+        model = replace(model, low_tensors=self.model.low_tensors)
+        return self.tried(self.kept.difference(freed), Change(model=model))
+
+    def loaded(self, proto: onnx.ModelProto, name: str) -> Model:
+        """Return a changed graph, with the model's weights, as if read from a file.
+
+        Raises ModelError, OSError.
+        """
         path = self.work / f"{name}.onnx"
-        stored = {key: TypedWeight(source=w, dtype=w.dtype) for key, w in weights.items()}
+        weights = self.model.weights.items()
+        stored = {key: TypedWeight(source=w, dtype=w.dtype) for key, w in weights}
         save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
         return load_model(path)
+
+
+def _too_large(model: Model) -> bool:
+    weights = sum(array.nbytes for array in model.weights.values())
+    return weights > LARGEST_TRIED_BYTES or len(model.table.candidates) > MOST_EMULATED

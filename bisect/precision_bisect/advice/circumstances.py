@@ -2,10 +2,14 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from precision_bisect.advice.case import Case
+from precision_bisect.advice.case import Case, Change
+from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
+from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.reference import reference_outputs
 
 _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
 _MOST_NAMED = 3
@@ -50,8 +54,25 @@ def already_rounded(case: Case) -> Iterator[Advice]:
             title="Search the FP32 model: this one already rounds here",
             text="Export the model before it was converted or quantized, and search that one.",
             layers=layers,
-            evidence=f"{_listed(layers)}: the file itself rounds beside it, at {beside}",
+            evidence=f"{_listed(layers)}: the file itself rounds beside it, at {beside}"
+            f"{_unrounded(case, layers)}",
         )
+
+
+def _unrounded(case: Case, layers: Sequence[str]) -> str:
+    """Return what the model comes to without its own rounding, "" where that cannot be tried.
+
+    Its reference is its own: without quantization it computes something else.
+    """
+    editor = Editor(case.model.proto)
+    editor.without_quantization()
+    try:
+        model = case.loaded(editor.edited(), "unrounded")
+        reference = reference_outputs(model, case.samples, case.threads)
+    except (PrecisionBisectError, OSError):
+        return ""
+    tried = case.tried(case.kept.difference(layers), Change(model=model, reference=reference))
+    return tried.clause if tried else ""
 
 
 def _rounds(case: Case, layer: Layer) -> bool:
@@ -62,46 +83,75 @@ def _rounds(case: Case, layer: Layer) -> bool:
     return not case.model.low_tensors.keys().isdisjoint((*node.input, *node.output))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Warning:
+    """A kind of remark: the pattern of its texts, and what to do about it."""
+
+    id: str
+    pattern: re.Pattern[str]
+    text: str
+
+
+_NORM = _Warning(
+    id="tensorrt-layernorm",
+    pattern=re.compile(r"[Rr]unning layernorm|Detected layernorm nodes"),
+    text="Export at opset 17 or newer so that the norm is one operator, or search with "
+    "--fuse-norms.",
+)
+_WEIGHTS = _Warning(
+    id="tensorrt-weights",
+    pattern=re.compile(r"weights.*(affected|outside the range)"),
+    text="Train with weight decay or rescale these weights, or keep the layers that read them.",
+)
+_DISOBEYED = _Warning(
+    id="tensorrt-disobeyed",
+    pattern=re.compile(r"No implementation.*obeys|non-conforming|No valid obedient"),
+    text="Build model.mixed.onnx strongly typed: types are no requests there.",
+)
+
+
 def builder_warnings(case: Case) -> Iterator[Advice]:
-    """Yield what TensorRT's remarks on the build say, with the layers that they concern."""
+    """Yield what TensorRT warned of in any build, with the layers that it named.
+
+    Where it named none, those that it can mean.
+    """
     norms = [name for each in case.decomposed if each.squares for name in each.members]
     heavy = [
         each.layer for each in case.findings.layers if each.figures.get("largest_in") == "weight"
     ]
-    for note in case.notes:
-        named = [name for name in case.by_name if _names(note, name)]
-        if re.search(r"[Rr]unning layernorm|Detected layernorm nodes", note):
-            yield _warning("tensorrt-layernorm", note, named or _kept(case, norms), _NORM)
-        elif re.search(r"weights.*(affected|outside the range)", note):
-            yield _warning("tensorrt-weights", note, named or _kept(case, heavy), _WEIGHTS)
-        elif re.search(r"No implementation.*obeys|non-conforming|No valid obedient", note):
-            yield _warning("tensorrt-disobeyed", note, named, _DISOBEYED)
+    for kind, meant in ((_NORM, norms), (_WEIGHTS, heavy), (_DISOBEYED, ())):
+        # Builds differ in their counts, which make no new remark.
+        notes = {re.sub(r"\d+", "", n): n for n in case.notes if kind.pattern.search(n)}
+        if notes:
+            yield Advice(
+                id=kind.id,
+                title="What TensorRT warned of",
+                text=kind.text,
+                layers=_named(case, kind) or _kept(case, meant),
+                evidence=f"the builder says: {'; '.join(notes.values())}",
+            )
 
 
-_NORM = (
-    "Export at opset 17 or newer so that the norm is one operator, or search with --fuse-norms."
-)
-_WEIGHTS = "Train with weight decay or rescale these weights, or keep the layers that read them."
-_DISOBEYED = "Build model.mixed.onnx strongly typed: types are no requests there."
-
-
-def _warning(id_: str, note: str, layers: list[str], text: str) -> Advice:
-    return Advice(
-        id=id_,
-        title="What TensorRT warned of",
-        text=text,
-        layers=layers,
-        evidence=f"the builder says: {note}",
-    )
+def _named(case: Case, kind: _Warning) -> list[str]:
+    """Return the layers that remarks of this kind name, or whose weights they list."""
+    listed = {
+        name for each in case.listed if kind.pattern.search(each.note) for name in each.names
+    }
+    readers = {
+        node.name for node in case.wiring.nodes.values() if not listed.isdisjoint(node.input)
+    }
+    weightless = (re.sub(r"\.(weight|bias)$", "", name) for name in sorted(listed))
+    text = "\n".join((*(n for n in case.notes if kind.pattern.search(n)), *weightless))
+    return [name for name in case.by_name if name in readers or _names(text, name)]
 
 
 def _kept(case: Case, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in case.kept]
 
 
-def _names(note: str, name: str) -> bool:
-    """Tell whether a remark mentions a layer's name as a whole word."""
-    return re.search(rf"(?<![\w./]){re.escape(name)}(?![\w./])", note) is not None
+def _names(text: str, name: str) -> bool:
+    """Tell whether a text mentions a layer's name as a whole word."""
+    return re.search(rf"(?<![\w./]){re.escape(name)}(?![\w./])", text) is not None
 
 
 def _listed(names: list[str]) -> str:

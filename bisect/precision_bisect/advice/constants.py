@@ -1,14 +1,17 @@
 """Constants that the low type cannot hold: masks of attention, and epsilons."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 import onnx
 
-from precision_bisect.advice.case import Case
+from precision_bisect.advice.case import Case, Tried
+from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
+from precision_bisect.model.classify import is_follower
 
 _MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
+_MASK = -10000.0
 _MOST_HOPS = 8
 """So many nodes may lie between a mask and its softmax, followers among them."""
 _GUARDED = frozenset(("Sqrt", "Div", "Log", "Reciprocal", "Pow"))
@@ -19,7 +22,7 @@ def masks(case: Case) -> Iterator[Advice]:
     layers: dict[str, None] = {}
     seen: dict[str, float] = {}
     for node in case.view.nodes:
-        for name in node.input if node.op_type in _MASKING else ():
+        for name in node.input if node.op_type in _MASKING or is_follower(node) else ():
             lowest = _lowest(case, name)
             between = _until_softmax(case, node.name) if lowest < -case.low.largest else ()
             hit = [each for each in between if each in case.kept]
@@ -28,16 +31,31 @@ def masks(case: Case) -> Iterator[Advice]:
                 seen[name] = lowest
     if layers:
         name, value = min(seen.items(), key=lambda item: item[1])
+        tried = case.applied(clamped(case, seen), layers)
+        becomes = (
+            ""
+            if np.isinf(value)
+            else f", and {case.low.name} ends at -{case.low.largest:.5g}: it becomes -inf"
+        )
         yield Advice(
             id="mask",
             title="Mask attention with a number that the low type holds",
-            text="Replace it by -10000, which makes the softmax just as much 0, or mask by Where "
-            "with a boolean.",
+            text=f"Replace it by {_MASK:g}, which makes the softmax just as much 0, or mask by "
+            "Where with a boolean.",
             layers=list(layers),
-            evidence=f"{name} holds {value:.3g}, and {case.low.name} ends at "
-            f"-{case.low.largest:.5g}: it becomes -inf, and 0 times -inf or a row of nothing else "
-            "is NaN",
+            evidence=f"{name} holds {value:.3g}{becomes}; 0 times -inf, or a row of nothing else, "
+            f"is NaN{tried.clause if tried else ''}",
         )
+
+
+def clamped(case: Case, masks: Iterable[str]) -> onnx.ModelProto:
+    """Return the model with these constants no lower than a number that every low type holds."""
+    editor = Editor(case.model.proto)
+    for name in masks:
+        values = case.view.array(name)
+        if values is not None:
+            editor.replace(name, np.maximum(values, values.dtype.type(_MASK)))
+    return editor.edited()
 
 
 def epsilons(case: Case) -> Iterator[Advice]:
@@ -59,15 +77,42 @@ def epsilons(case: Case) -> Iterator[Advice]:
     if layers:
         name, value = min(found.items(), key=lambda item: item[1])
         smallest = case.low.smallest_normal * 2.0 ** (1 - case.low.digits)
+        epsilon, tried = _least_that_passes(case, found, layers, smallest)
         yield Advice(
             id="epsilon",
             title="Raise epsilon to what the low type can hold",
-            text=f"Give an epsilon of at least {case.low.smallest_normal:.2g}, or export the norm "
+            text=f"Give an epsilon of at least {epsilon:.2g}, or export the norm "
             "as one operator, which adds it in FP32.",
             layers=list(layers),
             evidence=f"{name} is {value:.3g} and becomes 0: the smallest number of "
-            f"{case.low.name} is {smallest:.3g}",
+            f"{case.low.name} is {smallest:.3g}{tried.clause if tried else ''}",
         )
+
+
+def _least_that_passes(
+    case: Case, names: Iterable[str], layers: Collection[str], smallest: float
+) -> tuple[float, Tried | None]:
+    """Return an epsilon and what it came to: the smallest normal number where that serves.
+
+    Hardware may flush what is smaller to 0, but a larger epsilon changes more of what is computed.
+    """
+    normal = case.low.smallest_normal
+    tried = case.applied(raised(case, names, normal), layers)
+    if tried and not tried.passed:
+        other = case.applied(raised(case, names, smallest), layers)
+        if other and other.passed:
+            return smallest, other
+    return normal, tried
+
+
+def raised(case: Case, names: Iterable[str], epsilon: float) -> onnx.ModelProto:
+    """Return the model with another value in the place of these epsilons."""
+    editor = Editor(case.model.proto)
+    for name in names:
+        values = case.view.array(name)
+        if values is not None:
+            editor.replace(name, np.full_like(values, epsilon))
+    return editor.edited()
 
 
 def _low(case: Case, value: float) -> np.float32:
@@ -101,8 +146,6 @@ def _until_softmax(case: Case, start: str) -> list[str]:
 
 
 def _passes(node: onnx.NodeProto) -> bool:
-    from precision_bisect.model.classify import is_follower
-
     return node.op_type in (_MASKING | {"Softmax"}) or is_follower(node)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.advice.case import Case
+from precision_bisect.advice.case import Case, Change
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.fusing.found import SINCE, Decomposed, Kind
@@ -26,7 +26,8 @@ def in_pieces(case: Case) -> Iterator[Advice]:
             "together.",
             layers=layers,
             evidence=f"of {len(case.kept)} layers here {len(layers)} are pieces of {kind}, which "
-            f"the export took apart in {len(every)} places{measured}",
+            f"the export took apart{f' in {len(every)} places' if len(every) > 1 else ''}"
+            f"{measured}",
         )
 
 
@@ -45,7 +46,7 @@ def _measured(case: Case) -> str:
     except PrecisionBisectError:
         return ""
     left = [name for name in case.kept if name in model.table.names]
-    tried = case.tried(left, model=model)
+    tried = case.tried(left, Change(model=model))
     if tried is None:
         return ""
-    return f"; put together, with {len(left)} layers kept: {tried}"
+    return f"; put together, with {tried.left} of the {tried.before} layers kept: {tried}"

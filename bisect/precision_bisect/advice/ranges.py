@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.advice.case import Case
+from precision_bisect.advice.case import Case, Change
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.precisions import Pair
 
@@ -17,16 +17,19 @@ def bf16_instead(case: Case) -> Iterator[Advice]:
     if not kept or not all(each.cause in _RANGE for each in kept):
         return
     layers = [each.layer for each in kept]
-    high = case.tried(layers, pair=Pair(low="fp16", high="bf16"))
+    how = "Name bf16 in place of fp32" if case.composed else "Search with --high bf16"
+    high = case.tried(layers, Change(pair=Pair(low="fp16", high="bf16")))
     if high is not None and high.passed:
         yield Advice(
             id="bf16-kept",
             title="Keep these layers in BF16 instead of FP32",
-            text="Search with --high bf16: BF16 has the range of FP32 at half its size.",
+            text=f"{how}: BF16 has the range of FP32 at half its size.",
             layers=layers,
             evidence=f"all {len(layers)} lack range, not digits; kept in BF16: {high}",
         )
-    low = case.tried([], pair=Pair(low="bf16", high="fp32"))
+    if case.composed:
+        return
+    low = case.tried([], Change(pair=Pair(low="bf16", high="fp32")))
     if low is not None and low.passed:
         yield Advice(
             id="bf16-everywhere",

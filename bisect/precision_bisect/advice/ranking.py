@@ -26,7 +26,7 @@ def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
         raise RuntimeError("this run has no emulator")
     names = prepared.model.table.names
     found: list[tuple[str, float]] = []
-    groups = [(-math.inf, 0, len(names))]
+    groups = [(-_error(prepared, backend, range(len(names))), 0, len(names))]
     while groups and len(found) < count:
         error, start, end = heapq.heappop(groups)
         if end - start == 1:

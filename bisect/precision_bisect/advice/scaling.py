@@ -12,11 +12,10 @@ import numpy as np
 import onnx
 
 from precision_bisect.advice.case import Case
+from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
-from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.model.classify import is_follower
-from precision_bisect.model.names import Names
 
 _REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool"))
 _HEADROOM = 2.0
@@ -51,6 +50,7 @@ def scaling(case: Case) -> Iterator[Advice]:
     back = f"multiply what comes out by 2^{bits * worst.degree}, at {worst.end}"
     if worst.norm:
         back = f"multiply the norm's epsilon by 2^-{2 * bits}, which cancels it"
+    tried = case.applied(scaled(case, folds, bits), covered)
     others = f", and likewise in all {len(folds)} such places" if len(folds) > 1 else ""
     yield Advice(
         id="scale",
@@ -58,7 +58,7 @@ def scaling(case: Case) -> Iterator[Advice]:
         text=f"Multiply {worst.operand} by 2^-{bits} before it is squared, and {back}{others}.",
         layers=layers,
         evidence=f"squares reach {worst.largest:.3g}; scaled so, at most "
-        f"{worst.largest * 4.0**-bits:.3g}{_measured(case, folds, bits, covered)}",
+        f"{worst.largest * 4.0**-bits:.3g}{tried.clause if tried else ''}",
     )
 
 
@@ -128,91 +128,15 @@ def _largest(case: Case, tensors: Sequence[str]) -> float:
     return max((each.largest for each in seen), default=0.0)
 
 
-def _measured(case: Case, folds: Sequence[Fold], bits: int, covered: set[str]) -> str:
-    """Return what the scaled model comes to with these layers no longer kept."""
-    left = sorted(case.kept - covered)
-    try:
-        model = case.loaded(scaled(case, folds, bits), dict(case.model.weights), "scaled")
-    except (PrecisionBisectError, OSError):
-        return ""
-    tried = case.tried(left, model=model)
-    return "" if tried is None else f"; applied, with {len(left)} layers kept: {tried}"
-
-
 def scaled(case: Case, folds: Sequence[Fold], bits: int) -> onnx.ModelProto:
     """Return the model with 2^-`bits` before each square, and its effect taken back."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(case.model.proto)
-    writer = _Writer(proto)
+    editor = Editor(case.model.proto)
     for fold in folds:
         readers = set(fold.norm.members if fold.norm else fold.chain[:1])
-        writer.scale_reads(fold.operand, readers, 2.0**-bits)
+        editor.scale_reads(fold.operand, readers, 2.0**-bits)
         if fold.norm is None:
-            writer.scale_made(fold.end, 2.0 ** (bits * fold.degree))
+            editor.scale_made(fold.end, 2.0 ** (bits * fold.degree))
         elif fold.norm.epsilon_name:
-            writer.replace(fold.norm, fold.norm.epsilon * 4.0**-bits)
-    return writer.written()
-
-
-class _Writer:
-    """Adds constants and products to a graph, each product where its operand is known."""
-
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self._proto = proto
-        self._names = Names(proto.graph)
-        self._nodes = list(proto.graph.node)
-        self._number = 0
-
-    def scale_reads(self, name: str, readers: set[str], factor: float) -> None:
-        """Have the nodes of these names read the tensor times the factor."""
-        product = self._product(name, self._new("value"), factor)
-        for node in self._nodes:
-            if node.name in readers:
-                for i, each in enumerate(node.input):
-                    if each == name:
-                        node.input[i] = product.output[0]
-        self._nodes.insert(self._behind(name), product)
-
-    def scale_made(self, name: str, factor: float) -> None:
-        """Have the tensor be what is made under its name, times the factor."""
-        place = self._behind(name)
-        maker = self._nodes[place - 1]
-        raw = self._new("value")
-        for i, each in enumerate(maker.output):
-            if each == name:
-                maker.output[i] = raw
-        self._nodes.insert(place, self._product(raw, name, factor))
-
-    def replace(self, norm: Decomposed, epsilon: float) -> None:
-        """Have the norm read another epsilon."""
-        constant = self._constant(epsilon)
-        for node in self._nodes:
-            if node.name in norm.members:
-                for i, each in enumerate(node.input):
-                    if each == norm.epsilon_name:
-                        node.input[i] = constant
-
-    def written(self) -> onnx.ModelProto:
-        """Return the model with everything that was added."""
-        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in self._nodes]
-        del self._proto.graph.node[:]
-        self._proto.graph.node.extend(nodes)
-        return self._proto
-
-    def _behind(self, name: str) -> int:
-        places = [i for i, node in enumerate(self._nodes) if name in node.output]
-        return places[0] + 1 if places else 0
-
-    def _product(self, source: str, out: str, factor: float) -> onnx.NodeProto:
-        operands = [source, self._constant(factor)]
-        return onnx.helper.make_node("Mul", operands, [out], name=self._new("Mul"))
-
-    def _constant(self, value: float) -> str:
-        name = self._new("constant")
-        array = np.array(value, np.float32)
-        self._proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-        return name
-
-    def _new(self, what: str) -> str:
-        self._number += 1
-        return self._names(f"precision_bisect/scaled/{what}_{self._number}")
+            epsilon = np.array(fold.norm.epsilon * 4.0**-bits, np.float32)
+            editor.replace(fold.norm.epsilon_name, epsilon, fold.norm.members)
+    return editor.edited()

@@ -2,6 +2,8 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import inf
 from typing import Any
 
 from precision_bisect.errors import printable
@@ -9,6 +11,8 @@ from precision_bisect.errors import printable
 _WIDTH = 80
 _MOST_SPREAD = 5
 _MOST_NAMED = 4
+_TOLD_GROWTH = 2.0
+"""So many times an error must grow in one node for it to be named."""
 
 
 def as_text(found: Mapping[str, Any]) -> str:
@@ -18,7 +22,7 @@ def as_text(found: Mapping[str, Any]) -> str:
     """
     lines = [f"Layers explained: {len(found['layers'])}, low type {printable(found['low'])}", ""]
     for each in found["layers"]:
-        lines += _layer(each)
+        lines += _layer(each, found["low"])
     if found["spread"]:
         lines += ["With every layer low, NaN or Inf is born in", *_spread(found["spread"]), ""]
     if found["advice"]:
@@ -30,10 +34,11 @@ def as_text(found: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _layer(found: Mapping[str, Any]) -> Iterator[str]:
+def _layer(found: Mapping[str, Any], whole: str) -> Iterator[str]:
     figures = found["figures"]
     yield printable(found["layer"])
-    yield from _wrapped(f"{found['cause']}: {found['evidence']}", 2)
+    types = f" ({found['low']})" if found.get("low", whole) != whole else ""
+    yield from _wrapped(f"{found['cause']}{types}: {found['evidence']}", 2)
     if figures.get("alone_error") is not None:
         yield f"  alone low: error {_number(figures['alone_error'])}"
     if figures.get("tensor") and figures.get("sample") is not None:
@@ -49,9 +54,32 @@ def _layer(found: Mapping[str, Any]) -> Iterator[str]:
             f"{len(hurts['path']) - 1} nodes on",
             2,
         )
+        yield from _wrapped(_growth(hurts), 2)
     if found["advice"]:
         yield from _wrapped(f"advice: {', '.join(found['advice'])}", 2)
     yield ""
+
+
+def _growth(hurts: Mapping[str, Any]) -> str:
+    """Return how the error grew on its way: where it began, its largest step, and its end."""
+    way = [
+        (name, float(error))
+        for name, error in zip(hurts["path"], hurts.get("errors", ()), strict=False)
+        if error is not None
+    ]
+    if len(way) < 2:
+        return ""
+    steps = [
+        (after / before, to, before, after)
+        for (_, before), (to, after) in pairwise(way)
+        if 0 < before < inf
+    ]
+    text = f"its error on the way: {_number(way[0][1])}, at the end {_number(way[-1][1])}"
+    largest = max(steps, key=lambda step: step[0], default=None)
+    if largest is None or not largest[0] > _TOLD_GROWTH:
+        return text
+    _, to, before, after = largest
+    return f"{text}; it grows most at {to}, from {_number(before)} to {_number(after)}"
 
 
 def _spread(spread: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -31,12 +31,11 @@ exit codes, the first that applies:
 def batch_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect batch`."""
     parser = Parser(
-        prog="precision-bisect batch",
+        "batch",
         description="Search many models, one after the other, each in a process of its own with "
         "all the workers. A job that fails or crashes costs only itself.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("jobs", type=Path, metavar="jobs.toml", help="the models and their flags")
     parser.add_argument(

@@ -11,28 +11,26 @@ from precision_bisect.options import HIGH_NAMES, LOW_NAMES
 def layers_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect layers`."""
     parser = Parser(
-        prog="precision-bisect layers",
+        "layers",
         description="List the candidate layers, and every other node with the reason why a search "
         "leaves it alone.",
-        allow_abbrev=False,
     )
     parser.add_argument("model", type=Path, help="the ONNX model")
     parser.add_argument("--low", choices=LOW_NAMES, default="fp16", help="the low type (fp16)")
     parser.add_argument("--high", choices=HIGH_NAMES, default="fp32", help="the high type (fp32)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _json(parser)
     return parser
 
 
 def verify_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect verify`."""
     parser = Parser(
-        prog="precision-bisect verify",
+        "verify",
         description="Build the engine of a finished run's plan once, look into it, and say for "
         "each kept layer whether the engine computes it at the precision that was asked for. "
         "TensorRT-RTX builds and looks on a machine without a GPU, too.",
         epilog="exit codes: 0 no kept layer is demoted; 1 one is, or the build fails; 2 wrong "
         "usage or bad input",
-        allow_abbrev=False,
     )
     _model_and_plan(parser)
     parser.add_argument(
@@ -41,7 +39,7 @@ def verify_parser() -> argparse.ArgumentParser:
         default="auto",
         help="what builds the engine; auto takes the first that is installed (auto)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _json(parser)
     add_engine_arguments(parser.add_argument_group("engine"))
     return parser
 
@@ -49,16 +47,15 @@ def verify_parser() -> argparse.ArgumentParser:
 def export_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect export`."""
     parser = Parser(
-        prog="precision-bisect export",
+        "export",
         description="Write the files for deployment again from a finished run: model.mixed.onnx, "
         "layerPrecisions.txt, trtexec.sh, autocast-exclude.txt, polygraphy_constraints.py.",
-        allow_abbrev=False,
     )
     _model_and_plan(parser)
     parser.add_argument(
         "--out", type=folder, metavar="DIR", help="where to write (the run's folder)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _json(parser)
     add_engine_arguments(parser.add_argument_group("engine"))
     return parser
 
@@ -66,78 +63,79 @@ def export_parser() -> argparse.ArgumentParser:
 def doctor_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect doctor`."""
     parser = Parser(
-        prog="precision-bisect doctor",
+        "doctor",
         description="Say what is installed, which backends can run here and why others cannot, "
         "and what to install for more.",
-        allow_abbrev=False,
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _json(parser)
     return parser
 
 
 def status_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect status`."""
     parser = Parser(
-        prog="precision-bisect status",
+        "status",
         description="Say what a run is doing, from another terminal: how far it is, the best plan "
         "so far, the last trials, or how it ended, and whether its process is still there. Only "
         "reads, and never disturbs the run.",
         epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
-        allow_abbrev=False,
     )
-    parser.add_argument("run", type=folder, metavar="RUN", help="the run folder")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _run(parser)
+    _json(parser)
     return parser
 
 
 def report_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect report`."""
     parser = Parser(
-        prog="precision-bisect report",
+        "report",
         description="Write report.html from a run folder: one page that opens in any browser and "
         "needs no network. A run that goes on is shown as far as it is, and never disturbed.",
         epilog="exit codes: 0 written; 2 wrong usage, the folder is no run's, or it cannot be "
         "written",
-        allow_abbrev=False,
     )
-    parser.add_argument("run", type=folder, metavar="RUN", help="the run folder")
+    _run(parser)
     parser.add_argument(
         "--out", type=folder, metavar="FILE", help="where to write (RUN/report.html)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _json(parser)
     return parser
 
 
 def show_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect show`."""
     parser = Parser(
-        prog="precision-bisect show",
+        "show",
         description="Print the final screen of a run again, also of one that was cut off.",
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "run", type=folder, metavar="RUN", help="the run folder, or its result.json"
-    )
-    parser.add_argument("--json", action="store_true", help="print result.json")
+    _run(parser, "the run folder, or its result.json")
+    _json(parser, "print result.json")
     return parser
 
 
 def compare_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect compare`."""
     parser = Parser(
-        prog="precision-bisect compare",
+        "compare",
         description="Say what changed between two runs: what they depend on, the kept layers, the "
         "error, the speed, the causes. Layers are compared by their names.",
         epilog="exit codes: 0 the same kept layers; 1 others; 2 wrong usage, or no result",
-        allow_abbrev=False,
     )
     for name, what in (("before", "the run to compare with"), ("after", "the other run")):
         parser.add_argument(
             name, type=folder, metavar=name.upper(), help=f"{what}: its folder or result.json"
         )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _json(parser)
     return parser
+
+
+def _json(parser: argparse.ArgumentParser, what: str = "print JSON") -> None:
+    parser.add_argument("--json", action="store_true", help=what)
+
+
+def _run(parser: argparse.ArgumentParser, what: str = "the run folder") -> None:
+    parser.add_argument("run", type=folder, metavar="RUN", help=what)
 
 
 def _model_and_plan(parser: argparse.ArgumentParser) -> None:

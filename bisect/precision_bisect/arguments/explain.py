@@ -12,8 +12,8 @@ from precision_bisect.arguments.samples import (
 from precision_bisect.options import (
     DEFAULT_HIGH,
     DEFAULT_LOW,
-    HALF_NAMES,
     HIGH_NAMES,
+    LOW_NAMES,
     Options,
 )
 
@@ -24,12 +24,11 @@ WORST = 10
 def explain_parser() -> argparse.ArgumentParser:
     """Return the parser of `precision-bisect explain`."""
     parser = Parser(
-        prog="precision-bisect explain",
+        "explain",
         description="Say why layers need the high precision, and what to change so that they do "
         "not, without a search: the named layers, or those that hurt most when they alone run "
         "low. Computes in FP32 and asks the emulator. Given a run folder, says what that run "
         "found.",
-        allow_abbrev=False,
     )
     parser.add_argument("model", type=Path, help="the FP32 ONNX model, or the folder of a run")
     parser.add_argument(
@@ -46,14 +45,17 @@ def explain_parser() -> argparse.ArgumentParser:
     add_input_arguments(parser.add_argument_group("inputs"))
     add_verdict_arguments(parser.add_argument_group("verdict"))
     group = parser.add_argument_group("types")
-    group.add_argument(
-        "--low", choices=HALF_NAMES, default=DEFAULT_LOW, help="the low type (fp16)"
-    )
+    group.add_argument("--low", choices=LOW_NAMES, default=DEFAULT_LOW, help="the low type (fp16)")
     group.add_argument(
         "--high", choices=HIGH_NAMES, default=DEFAULT_HIGH, help="the high type (fp32)"
     )
     group.add_argument(
-        "--threads", type=int, default=0, metavar="N", help="of ONNX Runtime, 0 for all cores (0)"
+        "--threads",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of ONNX Runtime; 0: what the layers are large enough for, at most 8 and the cores "
+        "that this process may use (0)",
     )
     return parser
 

@@ -62,12 +62,10 @@ other commands:
 def run_parser() -> argparse.ArgumentParser:
     """Return the parser of the main job."""
     parser = Parser(
-        prog="precision-bisect",
         description="Find a minimal set of layers of an ONNX model that must stay FP32 when the "
         "rest runs in a lower precision, prove it, and explain it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("model", type=Path, help="the FP32 ONNX model")
     parser.add_argument(
@@ -185,7 +183,12 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
     add_isolation_arguments(group)
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of all chance (0)")
     group.add_argument(
-        "--threads", type=int, default=0, metavar="N", help="of ONNX Runtime, 0 for all cores (0)"
+        "--threads",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of ONNX Runtime; 0: what the layers are large enough for, at most 8 and the cores "
+        "that this process may use (0)",
     )
 
 

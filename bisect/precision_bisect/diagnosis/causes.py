@@ -105,7 +105,7 @@ def figures_of(seen: Seen, low: LowType) -> dict[str, Any]:
     }
 
 
-def histogram_of(seen: Seen) -> Histogram:
+def histogram_of(seen: Seen, *, scaled: bool = False) -> Histogram:
     """Return how the magnitudes are spread, over all tensors of one kind together."""
     groups: Mapping[str, Named] = {
         "inputs": seen.inputs,
@@ -120,13 +120,14 @@ def histogram_of(seen: Seen) -> Histogram:
     totals = np.array(list(sums.values()), np.int64).reshape(len(sums), -1)
     used = np.flatnonzero(totals.any(axis=0))
     if used.size == 0:
-        return Histogram(lowest_exponent=0, counts={key: [] for key in groups})
+        return Histogram(lowest_exponent=0, counts={key: [] for key in groups}, scaled=scaled)
     first, last = int(used[0]), int(used[-1]) + 1
     return Histogram(
         lowest_exponent=LOWEST_EXPONENT + first,
         counts={
             key: [int(n) for n in sums[key][first:last]] if key in sums else [] for key in groups
         },
+        scaled=scaled,
     )
 
 

@@ -6,20 +6,21 @@ search itself never does. Everything is read off ONNX Runtime in FP32 and off th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx
 
 from precision_bisect.diagnosis.causes import Seen, cause_of, figures_of, histogram_of
+from precision_bisect.diagnosis.eight_bit import quantized_cause_of, quantized_figures_of
 from precision_bisect.diagnosis.findings import Finding, Findings
-from precision_bisect.diagnosis.hurting import Case, Harm, harms
+from precision_bisect.diagnosis.holding import constants_of, held_in, read_low, stored_low
+from precision_bisect.diagnosis.hurting import MOST_FOLLOWED, Case, Harm, harms
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Magnitudes
 from precision_bisect.diagnosis.watching import Watched, births, measure, watch
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LOW_TYPES
-from precision_bisect.model.constants import read_constants
+from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.load import Model
-from precision_bisect.model.settings import settings_of
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -37,9 +38,9 @@ class Question:
     """Which layers to explain: the `kept` ones of an answer, and some `near` misses.
 
     `samples` are the run's. `drop_errors` has the error of the answer without a layer, on the
-    tolerance's scale, where it was measured; `tensors` are further ones whose magnitudes are
-    wanted; `threads` are ONNX Runtime's, 0 for all cores; `scales` those of layers that are fixed
-    to an 8-bit type.
+    tolerance's scale, where it was measured; `tensors` are further ones whose magnitudes in a
+    16-bit type are wanted; `threads` are ONNX Runtime's, 0 for all cores; `scales` those of
+    everything that is quantized.
     """
 
     model: Model
@@ -50,7 +51,7 @@ class Question:
     tensors: Sequence[str] = ()
     drop_errors: Mapping[str, float | None] = field(default_factory=dict)
     threads: int = 0
-    scales: Scales | None = None
+    scales: Scales = field(default_factory=Scales)
 
 
 def diagnose(question: Question) -> tuple[Findings, Watched]:
@@ -59,54 +60,53 @@ def diagnose(question: Question) -> tuple[Findings, Watched]:
     Raises ModelError where the low type needs an opset that the model does not survive,
     RuntimeError where ONNX Runtime cannot run.
     """
-    model, low = question.model, LOW_TYPES[question.pair.low]
+    model, pair, scales = question.model, question.pair, question.scales
     wanted = {*question.kept, *question.near}
     nodes = [node for node in model.proto.graph.node if node.name in wanted]
-    instrument = Instrument(model, question.pair, question.threads, question.scales)
-    constants = _weights(question, nodes)
-    measured = dict.fromkeys(
-        name
-        for node in nodes
-        for name in (*node.input, *node.output)
-        if model.elem_types.get(name) == _FLOAT and name not in constants
-    )
-    wanted_too = dict.fromkeys((*measured, *question.tensors))
+    instrument = Instrument(model, pair, question.threads, scales)
+    constants = constants_of(model, pair, scales, nodes)
+    held = {k: v for k, v in held_in(model, pair, scales, nodes).items() if k not in constants}
+    if pair.low in LOW_TYPES:
+        held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
     large = len(model.table.candidates) > MOST_EMULATED
-    watched = (measure if large else watch)(instrument, list(wanted_too), question.samples)
+    watched = (measure if large else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
     alone = {} if large else _alone(question, instrument, nodes, watched)
     layers = []
     for node in nodes:
         harm = alone.get(node.name)
-        seen = _seen(node, watched.magnitudes, constants, harm)
-        cause, evidence = cause_of(seen, low)
-        error = question.drop_errors.get(node.name)
-        if error is not None:
-            evidence += f"; dropped: error {error:.3g}"
-        layers.append(
-            Finding(
-                layer=node.name,
-                kept=node.name in set(question.kept),
-                cause=cause,
-                evidence=evidence,
-                figures={**figures_of(seen, low), "drop_error": error},
-                histogram=histogram_of(seen),
-                hurts=harm.hurts if harm else None,
-            )
-        )
-    found = Findings(low=low.name, layers=layers, spread=births(model, watched))
+        seen = _seen(node, pair, watched.magnitudes, constants, harm)
+        layers.append(_finding(question, node.name, seen, harm))
+    found = Findings(low=pair.low, layers=layers, spread=births(model, watched))
     return found, watched
 
 
-def _weights(question: Question, nodes: Sequence[onnx.NodeProto]) -> dict[str, Magnitudes]:
-    """Return the magnitudes of the FP32 constants that the nodes read, settings apart."""
-    low = LOW_TYPES[question.pair.low]
-    readers = frozenset(node.name for node in nodes)
-    found = {}
-    for name, array in read_constants(question.model, readers).values.items():
-        found[name] = Magnitudes()
-        found[name].add(array, low)
-    return found
+def _finding(question: Question, layer: str, seen: Seen, harm: Harm | None) -> Finding:
+    pair = question.pair
+    cause, evidence, figures = _judged(seen, pair)
+    error = question.drop_errors.get(layer)
+    if error is not None:
+        evidence += f"; dropped: error {error:.3g}"
+    return Finding(
+        layer=layer,
+        kept=layer in set(question.kept),
+        low=pair.low,
+        high=pair.high,
+        cause=cause,
+        evidence=evidence,
+        figures={**figures, "drop_error": error},
+        histogram=histogram_of(seen, scaled=pair.low in QUANTIZED),
+        hurts=harm.hurts if harm else None,
+    )
+
+
+def _judged(seen: Seen, pair: Pair) -> tuple[str, str, dict[str, Any]]:
+    """Return the cause, its evidence, and the figures, by what the low type is."""
+    if pair.low in QUANTIZED:
+        kind = QUANTIZED[pair.low]
+        return *quantized_cause_of(seen, kind), quantized_figures_of(seen, kind)
+    low = LOW_TYPES[pair.low]
+    return *cause_of(seen, low), figures_of(seen, low)
 
 
 def _alone(
@@ -119,33 +119,44 @@ def _alone(
     model = question.model
     index = {str(name): i for i, name in enumerate(model.table.names)}
     high = Plan.all_high(len(index))
-    answer = Plan.of(index[name] for name in question.kept) if question.kept else high
-    cases = {}
+    answer = Plan.of(index[name] for name in question.kept if name in index)
+    cases: dict[str, Case] = {}
     for node in [each for each in nodes if each.name in index][:MOST_RUN_ALONE]:
-        outputs = [name for name in node.output if name in watched.magnitudes]
+        outputs = [name for name in node.output if model.elem_types.get(name) == _FLOAT]
         if outputs:
-            worst = max((watched.magnitudes[name] for name in outputs), key=lambda m: m.largest)
             cases[node.name] = Case(
                 index=index[LayerName(node.name)],
                 outputs=outputs,
                 rest=answer if node.name in question.kept else high,
-                sample=worst.place.sample if worst.place else 0,
+                sample=_telling(node, watched),
+                follow=len(cases) < MOST_FOLLOWED,
             )
     return harms(instrument, cases, question.samples)
 
 
+def _telling(node: onnx.NodeProto, watched: Watched) -> int:
+    """Return the sample in which what a node stores is largest, or else what it reads."""
+    for names in (node.output, node.input):
+        seen = [watched.magnitudes[name] for name in names if name in watched.magnitudes]
+        worst = max(seen, key=lambda each: each.largest, default=None)
+        if worst is not None and worst.place is not None:
+            return worst.place.sample
+    return 0
+
+
 def _seen(
     node: onnx.NodeProto,
+    pair: Pair,
     magnitudes: Mapping[str, Magnitudes],
     constants: Mapping[str, Magnitudes],
     harm: Harm | None,
 ) -> Seen:
-    read = [name for i, name in enumerate(node.input) if i not in settings_of(node)]
-    named = [(name, magnitudes[name]) for name in dict.fromkeys(read) if name in magnitudes]
+    named = [(name, magnitudes[name]) for name in read_low(node, pair) if name in magnitudes]
+    stored = [(name, magnitudes[name]) for name in stored_low(node, pair) if name in magnitudes]
     return Seen(
         op_type=node.op_type,
         inputs=[each for each in named if each[0] not in constants],
-        outputs=[(name, magnitudes[name]) for name in node.output if name in magnitudes],
+        outputs=stored,
         weights=[each for each in named if each[0] in constants],
         error_out=harm.error_out if harm else None,
     )

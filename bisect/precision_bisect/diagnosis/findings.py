@@ -13,11 +13,21 @@ SCHEMA = 1
 class Histogram:
     """Counts of values by floor(log2|x|), the first for `lowest_exponent`; zeros count nowhere.
 
-    `counts` has one list each for "inputs", "outputs" and "weights".
+    `counts` has one list each for "inputs", "outputs" and "weights". Where it is `scaled`, values
+    are counted in multiples of their scale, as an 8-bit type holds them.
     """
 
     lowest_exponent: int
     counts: Mapping[str, Sequence[int]]
+    scaled: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `histogram` of an entry."""
+        return {
+            "lowest_exponent": self.lowest_exponent,
+            "scaled": self.scaled,
+            "counts": {key: list(each) for key, each in self.counts.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,23 +35,39 @@ class Hurt:
     """Which output of the model the layer hurts most when it runs low: how much, and the way.
 
     `error` is the largest difference as a share of the output's largest value, infinity where NaN
-    or Inf come out. `path` are the layers between, a shortest way, this one first.
+    or Inf come out. `path` are the nodes between, this one first: the way of the error, where it
+    was followed, else a shortest one. `errors` has the error of what each of them stores when the
+    layer alone runs low, root mean square relative to the values, None for what is not FP32; it is
+    empty where it was not followed.
     """
 
     output: str
     error: float
     path: Sequence[str]
+    errors: Sequence[float | None] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `hurts` of an entry."""
+        return {
+            "output": self.output,
+            "error": self.error,
+            "path": list(self.path),
+            "errors": list(self.errors),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Why one layer needs the precision: a cause, one sentence of evidence, and the figures.
 
-    `kept` is False for a near miss. `advice` has the ids of what would help.
+    `kept` is False for a near miss. `low` is the type that it cannot have, `high` the one that it
+    has instead. `advice` has the ids of what would help.
     """
 
     layer: str
     kept: bool
+    low: str
+    high: str
     cause: str
     evidence: str
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -56,18 +82,13 @@ class Finding:
             "layer": self.layer,
             "name": self.layer,
             "kept": self.kept,
+            "low": self.low,
+            "high": self.high,
             "cause": self.cause,
             "evidence": self.evidence,
             "figures": dict(self.figures),
-            "hurts": None
-            if hurts is None
-            else {"output": hurts.output, "error": hurts.error, "path": list(hurts.path)},
-            "histogram": None
-            if histogram is None
-            else {
-                "lowest_exponent": histogram.lowest_exponent,
-                "counts": {key: list(each) for key, each in histogram.counts.items()},
-            },
+            "hurts": None if hurts is None else hurts.to_json(),
+            "histogram": None if histogram is None else histogram.to_json(),
             "advice": list(self.advice),
         }
 

@@ -1,32 +1,43 @@
-"""What one layer does to the outputs when it runs low, and what it adds to the error itself."""
+"""What one layer does to the outputs when it runs low, and how its error travels there."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.diagnosis.findings import Hurt
 from precision_bisect.diagnosis.instrument import Instrument
+from precision_bisect.diagnosis.watching import computed
 from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 
 Arrays = Mapping[str, NDArray[Any]]
 
+MOST_FOLLOWED = 64
+"""So many layers have their error followed through the model, the first ones of more."""
+_ADDING = frozenset(("Add", "Sub", "Sum", "Mean", "Concat"))
+"""What their operands bring in counts by its size, not relative to the operand."""
+_FLOAT = onnx.TensorProto.FLOAT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A layer to run low, on the sample in which its values are largest.
 
-    `rest` is the plan around it: the answer for a kept layer, else every layer high.
+    `rest` is the plan around it: the answer for a kept layer, else every layer high. `follow` asks
+    for its error on the way to the output.
     """
 
     index: int
     outputs: Sequence[str]
     rest: Plan
     sample: int
+    follow: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,58 +48,163 @@ class Harm:
     hurts: Hurt | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strayed:
+    """How far a tensor is off: the norm of the error, infinity for NaN or Inf, and the values'."""
+
+    error: float
+    size: float
+
+    @property
+    def relative(self) -> float:
+        """The error relative to the values; 0 for nothing but 0."""
+        if np.isinf(self.error):
+            return self.error
+        return self.error / self.size if self.size else 0.0
+
+
+@dataclass(slots=True)
+class _Trail:
+    """What was seen of one case: its tensors, all else high, and the outputs, amid its plan."""
+
+    tensors: Sequence[str]
+    strayed: dict[str, Strayed] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
+
+
 def harms(
     instrument: Instrument, cases: Mapping[str, Case], samples: Sequence[Sample]
 ) -> dict[str, Harm]:
-    """Return the harm of each layer, by name: two inferences each, and one for each sample.
+    """Return the harm of each layer, by name.
 
-    Raises RuntimeError where a run fails.
+    It takes one inference for what comes out, one for each group of tensors that are looked at
+    together, and as many for each sample to compare with. Raises RuntimeError where a run fails.
     """
-    model = instrument.model
-    wiring = Wiring(model)
-    high = Plan.all_high(len(model.table.candidates))
-    ends = [name for name in wiring.outputs if model.elem_types.get(name) == 1]
-    owner = {name: layer for layer, case in cases.items() for name in case.outputs}
-    found: dict[str, Harm] = {}
-    for group in instrument.groups([*owner], samples[0]):
-        names = list(dict.fromkeys((*group, *ends)))
-        exact, emulator = instrument.exact(names), instrument.emulator(names)
-        # Layers of one sample together: its FP32 values are computed once.
-        layers = sorted({owner[name] for name in group}, key=lambda each: cases[each].sample)
-        number, values = -1, dict[str, NDArray[Any]]()
-        sample: Sample = {}
-        for layer in layers:
-            case = cases[layer]
-            if case.sample != number:
-                number, sample = case.sample, samples[case.sample]
-                values = exact.run(sample, [name for name in names if name not in sample])
-            own = [name for name in group if owner[name] == layer]
-            alone = emulator.run(sample, high.without([case.index]), own)
-            outputs = emulator.run(sample, case.rest.without([case.index]), ends)
-            found[layer] = Harm(
-                error_out=max(relative(values[name], alone[name]) for name in own),
-                hurts=_worst(wiring, layer, values, outputs),
-            )
-    return found
+    wiring = Wiring(instrument.model)
+    trails = dict(_trails(instrument, wiring, cases))
+    if not trails:
+        return {}
+    _see_ends(instrument, wiring, cases, trails, samples)
+    _see_inside(instrument, cases, trails, samples)
+    return {
+        layer: Harm(
+            error_out=max(trail.strayed[name].relative for name in cases[layer].outputs),
+            hurts=_worst(wiring, layer, trail),
+        )
+        for layer, trail in trails.items()
+    }
 
 
-def _worst(wiring: Wiring, layer: str, exact: Arrays, emulated: Arrays) -> Hurt | None:
-    errors = {name: peak(exact[name], emulated[name]) for name in emulated if name in exact}
-    ways = {name: way for name in errors if (way := wiring.way(layer, name))}
-    if not ways:
+def _trails(
+    instrument: Instrument, wiring: Wiring, cases: Mapping[str, Case]
+) -> Iterator[tuple[str, _Trail]]:
+    """Yield the tensors to look at for each layer: its own, and those behind it."""
+    inside = computed(instrument.model)
+    for layer, case in cases.items():
+        behind = wiring.behind(layer) if case.follow else frozenset()
+        own = [name for name in inside if wiring.maker.get(name) in behind]
+        yield layer, _Trail(tensors=list(dict.fromkeys((*case.outputs, *own))))
+
+
+def _see_ends(
+    instrument: Instrument,
+    wiring: Wiring,
+    cases: Mapping[str, Case],
+    trails: Mapping[str, _Trail],
+    samples: Sequence[Sample],
+) -> None:
+    """Note how far each output is off when the layer runs low and all else as its plan says."""
+    ends = [name for name in wiring.outputs if instrument.model.elem_types.get(name) == _FLOAT]
+    if not ends:
+        return
+    exact, emulator = instrument.exact(ends), instrument.emulator(ends)
+
+    def in_fp32(sample: Sample) -> Arrays:
+        values = {**sample, **exact.run(sample, [name for name in ends if name not in sample])}
+        return {name: np.asarray(values[name]) for name in ends}
+
+    for layer, values in _visits(cases, samples, in_fp32):
+        case = cases[layer]
+        found = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
+        trails[layer].ends = {name: peak(values[name], found[name]) for name in ends}
+
+
+def _see_inside(
+    instrument: Instrument,
+    cases: Mapping[str, Case],
+    trails: Mapping[str, _Trail],
+    samples: Sequence[Sample],
+) -> None:
+    """Note how far each tensor is off when the layer alone runs low, against all layers high.
+
+    With FP32 for the high type that is against FP32; a 16-bit one has errors of its own.
+    """
+    high = Plan.all_high(len(instrument.model.table.candidates))
+    wanted = {name for trail in trails.values() for name in trail.tensors}
+    names = [name for name in computed(instrument.model) if name in wanted]
+    for group in instrument.groups(names, samples[0]):
+        emulator = instrument.emulator(group)
+        for layer, values in _visits(cases, samples, partial(emulator.run, plan=high)):
+            case, trail = cases[layer], trails[layer]
+            own = [name for name in trail.tensors if name in values]
+            found = emulator.run(samples[case.sample], high.without([case.index]), own)
+            trail.strayed |= {name: strayed(values[name], found[name]) for name in own}
+
+
+def _visits(
+    cases: Mapping[str, Case], samples: Sequence[Sample], base: Callable[[Sample], Arrays]
+) -> Iterator[tuple[str, Arrays]]:
+    """Yield each layer with what to compare with on its sample."""
+    number, values = -1, dict[str, NDArray[Any]]()
+    # Layers of one sample together: what they are compared with is computed once.
+    for layer in sorted(cases, key=lambda each: cases[each].sample):
+        if cases[layer].sample != number:
+            number = cases[layer].sample
+            values = dict(base(samples[number]))
+        yield layer, values
+
+
+def _worst(wiring: Wiring, layer: str, trail: _Trail) -> Hurt | None:
+    """Return the output that is hurt most, with the way of the error to it."""
+    reached = wiring.behind(layer)
+    errors = {name: e for name, e in trail.ends.items() if wiring.maker.get(name) in reached}
+    if not errors:
         return None
-    output = max(ways, key=lambda name: errors[name])
-    return Hurt(output=output, error=errors[output], path=ways[output])
+    output = max(errors, key=lambda name: errors[name])
+
+    def brought(node: onnx.NodeProto, name: str) -> float:
+        seen = trail.strayed.get(name)
+        if seen is None:
+            return 0.0
+        return seen.error if node.op_type in _ADDING else seen.relative
+
+    followed = any(name in trail.strayed for name in wiring.nodes[wiring.maker[output]].output)
+    path = wiring.carried(layer, output, brought) if followed else wiring.way(layer, output)
+    return Hurt(
+        output=output,
+        error=errors[output],
+        path=path,
+        errors=[_error_of(wiring, name, trail) for name in path] if followed else [],
+    )
 
 
-def relative(exact: NDArray[Any], emulated: NDArray[Any]) -> float:
-    """Return the root mean square error relative to the values; infinity for NaN or Inf."""
+def _error_of(wiring: Wiring, layer: str, trail: _Trail) -> float | None:
+    """Return the relative error of what a node stores; None where it stores no FP32 values."""
+    seen = [trail.strayed[n] for n in wiring.nodes[layer].output if n in trail.strayed]
+    return max((each.relative for each in seen), default=None)
+
+
+def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:
+    """Return how far a tensor is off, where what it is compared with is finite."""
     fine = np.isfinite(exact)
-    values, found = np.asarray(exact[fine], np.float64), emulated[fine]
+    values, found = (exact, emulated) if fine.all() else (exact[fine], emulated[fine])
     if not np.isfinite(found).all():
-        return float("inf")
-    size = float(np.square(values).sum())
-    return float(np.square(values - found).sum() / size) ** 0.5 if size else 0.0
+        return Strayed(error=float("inf"), size=float("inf"))
+    return Strayed(error=_norm(found - values), size=_norm(values))
+
+
+def _norm(values: NDArray[Any]) -> float:
+    return float(np.sqrt(np.square(values, dtype=np.float64).sum()))
 
 
 def peak(exact: NDArray[Any], emulated: NDArray[Any]) -> float:

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
-from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.lowtypes import KINDS, LOW_TYPES
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model
 from precision_bisect.model.showing import showing
 from precision_bisect.ort import Session
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.precisions import Pair, forms_of, rounded_to
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.speed.shapes import tensor_shapes
@@ -43,10 +43,10 @@ class Shown:
 
 
 class Instrument:
-    """Shows tensors of a model under plans of a pair whose low type is a 16-bit one.
+    """Shows tensors of a model under plans of a pair of types.
 
-    `scales` are those of layers that are fixed to an 8-bit type. Methods raise ModelError where
-    the model cannot be loaded or brought to the opset that the low type needs.
+    `scales` are those of everything that some plan quantizes. Methods raise ModelError where the
+    model cannot be loaded or brought to the opset that its types need.
     """
 
     def __init__(
@@ -68,8 +68,9 @@ class Instrument:
     @cached_property
     def graph(self) -> SwitchedGraph:
         """The switched graph, made when it is needed: it takes as much memory as the model."""
-        low = LOW_TYPES[self.pair.low]
-        usable = at_least_opset(self.model, low.lowest_opset, low.name)
+        kinds = [KINDS[name] for name in rounded_to(self.model.table, self.pair)]
+        newest = max(kinds, key=lambda kind: kind.lowest_opset)
+        usable = at_least_opset(self.model, newest.lowest_opset, newest.name)
         return switch(usable, self.pair, self._scales)
 
     def groups(self, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:

@@ -1,16 +1,37 @@
 """What the values of one tensor come to, over all samples."""
 
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.lowtypes import LowType
+from precision_bisect.lowtypes import LowType, QuantizedType
 
 LOWEST_EXPONENT = -150
 """Of a float32: the smallest positive one is 2^-149."""
-_HIGHEST_EXPONENT = 128
+_HIGHEST_EXPONENT = 150
+"""Above a float32's, since values are counted in multiples of their scale."""
+_FLOAT = np.finfo(np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scaled:
+    """An 8-bit type with the scale of the tensor that it holds.
+
+    `scale` is FP32 and broadcasts against the tensor. `channels` is the axis of an activation's
+    channels, counted from the end where it is negative, whose largest magnitudes are wanted one by
+    one; None for none.
+    """
+
+    kind: QuantizedType
+    scale: NDArray[np.float32]
+    channels: int | None = None
+
+
+Held: TypeAlias = LowType | Scaled
+"""What a tensor is held in when it is low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,26 +46,33 @@ class Place:
 class Magnitudes:
     """Figures of the finite values of a tensor; every share is one of the non-zero values.
 
-    `small` counts what lies below the low type's normal range, `flushed` what becomes 0 in it,
-    `infinite` what is NaN or infinite in FP32 already. `noise` is the sum of the squared rounding
-    errors, `squares` that of the squared values. `exponents` counts values by floor(log2|x|), from
-    `LOWEST_EXPONENT` on; values of 0 are in no count but `count`.
+    `beyond` counts what is larger than the low type's largest value, `small` what lies below its
+    normal range, `flushed` what becomes 0 in it, `infinite` what is NaN or infinite in FP32
+    already. `noise` is the sum of the squared rounding errors, `cut` the part of it that comes
+    from saturation, `squares` the sum of the squared values. `exponents` counts values by
+    floor(log2(|x| / scale)), from `LOWEST_EXPONENT` on; values of 0 are in no count but `count`.
+    `scale` is the largest one of what holds the tensor, 1 for a 16-bit type. `channels` has the
+    largest magnitude of each channel, shape (channels,), where they are wanted.
     """
 
     largest: float = 0.0
     place: Place | None = None
     nonzero: int = 0
+    beyond: int = 0
     small: int = 0
     flushed: int = 0
     infinite: int = 0
     squares: float = 0.0
     noise: float = 0.0
+    cut: float = 0.0
     count: int = 0
+    scale: float = 1.0
+    channels: NDArray[np.float32] | None = None
     exponents: NDArray[np.int64] = field(
         default_factory=lambda: np.zeros(_HIGHEST_EXPONENT - LOWEST_EXPONENT, np.int64)
     )
 
-    def add(self, array: NDArray[Any], low: LowType, sample: int = 0) -> None:
+    def add(self, array: NDArray[Any], held: Held, sample: int = 0) -> None:
         """Account for an array of any shape of one sample."""
         finite = np.isfinite(array)
         values = array if finite.all() else np.where(finite, array, np.float32(0))
@@ -52,16 +80,42 @@ class Magnitudes:
         self.count += array.size
         self.infinite += array.size - int(finite.sum())
         self._find_largest(magnitudes, sample)
-        present = magnitudes[magnitudes > 0]
+        there = magnitudes > 0
+        present = magnitudes[there]
         self.nonzero += present.size
-        self.small += int((present < low.smallest_normal).sum())
         self.squares += float(np.square(present, dtype=np.float64).sum())
-        rounded = low.round(present)
+        if isinstance(held, Scaled):
+            self.scale = float(held.scale.max())
+            self._note_channels(magnitudes, held.channels)
+            scale = held.scale
+            if scale.ndim:
+                scale = np.broadcast_to(scale, magnitudes.shape)[there]
+            self._count(present, held.kind, scale)
+        else:
+            self._count(present, held, np.float32(1.0))
+
+    def _count(
+        self,
+        present: NDArray[Any],
+        kind: LowType | QuantizedType,
+        scale: NDArray[np.float32] | np.float32,
+    ) -> None:
+        """Account for what the low type makes of magnitudes above 0, given in multiples."""
+        with np.errstate(over="ignore"):
+            scaled: NDArray[np.float32] = np.divide(present, scale, dtype=np.float32)
+        # What the division makes 0 or infinite has no exponent, and is counted at the end.
+        scaled = np.clip(scaled, _FLOAT.smallest_subnormal, _FLOAT.max)
+        self.small += int((scaled < kind.smallest_normal).sum())
+        over = scaled > np.float32(kind.largest)
+        self.beyond += int(over.sum())
+        rounded = kind.round(scaled)
         self.flushed += int((rounded == 0).sum())
         # What overflows is counted as far as the type reaches: the rest is told by `largest`.
-        error = np.minimum(rounded, np.float32(low.largest)) - present
-        self.noise += float(np.square(error, dtype=np.float64).sum())
-        exponents = np.frexp(present)[1] - 1 - LOWEST_EXPONENT
+        error = np.minimum(rounded, np.float32(kind.largest)) * scale - present
+        squared = np.square(error, dtype=np.float64)
+        self.noise += float(squared.sum())
+        self.cut += float(squared[over].sum())
+        exponents = np.frexp(scaled)[1] - 1 - LOWEST_EXPONENT
         self.exponents += np.bincount(exponents, minlength=self.exponents.size)
 
     def _find_largest(self, magnitudes: NDArray[Any], sample: int) -> None:
@@ -71,6 +125,16 @@ class Magnitudes:
         self.largest = float(magnitudes.reshape(-1)[flat])
         index = np.unravel_index(flat, magnitudes.shape)
         self.place = Place(sample=sample, index=tuple(int(i) for i in index))
+
+    def _note_channels(self, magnitudes: NDArray[Any], axis: int | None) -> None:
+        if axis is None or axis >= magnitudes.ndim or not magnitudes.size:
+            return
+        others = tuple(i for i in range(magnitudes.ndim) if i != axis % magnitudes.ndim)
+        largest = magnitudes.max(axis=others)
+        if self.channels is None or self.channels.shape != largest.shape:
+            self.channels = largest
+        else:
+            self.channels = np.maximum(self.channels, largest)
 
     @property
     def small_share(self) -> float:
@@ -83,9 +147,24 @@ class Magnitudes:
         return self.flushed / self.nonzero if self.nonzero else 0.0
 
     @property
+    def beyond_share(self) -> float:
+        """The share of values that the low type ends below."""
+        return self.beyond / self.nonzero if self.nonzero else 0.0
+
+    @property
+    def cut_share(self) -> float:
+        """The share of the rounding noise that comes from saturation."""
+        return self.cut / self.noise if self.noise else 0.0
+
+    @property
     def mean_square(self) -> float:
         """The mean of the squares; 0 for no values."""
         return self.squares / self.count if self.count else 0.0
+
+    @property
+    def peak(self) -> float:
+        """The largest magnitude as a multiple of the root mean square; 0 for nothing but 0."""
+        return self.largest / math.sqrt(self.mean_square) if self.squares else 0.0
 
     @property
     def rounding(self) -> float:

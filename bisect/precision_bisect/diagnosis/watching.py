@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from precision_bisect.diagnosis.findings import Birth
 from precision_bisect.diagnosis.instrument import Instrument
-from precision_bisect.diagnosis.magnitudes import Magnitudes
+from precision_bisect.diagnosis.magnitudes import Held, Magnitudes
 from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
@@ -27,50 +26,43 @@ class Watched:
     """What one pass showed, by tensor name.
 
     `magnitudes` are FP32's. `broken` says in which samples NaN or Inf appears with every layer low
-    where FP32 is finite. `still` are tensors that never were anything but one value. `errors` are
-    root mean square errors with every layer low, relative to the values.
+    where FP32 is finite. `still` are tensors that never were anything but one value.
     """
 
     magnitudes: dict[str, Magnitudes] = field(default_factory=dict)
     broken: dict[str, dict[int, str]] = field(default_factory=dict)
     still: dict[str, float | None] = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
 
 
-def watch(instrument: Instrument, measured: Sequence[str], samples: Sequence[Sample]) -> Watched:
+def watch(
+    instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample]
+) -> Watched:
     """Run every sample in FP32 and with every layer low, and look at all FP32 tensors.
 
-    `measured` are the tensors whose magnitudes are wanted. Raises RuntimeError where a run fails.
+    `measured` are the tensors whose magnitudes are wanted, each with what holds it when it is low.
+    Raises RuntimeError where a run fails.
     """
-    model = instrument.model
-    low = LOW_TYPES[instrument.pair.low]
-    names = dict.fromkeys((*_computed(model), *measured))
+    names = dict.fromkeys((*computed(instrument.model), *measured))
     found = Watched(magnitudes={name: Magnitudes() for name in measured})
-    sums: dict[str, tuple[float, float]] = {}
     for shown in instrument.shown(list(names), samples, Plan.of(())):
         for name, exact in shown.exact.items():
             if name in found.magnitudes:
-                found.magnitudes[name].add(exact, low, shown.sample)
+                found.magnitudes[name].add(exact, measured[name], shown.sample)
             _note_still(found.still, name, exact)
-            kind, error, size = _compared(exact, shown.emulated[name])
+            kind = _broken(exact, shown.emulated[name])
             if kind:
                 found.broken.setdefault(name, {})[shown.sample] = kind
-            before = sums.get(name, (0.0, 0.0))
-            sums[name] = (before[0] + error, before[1] + size)
-    found.errors = {
-        name: np.inf if name in found.broken else (error / size) ** 0.5 if size else 0.0
-        for name, (error, size) in sums.items()
-    }
     return found
 
 
-def measure(instrument: Instrument, measured: Sequence[str], samples: Sequence[Sample]) -> Watched:
+def measure(
+    instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample]
+) -> Watched:
     """Run every sample in FP32 alone, and look at these tensors; see `watch`."""
-    low = LOW_TYPES[instrument.pair.low]
     found = Watched(magnitudes={name: Magnitudes() for name in measured})
-    for number, values in instrument.exactly(measured, samples):
+    for number, values in instrument.exactly(list(measured), samples):
         for name, exact in values.items():
-            found.magnitudes[name].add(exact, low, number)
+            found.magnitudes[name].add(exact, measured[name], number)
             _note_still(found.still, name, exact)
     return found
 
@@ -103,7 +95,7 @@ def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[
     }
 
 
-def _computed(model: Model) -> list[str]:
+def computed(model: Model) -> list[str]:
     """Return the FP32 tensors that are computed from the inputs, in network order."""
     return [
         name
@@ -123,14 +115,9 @@ def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) 
     still[name] = first if alike else None
 
 
-def _compared(exact: NDArray[Any], emulated: NDArray[Any]) -> tuple[str, float, float]:
-    """Return what broke ("" for nothing), the squared error, and the squared values, summed."""
-    fine = np.isfinite(exact)
-    wrong = fine & ~np.isfinite(emulated)
-    if wrong.any():
-        return ("nan" if np.isnan(emulated[wrong]).any() else "inf"), 0.0, 0.0
-    if not fine.all():
-        exact, emulated = exact[fine], emulated[fine]
-    values = np.asarray(exact, np.float64)
-    error = float(np.square(values - emulated).sum())
-    return "", error, float(np.square(values).sum())
+def _broken(exact: NDArray[Any], emulated: NDArray[Any]) -> str:
+    """Return what came out where FP32 is finite: "nan", "inf", or "" for finite values."""
+    wrong = np.isfinite(exact) & ~np.isfinite(emulated)
+    if not wrong.any():
+        return ""
+    return "nan" if np.isnan(emulated[wrong]).any() else "inf"

@@ -1,7 +1,7 @@
-"""How layers hang together: readers, and the shortest ways to the outputs."""
+"""How layers hang together: readers, and ways to the outputs."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import onnx
@@ -40,6 +40,30 @@ class Wiring:
         end = self.maker.get(output, "")
         came = self._reached(start, through)
         return _back(came, end) if end in came else []
+
+    def carried(
+        self, start: str, output: str, brought: Callable[[onnx.NodeProto, str], float]
+    ) -> list[str]:
+        """Return the nodes of the way on which an error came from one node to an output.
+
+        Followed back from the output: at each node to the operand that brings in most of the
+        error, as `brought` tells for a node and the name of a tensor. Returns [] where there is no
+        way.
+        """
+        reached = self.behind(start)
+        way = [self.maker.get(output, "")]
+        if way[0] not in reached:
+            return []
+        while way[-1] != start:
+            node = self.nodes[way[-1]]
+            read = [*node.input, *sorted(captured(node))]
+            came = [name for name in read if self.maker.get(name) in reached]
+            way.append(self.maker[max(came, key=lambda name: brought(node, name))])
+        return way[::-1]
+
+    def behind(self, start: str) -> frozenset[str]:
+        """Return the node and all that its values reach."""
+        return frozenset(self._reached(start, None))
 
     def farthest(self, start: str, through: frozenset[str]) -> list[str]:
         """Return the nodes of the shortest way to the one that is farthest off, through these."""

@@ -49,12 +49,12 @@ class Export:
         """The precision of every layer that has one, in network order."""
         return assigned(self.model.table, self.pair, self.plan)
 
-    @property
+    @cached_property
     def lowest(self) -> PrecisionName:
         """The precision that all layers have which no other export names."""
         return next((p for p in self.precisions.values() if p in QUANTIZED), self.pair.low)
 
-    @property
+    @cached_property
     def high_layers(self) -> tuple[Layer, ...]:
         """The layers above the lowest precision, kept and pinned, in network order."""
         return tuple(

@@ -2,84 +2,23 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import Certificate, Need
 from precision_bisect.conclude import tolerance_of, write_answer
+from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.endings import Status
-from precision_bisect.ladder.composition import Composition
+from precision_bisect.ladder.climbed import Climbed
+from precision_bisect.ladder.explaining import explain_ladder, nearest
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned
-from precision_bisect.prepare import Prepared
-from precision_bisect.protocols import Comparator
 from precision_bisect.result import Diagnosis, Result, Rung
-from precision_bisect.runfolder import RESULT, RunFolder
+from precision_bisect.runfolder import DIAGNOSIS, RESULT, RunFolder
 
 DONE = (Status.FOUND, Status.NOTHING_TO_KEEP)
 """How a search ends after which the next rung is searched."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """The lowest level that a layer has a form for, and why there is none below."""
-
-    level: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One search of a ladder.
-
-    `kept` are the candidates that stay in the upper type of the rung, all of them where the search
-    had no answer; `after` is the composition that it left. `answered` is False where no plan of
-    the ladder has passed yet.
-    """
-
-    rung: int
-    prepared: Prepared
-    result: Result
-    kept: Sequence[LayerName]
-    after: Composition
-    answered: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Climbed:
-    """What the searches of a ladder found, in their order.
-
-    `comparator` judges by the full tolerance. `floors` are the layers that no search could take to
-    the lowest type. `interrupted` tells that the run was broken off between two searches.
-    """
-
-    comparator: Comparator
-    steps: Sequence[Step]
-    floors: Mapping[LayerName, Floor]
-    interrupted: bool = False
-
-    @property
-    def composition(self) -> Composition:
-        """The final composition."""
-        return self.steps[-1].after
-
-    @property
-    def chosen(self) -> Mapping[int, Sequence[LayerName]]:
-        """The layers that each level above the lowest holds by choice, in network order."""
-        return {
-            level: [
-                name
-                for name in self.composition.at(level)
-                if name not in self.floors or self.floors[name].level < level
-            ]
-            for level in range(1, len(self.composition.ladder))
-        }
-
-    def proof_of(self, rung: int) -> Step | None:
-        """Return the search that certified a rung in the final composition."""
-        found = (s for s in reversed(self.steps) if s.rung == rung and s.after == self.composition)
-        return next(found, None)
 
 
 def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
@@ -89,7 +28,12 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     chosen = frozenset(name for layers in climbed.chosen.values() for name in layers)
     kept = [name for name in climbed.composition.levels if last.answered and name in chosen]
     ladder = climbed.composition.ladder
-    diagnosis = _diagnosis(climbed, kept)
+    findings = explain_ladder(climbed) if last.answered else Findings(low=ladder[0])
+    diagnosis = [
+        Diagnosis(layer=name, cause=each.cause, evidence=each.evidence)
+        for name, each in nearest(findings).items()
+        if name in chosen
+    ]
     string, reason, unwritten = write_answer(
         last.prepared, last.kept if last.answered else None, folder, diagnosis
     )
@@ -119,6 +63,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         message=_message(climbed),
         out=folder.path,
     )
+    folder.write(DIAGNOSIS, findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
 
@@ -187,12 +132,6 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
 
 def _untested(name: LayerName) -> Need:
     return Need(layer=name, needed=None, reason="not tried: the run ended before")
-
-
-def _diagnosis(climbed: Climbed, kept: Sequence[LayerName]) -> list[Diagnosis]:
-    """Return what the last search that kept a layer said of it, in network order."""
-    found = {each.layer: each for step in climbed.steps for each in step.result.diagnosis}
-    return [found[name] for name in kept if name in found]
 
 
 def _unresolved(results: Sequence[Result]) -> Mapping[str, int]:

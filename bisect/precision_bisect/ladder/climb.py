@@ -23,7 +23,8 @@ from precision_bisect.comparators.share import shared
 from precision_bisect.endings import Status
 from precision_bisect.events import Event, Observer, RunStarted, Warned
 from precision_bisect.fusing.keep import keep_fused
-from precision_bisect.ladder.answer import DONE, Climbed, Floor, Step, conclude_ladder
+from precision_bisect.ladder.answer import DONE, conclude_ladder
+from precision_bisect.ladder.climbed import Climbed, Floor, Step
 from precision_bisect.ladder.composition import Composition
 from precision_bisect.layer_table import LayerName
 from precision_bisect.layers_file import write_layers
@@ -150,14 +151,15 @@ class _Climb:
         folder = RunFolder(top.rung(number, pair.low))
         observer = _Rung(self._observer, f"{pair.low} against {pair.high}")
         result = run_prepared(prepared, observer, budget, folder, part=True)
-        self._take(rung, prepared, result)
+        self._take(rung, prepared, result, folder.ledger)
         if share == 1.0:
             self._settled[rung] = self._composition
         return result.status in DONE
 
     def _prepared(self, model: Model, pair: Pair, share: float, number: int) -> Prepared:
         work = self._work / f"rung-{number}"
-        work.mkdir()
+        # A rung on which no layer has a form is no step, and leaves its number to the next one.
+        work.mkdir(exist_ok=True)
         options = replace(self._loaded.options, low=pair.low, high=pair.high, ladder=())
         comparator = shared(self._loaded.comparator, share, self._loaded.reference)
         loaded = replace(self._loaded, options=options, model=model, comparator=comparator)
@@ -170,7 +172,7 @@ class _Climb:
             if known is None or known.level < level:
                 self._floors[LayerName(name)] = Floor(level=level, reason=reason)
 
-    def _take(self, rung: int, prepared: Prepared, result: Result) -> None:
+    def _take(self, rung: int, prepared: Prepared, result: Result, ledger: Path) -> None:
         """Take what a search has found into the composition."""
         names = prepared.model.table.names
         found = bool(result.rungs)
@@ -184,6 +186,7 @@ class _Climb:
                 result=result,
                 kept=kept,
                 after=self._composition,
+                ledger=ledger,
                 answered=not no_answer and (found or bool(self._steps)),
             )
         )

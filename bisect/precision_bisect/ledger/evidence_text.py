@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour
+from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour, Listed
 
 
 def to_text(evidence: Evidence) -> str:
@@ -28,6 +28,10 @@ def from_text(text: str) -> Evidence:
                 for entry in fields.get("honours", ())
             ),
             notes=tuple(fields.get("notes", ())),
+            listed=tuple(
+                Listed(note=entry["note"], names=tuple(entry["names"]))
+                for entry in fields.get("listed", ())
+            ),
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"evidence {text[:60]!r}") from error

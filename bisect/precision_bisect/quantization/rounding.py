@@ -12,7 +12,7 @@ def quantized(
 ) -> NDArray[np.generic]:
     """Return the stored form of a weight: of its shape, of the quantized type's numpy type."""
     values = weight.astype(np.float32, copy=False)
-    return _stored(values, scale.along(weight.ndim), kind, -kind.largest)
+    return kind.store(_scaled(values, scale.along(weight.ndim)), -kind.largest)
 
 
 def dequantized(stored: NDArray[np.generic], scale: WeightScale) -> NDArray[np.float32]:
@@ -28,22 +28,14 @@ def fake_quantized(
 
     `scale` broadcasts against them.
     """
-    stored = _stored(values, scale, kind, kind.smallest)
+    stored = kind.store(_scaled(values, scale), kind.smallest)
     left: NDArray[np.float32] = stored.astype(np.float32) * scale
     return left
 
 
-def _stored(
-    values: NDArray[np.float32],
-    scale: NDArray[np.float32] | np.float32,
-    kind: QuantizedType,
-    smallest: float,
-) -> NDArray[np.generic]:
+def _scaled(
+    values: NDArray[np.float32], scale: NDArray[np.float32] | np.float32
+) -> NDArray[np.float32]:
     with np.errstate(all="ignore"):
-        scaled = values / scale
-        if kind.numpy_type.kind == "i":
-            scaled = np.rint(scaled)
-        stored: NDArray[np.generic] = np.clip(scaled, smallest, kind.largest).astype(
-            kind.numpy_type
-        )
-    return stored
+        scaled: NDArray[np.float32] = values / scale
+    return scaled

@@ -21,7 +21,7 @@ Batches: TypeAlias = Sequence[Sequence[Proposal]]
 
 
 class ContractError(AssertionError):
-    """A strategy broke a promise; the message is one line that says how, and on which oracle."""
+    """A promise is broken; the message is one line that says which, how, and on what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ from precision_bisect.lowtypes import LowType
 from precision_bisect.model.load import Model
 from precision_bisect.model.names import Names
 from precision_bisect.model.weights import drop_unused
+from precision_bisect.options import HighName
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.added import PREFIX, Added
 from precision_bisect.typed.graph import TypedGraph
 from precision_bisect.typed.islands import islands
-from precision_bisect.typed.layout import Layout, Placement
+from precision_bisect.typed.layout import Layout, Placement, Quantized
 
 
 class Writing:
@@ -71,16 +72,21 @@ class Writing:
         if quantized is not None and i in quantized.form.weights:
             return self._added.dequantized_weight(name, quantized.kind, quantized.stored)
         if quantized is not None and i in quantized.form.activations:
-            kind = self._placement.tensors.get(name)
-            stored = (self._stored(name), kind.name if kind else "fp32")
             return self._added.dequantized_activation(
-                name, stored, quantized.kind, quantized.stored
+                name, self._to_quantize(name, quantized), quantized.kind, quantized.stored
             )
         if low is not None and i in low.form.inputs:
             return self._in_low(name, low.kind)
         if self._layout.reads_any_type(node):
             return self._stored(name)
         return self._in_fp32(name)
+
+    def _to_quantize(self, name: str, quantized: Quantized) -> tuple[str, HighName]:
+        """Return the name of a tensor in a type that holds its scale exactly, and that type."""
+        kind = self._placement.tensors.get(name)
+        if kind is not None and kind.name == quantized.stored:
+            return self._stored(name), kind.name
+        return self._in_fp32(name), "fp32"
 
     def _stored(self, name: str) -> str:
         """Return the name of a tensor in the type in which it is stored."""

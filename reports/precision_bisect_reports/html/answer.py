@@ -137,7 +137,7 @@ def _facts(result: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[list[
     samples, held = result["fingerprint"]["samples"], result["fingerprint"]["holdout"]
     yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
     if told.get("version"):
-        yield ["Version", f"precision-bisect {told['version']}"]
+        yield ["Version", str(told["version"])]
 
 
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,9 @@ def diagnosed(source: Source, index: Mapping[str, int]) -> dict[str, Any]:
         "diagnosis": [
             {
                 "layer": index[entry["layer"]],
+                "kept": entry.get("kept") is not False,
+                "low": _text(entry.get("low")),
+                "high": _text(entry.get("high")),
                 "cause": _text(entry.get("cause")),
                 "evidence": _text(entry.get("evidence")),
                 "figures": _figures(entry.get("figures")),
@@ -48,7 +51,14 @@ def _hurts(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict) or not isinstance(value.get("path"), list):
         return None
     path = [name for name in value["path"] if isinstance(name, str)]
-    return {"output": _text(value.get("output")), "error": value.get("error"), "path": path}
+    errors = value.get("errors")
+    known = isinstance(errors, list) and len(errors) == len(value["path"]) == len(path)
+    return {
+        "output": _text(value.get("output")),
+        "error": value.get("error"),
+        "path": path,
+        "errors": errors if known else [],
+    }
 
 
 def _histogram(value: Any) -> dict[str, Any] | None:
@@ -59,7 +69,10 @@ def _histogram(value: Any) -> dict[str, Any] | None:
     if not isinstance(told, dict):
         return None
     counts = {part: told[part] for part in _PARTS if _all_counts(told.get(part))}
-    return {"lowest_exponent": value["lowest_exponent"], "counts": counts} if counts else None
+    if not counts:
+        return None
+    scaled = value.get("scaled") is True
+    return {"lowest_exponent": value["lowest_exponent"], "scaled": scaled, "counts": counts}
 
 
 def _all_counts(value: Any) -> bool:

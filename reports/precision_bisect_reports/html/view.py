@@ -74,9 +74,10 @@ def _same(source: Source, network: Network) -> bool:
 def _sensitivity(source: Source, network: Network) -> dict[str, Any]:
     """Return by layer the error of running it low, and how many ran low with it."""
     if not _same(source, network):
-        return {"layer": [], "error": [], "together": []}
+        return {"low": "", "layer": [], "error": [], "together": []}
     found = sorted(sensitivities(source.searches[0].recorded).items())
     return {
+        "low": str(source.searches[0].recorded.header["low"]),
         "layer": [network.candidates[index] for index, _ in found],
         "error": [figure(error) for _, (error, _) in found],
         "together": [together for _, (_, together) in found],

@@ -13,8 +13,9 @@ from typing import Any
 
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import LAYERS, Message, collected
-from precision_bisect.backends.tensorrt.messages import first_error, notes
+from precision_bisect.backends.tensorrt.messages import first_error
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
+from precision_bisect.backends.tensorrt.remarks import Remarks, remarks
 from precision_bisect.backends.tensorrt.timing_cache import private
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
@@ -56,12 +57,12 @@ class Built:
     """A built engine: its bytes, and what the build said of it.
 
     `layers` is the builder's own description of the engine layer by layer, "" where the library
-    gives none; `notes` are its remarks; `seconds` is how long parsing and building took.
+    gives none; `remarks` are what it warned of; `seconds` is how long parsing and building took.
     """
 
     engine: bytes
     layers: str
-    notes: tuple[str, ...]
+    remarks: Remarks
     seconds: float
 
 
@@ -90,7 +91,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
     return Built(
         engine=engine,
         layers=next((m.text for m in messages if m.text.startswith(LAYERS)), ""),
-        notes=notes(messages),
+        remarks=remarks(messages),
         seconds=time.perf_counter() - start,
     )
 

@@ -96,7 +96,12 @@ class TensorRTEngine:
 
         Raises BackendFailure where the engine cannot be loaded.
         """
-        return Evidence(honours=tuple(self._judge(self._layers())), notes=self._built.notes)
+        remarks = self._built.remarks
+        return Evidence(
+            honours=tuple(self._judge(self._layers())),
+            notes=remarks.notes,
+            listed=remarks.listed,
+        )
 
     def save(self, folder: Path) -> None:
         """Write the engine and the timing cache: complete under their names, or the old ones stay.

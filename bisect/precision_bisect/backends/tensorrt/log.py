@@ -10,6 +10,7 @@ the lock for ever. So there is none meanwhile.
 """
 
 import gc
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -25,7 +26,16 @@ from precision_bisect.shared_context import SharedContext
 
 LAYERS = "Layers:"
 """How the message begins that describes a built engine layer by layer."""
-_KEPT = ("INTERNAL_ERROR", "ERROR", "WARNING")
+AFFECTED = "List of affected weights:"
+"""How the message begins, spaces apart, that names the weights of the warning before it."""
+IMPORTED = "Importing initializer: "
+"""How the message begins before those on the values of an initializer."""
+UNLISTED = re.compile(r"\s*Detected layernorm nodes in \w+\.?\s*")
+"""A warning that the next message lists the names to, with commas between."""
+LOUD = ("INTERNAL_ERROR", "ERROR", "WARNING")
+"""The severities that are always kept; names come with lower ones."""
+_EACH_VALUE = "is out of range. Clamping to: "
+"""A warning of every single value that is clamped; one of them all follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +50,9 @@ class Message:
 def collected(flavour: Flavour) -> Iterator[list[Message]]:
     """Yield the list in which the messages of the block appear; nothing is printed.
 
-    Kept are errors, warnings and the description of the engine: a build says much more. Of blocks
-    in several threads each has its own thread's messages, and those of threads without a block.
+    Kept are errors, warnings, the names that belong to them, and the description of the engine: a
+    build says much more. Of blocks in several threads each has its own thread's messages, and
+    those of threads without a block.
     Raises RefusedError where Polygraphy uses the other library already.
     """
     use_in_polygraphy(flavour)
@@ -100,10 +111,26 @@ def _logger(module: ModuleType) -> Any:
             self.blocks: dict[int, list[Message]] = {}
 
         def log(self, severity: Any, msg: str) -> None:
-            kept = severity.name in _KEPT or msg.startswith(LAYERS)
-            if kept:
-                own = self.blocks.get(threading.get_ident())
-                for messages in tuple(self.blocks.values()) if own is None else (own,):
-                    messages.append(Message(severity.name, msg))
+            own = self.blocks.get(threading.get_ident())
+            for messages in tuple(self.blocks.values()) if own is None else (own,):
+                _note(messages, Message(severity.name, msg))
 
     return CollectingLogger()
+
+
+def _note(messages: list[Message], message: Message) -> None:
+    """Append a message if it is one to keep; an initializer is while messages are about it."""
+    text, before = message.text, messages[-1].text if messages else ""
+    if message.severity in LOUD:
+        if _EACH_VALUE not in text:
+            messages.append(message)
+        return
+    if before.startswith(IMPORTED):
+        # Nothing was said of that one; what comes may be about a node.
+        messages.pop()
+    if (
+        text.startswith((LAYERS, IMPORTED))
+        or text.lstrip().startswith(AFFECTED)
+        or UNLISTED.fullmatch(before)
+    ):
+        messages.append(message)

@@ -27,10 +27,16 @@ const KEPT = 1;
 const layers = data.layers;
 const nameOf = (layer) => layers.name[layer];
 const textAt = (column, place) => column.texts[column.at[place]];
+// Out of the list of layers a last name says too little: many modules have a Pow.
+const shortOf = (layer) => nameOf(layer).split("/").slice(-2).join("/");
 const leafOf = (layer) => nameOf(layer).split("/").pop() || nameOf(layer);
 const layerByName = new Map(layers.name.map((name, place) => [name, place]));
 const keptByLayer = new Map(data.kept.map((row) => [layerByName.get(row.layer), row]));
-const diagnosisByLayer = new Map(data.diagnosis.map((row) => [row.layer, row]));
+// A layer of a ladder has a row for each type below its own, the highest first.
+const SEVERAL_TYPES = new Set(data.diagnosis.map((row) => row.low)).size > 1;
+const diagnosesByLayer = new Map();
+data.diagnosis.forEach((row) => diagnosesByLayer.set(row.layer, [...(diagnosesByLayer.get(row.layer) ?? []), row]));
+const diagnosisByLayer = new Map([...diagnosesByLayer].map(([layer, rows]) => [layer, rows[0]]));
 const sensitivityByLayer = new Map(
   data.sensitivity.layer.map((layer, place) => [
     layer,

@@ -75,11 +75,12 @@ function errorScale(errors) {
 
 const powerOfTen = (power) => `1e${Math.round(power)}`;
 
-function toleranceLine(scale) {
+// Where few layers are kept nothing is below the line: charts with these at the left have its label there.
+function toleranceLine(scale, position = "insideEndBottom") {
   if (scale.line === null) return undefined;
   return {
-    silent: true, symbol: "none", lineStyle: { color: colour("ink"), type: "dashed", width: 1.5 },
-    label: { position: "insideEndBottom", color: colour("ink"), backgroundColor: colour("card"), padding: 2, formatter: () => `tolerance ${spell(data.answer.tolerance)}${data.searches.length > 1 ? " of the whole" : ""}` }, data: [{ yAxis: scale.line }],
+    silent: true, symbol: "none", z: 0, lineStyle: { color: colour("ink"), type: "dashed", width: 1.5 },
+    label: { position, color: colour("ink"), backgroundColor: colour("card"), padding: 2, formatter: () => `tolerance ${spell(data.answer.tolerance)}${data.searches.length > 1 ? " of the whole" : ""}` }, data: [{ yAxis: scale.line }],
   };
 }
 

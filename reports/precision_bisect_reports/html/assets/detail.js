@@ -35,21 +35,23 @@ function showLayer(layer) {
     el("p", {}, badge, " ", el("span", { class: "op" }, textAt(layers.op, layer))),
     facts(knownOf(layer, found)),
   ];
-  const box = found?.histogram ? el("div", { class: "chart small" }) : null;
-  if (box) parts.push(el("h4", {}, "Magnitudes of its values"), box, el("p", { class: "hint" }, "Heights are the square roots of shares, so that rare values show."));
+  const charts = (diagnosesByLayer.get(layer) ?? []).filter((row) => row.histogram).map((row) => ({ row, box: el("div", { class: "chart small" }) }));
+  charts.forEach(({ row, box }) => parts.push(el("h4", {}, `Magnitudes of its values${SEVERAL_TYPES && row.low ? `, against ${row.low.toUpperCase()}` : ""}`), box));
+  if (charts.length) parts.push(el("p", { class: "hint" }, "Heights are the square roots of shares, so that rare values show."));
   parts.push(facts(aroundOf(layer)));
   const figures = Object.entries(found?.figures ?? {}).map(([name, value]) => [name.replaceAll("_", " "), spell(value, 4)]);
   if (figures.length) parts.push(el("details", {}, el("summary", {}, "All figures"), facts(figures)));
   byId("detail").replaceChildren(...parts);
   byId("detail").scrollTop = 0;
-  if (box) drawHistogram(box, found.histogram);
+  charts.forEach(({ row, box }) => drawHistogram(box, row.histogram, row.low ?? data.low));
 }
 
 function knownOf(layer, found) {
   const rows = [];
   const kept = keptByLayer.get(layer);
   const cause = found?.cause ?? kept?.cause;
-  if (cause) rows.push([layers.state[layer] === KEPT ? "Why" : "Near miss", `${cause}: ${found?.evidence ?? kept.evidence}`]);
+  if (found?.cause) diagnosesByLayer.get(layer).forEach((row) => rows.push([row.kept ? whyNot(row) : "Near miss", `${row.cause}: ${row.evidence}`]));
+  else if (cause) rows.push(["Why", `${cause}: ${kept.evidence}`]);
   else if (textAt(layers.reason, layer)) rows.push(["Why", textAt(layers.reason, layer)]);
   if (found?.hurts) rows.push(["Hurts", hurtsText(found.hurts)]);
   const follows = layers.follows[layer];
@@ -63,10 +65,22 @@ function knownOf(layer, found) {
   return rows;
 }
 
-function hurtsText({ output, error, path }) {
-  const way = path.filter((name) => layerByName.has(name)).map((name) => layerByName.get(name));
+const whyNot = (row) => (SEVERAL_TYPES && row.low ? `Why not ${row.low.toUpperCase()}` : "Why");
+
+function hurtsText({ output, error, path, errors }) {
+  const way = path.map((name, place) => [layerByName.get(name), errors[place]]).filter(([layer]) => layer !== undefined);
   const by = number(error) === Infinity ? ", where NaN or Inf come out" : error ? `, by ${spell(error)} of its largest value` : "";
-  return el("span", {}, `output ${output}${by}; the way there: `, some(way));
+  return el("span", {}, `output ${output}${by}; the way there${errors.length ? ", with the error of what each stores when the layer alone runs low" : ""}: `, wayThere(way));
+}
+
+const MOST_ON_THE_WAY = 12;
+function wayThere(way) {
+  const steps = way.length <= MOST_ON_THE_WAY ? way : [...way.slice(0, MOST_ON_THE_WAY / 2), null, ...way.slice(-MOST_ON_THE_WAY / 2)];
+  return el("span", { class: "links" }, steps.flatMap((step) => {
+    if (!step) return [`… ${way.length - MOST_ON_THE_WAY} more …`];
+    const [layer, error] = step;
+    return [layerLink(layer), ...(error === null || error === undefined ? [] : [spell(error, 2)])];
+  }));
 }
 
 function aroundOf(layer) {
@@ -95,7 +109,7 @@ function feedsOf(layer) {
 function sensitivityText({ error, together }) {
   const who = together === 1 ? "it alone runs" : `it and ${together - 1} others run`;
   const times = timesTolerance(error);
-  return `error ${spell(error)} when ${who} ${data.low.toUpperCase()}, all else high${times ? ` (${times})` : ""}; ${rankOf(error)} of ${sensitivityByLayer.size.toLocaleString("en")}`;
+  return `error ${spell(error)} when ${who} ${data.sensitivity.low.toUpperCase()}, all else high${times ? ` (${times})` : ""}; ${rankOf(error)} of ${sensitivityByLayer.size.toLocaleString("en")}`;
 }
 
 function rankOf(error) {

@@ -18,10 +18,12 @@ function drawKept() {
 }
 
 function drawMisses() {
-  const rows = data.diagnosis.filter((row) => layers.state[row.layer] !== KEPT && row.cause);
+  const rows = data.diagnosis.filter((row) => !row.kept && row.cause);
   if (!rows.length || !data.answer.answered) return;
-  byId("misses").append(el("h3", {}, "Near misses"), el("p", { class: "hint" }, "Low in the answer, and close to what the low type can hold or to the tolerance."), table(["Layer", "Cause", "Evidence"], rows, (row) =>
-    [keptName({ layer: nameOf(row.layer) }, row.layer), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
+  const takes = (row) => `${spell(100 * number(row.figures.share), 2)} %`;
+  const headings = ["Layer", ...(SEVERAL_TYPES ? ["Runs"] : []), "Takes", "Cause", "Evidence"];
+  byId("misses").append(el("h3", {}, "Near misses"), el("p", { class: "hint" }, "Low in the answer, and nearly kept: what each takes of the tolerance, by the trials of the search or alone on the emulator."), table(headings, rows, (row) =>
+    [keptName({ layer: nameOf(row.layer) }, row.layer), ...(SEVERAL_TYPES ? [(row.low ?? "").toUpperCase()] : []), row.figures.share === undefined ? "no figure" : takes(row), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
 }
 
 const causeOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.cause ?? row.cause ?? "unknown";
@@ -29,10 +31,11 @@ const evidenceOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.ev
 
 function keptTable(rows) {
   const seen = rows.some((row) => row.honoured);
-  const headings = ["Layer", "Cause", "Evidence", "Proof", ...(seen ? ["Engine"] : [])];
+  const headings = ["Layer", ...(SEVERAL_TYPES ? ["Cannot be"] : []), "Cause", "Evidence", "Proof", ...(seen ? ["Engine"] : [])];
   return table(headings, rows, (row) => {
     const layer = layerByName.get(row.layer);
-    const cells = [keptName(row, layer), el("span", { class: "cause" }, causeOf(row)), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
+    const type = SEVERAL_TYPES ? [(diagnosisByLayer.get(layer)?.low ?? "").toUpperCase()] : [];
+    const cells = [keptName(row, layer), ...type, el("span", { class: "cause" }, causeOf(row)), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
     if (seen) cells.push((row.honoured ?? "not seen").replaceAll("_", " "));
     return cells;
   });
@@ -50,7 +53,7 @@ function drawAdvice() {
   byId("advice").append(el("h3", {}, "What to change"), el("div", { class: "cards wide" }, data.advice.map((each) =>
     el("article", { class: "card" }, el("h4", {}, String(each.title ?? "")), el("p", {}, String(each.text ?? "")),
       each.evidence ? el("p", { class: "hint" }, sentence(String(each.evidence))) : null,
-      Array.isArray(each.layers) && each.layers.length ? el("p", { class: "links" }, each.layers.slice(0, 4).map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name)) : String(name))), each.layers.length > 4 ? `and ${each.layers.length - 4} more` : null) : null))));
+      Array.isArray(each.layers) && each.layers.length ? el("p", { class: "links" }, each.layers.slice(0, 4).map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name), shortOf(layerByName.get(name))) : String(name))), each.layers.length > 4 ? `and ${each.layers.length - 4} more` : null) : null))));
 }
 
 function drawSpread() {

@@ -26,13 +26,14 @@ function drawSearch(search, box) {
 function drawTrials(trials, holder) {
   const boxes = [["As it narrowed", "narrowed", narrowing], ["Error against layers kept", "sizes", sizes]];
   if (trials.some((trial) => trial.latency !== null)) boxes.push(["Error against latency", "latencies", latencies]);
+  else if (ESTIMATED) boxes.push(["Error against estimated cost, nothing was timed", "costs", estimates]);
   holder.classList.toggle("three", boxes.length > 2);
   holder.replaceChildren(...boxes.map(([title, name, options]) => {
     const box = el("div", { class: `chart ${name}` });
-    const chart = makeChart(box, `${title}: ${plural(trials.length, "trial")}; the same figures are in the table below`);
+    const chart = makeChart(box, `${title}: ${plural(trials.length, "trial")}; the same figures are in the tables below`);
     whenVisible(box, () => chart.draw(() => options(trials)));
     return el("figure", { class: name }, el("figcaption", {}, title), box);
-  }), el("details", { class: "trials" }, el("summary", {}, `${plural(trials.length, "trial")} as a table`), trialTable(trials)));
+  }), el("details", { class: "trials" }, el("summary", {}, `${plural(trials.length, "trial")} as a table`), trialTable(trials)), ...(front.length ? [frontTable()] : []));
 }
 
 function trialTable(trials) {
@@ -89,26 +90,25 @@ function sizeAxis(trials, few = false) {
 }
 
 function sizes(trials) {
-  const scale = errorScale(trials.map((trial) => trial.error));
+  const scale = errorScale([...trials, ...front].map((each) => each.error));
   const series = byVerdict(trials, (trial) => trial.error !== null && [sizePlace(trial.kept), scale.place(trial.error)]);
-  if (series.length) series[0].markLine = toleranceLine(scale);
+  if (series.length) series[0].markLine = toleranceLine(scale, "insideStartBottom");
+  series.push(...frontSeries((point) => [sizePlace(point.kept_count), scale.place(point.error)], false));
   return {
-    ...plain(), tooltip: tooltip((point) => tipOf(point.data.trial)), legend: { ...plain().legend, top: 0, right: 8 },
+    ...plain(), tooltip: tooltip(({ data: point }) => (point.trial ? tipOf(point.trial) : frontTip(point.front))), legend: { ...plain().legend, top: 0, right: 8 },
     grid: { ...FRAME, top: 30, bottom: 42 }, xAxis: sizeAxis(trials), yAxis: scale.axis, series,
   };
 }
 
 function latencies(trials) {
   const timed = trials.filter((trial) => trial.latency !== null);
-  const scale = errorScale(timed.map((trial) => trial.error));
+  const scale = errorScale([...timed, ...front].map((each) => each.error));
   const series = byVerdict(timed, (trial) => trial.error !== null && [trial.latency, scale.place(trial.error)]);
-  if (series.length) series[0].markLine = toleranceLine(scale);
-  const front = data.front.filter((point) => point.latency_ms !== null && point.error !== null);
-  if (front.length) series.push({ name: "front", type: "line", step: "end", symbol: "diamond", symbolSize: 11, lineStyle: { color: colour("low"), width: 2 }, itemStyle: { color: colour("low") }, z: 1,
-    data: front.map((point) => ({ value: [point.latency_ms, scale.place(point.error)], front: point })) });
+  if (series.length) series[0].markLine = toleranceLine(scale, "insideStartBottom");
+  if (!ESTIMATED) series.push(...frontSeries((point) => [point.latency_ms, scale.place(point.error)], true));
   return {
     ...plain(), legend: { ...plain().legend, top: 0, right: 8 }, grid: { ...FRAME, top: 30, bottom: 42 },
-    tooltip: tooltip(({ data: point }) => (point.trial ? tipOf(point.trial) : ["On the front", `${plural(point.front.kept_count, "layer")} kept`, `error ${spell(point.front.error)}`, `${spell(point.front.latency_ms)} ms`])),
+    tooltip: tooltip(({ data: point }) => (point.trial ? tipOf(point.trial) : frontTip(point.front))),
     xAxis: { ...axis("latency, ms"), type: "value", scale: true }, yAxis: scale.axis, series,
   };
 }

@@ -1,0 +1,128 @@
+"""What TensorRT's warnings say about a build, in a few short lines, and which layers they mean.
+
+The texts are those of TensorRT 8.4 to 11 and of TensorRT-RTX; what is not known here is not shown.
+Names come with a warning, or in the message next to it that only a verbose log shows.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from precision_bisect.backends.tensorrt.log import AFFECTED, IMPORTED, LOUD, UNLISTED, Message
+from precision_bisect.backends.tensorrt.messages import one_line
+from precision_bisect.errors import printable
+from precision_bisect.evidence import Listed
+
+MOST_NOTES = 12
+MOST_LISTED = 512
+"""Names for one remark; all trials of a run are in its ledger."""
+
+_AFFECTED = re.compile(r"^\s*- ?(\d+) weights? (?:are|is) affected by this issue: (.*)", re.M)
+_OLD_WEIGHT = re.compile(
+    r"Weights \[name=(.*?)\] had the following issues when converted to (\w+)"
+)
+_CLAMPED = re.compile(r"One or more weights outside the range of \w+ was clamped")
+_NORMS = re.compile(r"(Detected layernorm nodes in \w+): (.*)")
+_QUOTED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"Running layernorm after self-attention .*?may cause overflow\.",
+        r".*No implementation.* obeys the requested constraints",
+        r".*a non-conforming implementation was chosen than was requested",
+        r"No valid obedient candidate choices for node .*? that meet the preferred precision",
+        r"Could not find any implementation for node [^\n]*",
+        r"No low-precision conv kernel available for this strongly-typed .*",
+    )
+)
+"""Remarks worth quoting as they stand, as far as the pattern reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remarks:
+    """Remarks of the builder, each once and on one line, and the names that it listed with them.
+
+    At most `MOST_NOTES`, where the last one counts the rest.
+    """
+
+    notes: Sequence[str] = ()
+    listed: Sequence[Listed] = ()
+
+
+def remarks(messages: Sequence[Message]) -> Remarks:
+    """Return what the builder remarked in these messages, those of one build."""
+    heard = _Heard()
+    for before, message in zip((Message("", ""), *messages), messages, strict=False):
+        heard.hear(before, message)
+    found = [*dict.fromkeys(heard.notes())]
+    if len(found) > MOST_NOTES:
+        left = len(found) - MOST_NOTES + 1
+        found = [*found[: MOST_NOTES - 1], f"and {left} more remarks of the builder"]
+    # TensorRT's order differs between builds.
+    listed = [
+        Listed(note=note, names=tuple(sorted({*names})[:MOST_LISTED]))
+        for note, names in heard.listed()
+        if names and note in found
+    ]
+    return Remarks(notes=tuple(found), listed=tuple(listed))
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What was heard so far: quotations, and by kind how many weights, with names for both."""
+
+    quoted: dict[str, list[str]] = field(default_factory=dict)
+    weights: Counter[str] = field(default_factory=Counter)
+    named: dict[str, list[str]] = field(default_factory=dict)
+    last_kind: str = ""
+
+    def hear(self, before: Message, message: Message) -> None:
+        """Take in a message; names may be in the one before it, or it has those of that one."""
+        text = message.text
+        for count, kind in _AFFECTED.findall(text):
+            self.last_kind = one_line(kind)
+            self.weights[self.last_kind] += int(count)
+        if text.lstrip().startswith(AFFECTED):
+            self._name(self.last_kind, text.partition(AFFECTED)[2])
+        if old := _OLD_WEIGHT.search(text):
+            kind = f"Issues when converted to {old[2]}."
+            self.weights[kind] += 1
+            self._name(kind, old[1])
+        if norms := _NORMS.search(text):
+            self._quote(norms[1], norms[2])
+        elif UNLISTED.fullmatch(text):
+            self._quote(text.strip().rstrip("."), "")
+        elif UNLISTED.fullmatch(before.text) and message.severity not in LOUD:
+            self._quote(before.text.strip().rstrip("."), text)
+        if clamped := _CLAMPED.search(text):
+            known = before.text.startswith(IMPORTED)
+            self._quote(clamped[0], before.text.removeprefix(IMPORTED) if known else "")
+        for pattern in _QUOTED:
+            if quoted := pattern.search(text):
+                self._quote(quoted[0], "")
+
+    def notes(self) -> Iterator[str]:
+        """Yield the remarks."""
+        yield from self.quoted
+        yield from (_counted(kind, count) for kind, count in self.weights.items())
+
+    def listed(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield each remark with its names."""
+        yield from self.quoted.items()
+        for kind, count in self.weights.items():
+            yield _counted(kind, count), self.named.get(kind, [])
+
+    def _quote(self, text: str, names: str) -> None:
+        self.quoted.setdefault(one_line(text), []).extend(_split(names))
+
+    def _name(self, kind: str, names: str) -> None:
+        self.named.setdefault(kind, []).extend(_split(names))
+
+
+def _counted(kind: str, count: int) -> str:
+    return f"weights, {count} affected: {kind}"
+
+
+def _split(names: str) -> list[str]:
+    """Return the names of a list; that of a fused layer may come in pieces, as its layers do."""
+    return [printable(name.strip()) for name in names.split(",") if name.strip()]

@@ -1,0 +1,51 @@
+"""Signals that a command answers while it works, and a terminal that is lost meanwhile."""
+
+import os
+import signal
+import stat
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Self
+
+
+class AnswersSignals(ABC):
+    """Answers Ctrl-C, SIGTERM and SIGHUP inside its block, but for those that are ignored.
+
+    A terminal that is gone (SIGHUP: a closed laptop) ends nothing.
+    """
+
+    def __init__(self) -> None:
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        handled: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.interrupt)
+        if hasattr(signal, "SIGHUP"):  # not every system has it
+            handled[signal.SIGHUP] = _hang_up
+        for number, handler in handled.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._former[number] = signal.signal(number, handler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    @abstractmethod
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Answer Ctrl-C or SIGTERM."""
+
+
+def _hang_up(number: int, frame: FrameType | None) -> None:
+    let_go()
+
+
+def let_go() -> None:
+    """Turn the standard streams that are terminals away from them: they are gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    # By number: a script of the user's may have taken the place of sys.stdout for the moment.
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -1,0 +1,157 @@
+"""TensorRT's warnings, in the words of its versions, become short lines with names."""
+
+import pytest
+
+from precision_bisect.backends.tensorrt.log import Message
+from precision_bisect.backends.tensorrt.remarks import MOST_LISTED, MOST_NOTES, Remarks, remarks
+from precision_bisect.evidence import Listed
+
+
+def warnings(*texts: str) -> list[Message]:
+    """Return warnings with these texts."""
+    return [Message("WARNING", text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (
+            "Running layernorm after self-attention in FP16 may cause overflow. Exporting the "
+            "model to the latest available ONNX opset (later than opset 17) to use the "
+            "INormalizationLayer, or forcing layernorm layers to run in FP32 precision can help "
+            "with preserving accuracy.",
+            "Running layernorm after self-attention in FP16 may cause overflow.",
+        ),
+        (
+            "Running layernorm after self-attention with FP16 Reduce or Pow may cause overflow. "
+            "Forcing Reduce or Pow Layers in FP32 precision",
+            "Running layernorm after self-attention with FP16 Reduce or Pow may cause overflow.",
+        ),
+        (
+            "Detected layernorm nodes in FP16: /ln/Pow, /ln/Div",
+            "Detected layernorm nodes in FP16",
+        ),
+        (
+            "One or more weights outside the range of FLOAT was clamped",
+            "One or more weights outside the range of FLOAT was clamped",
+        ),
+        (
+            " - 3 weights are affected by this issue: Detected subnormal FP16 values.",
+            "weights, 3 affected: Detected subnormal FP16 values.",
+        ),
+        (
+            "Weights [name=Conv_620 + PWN(Mul_622).weight] had the following issues when "
+            "converted to FP16:",
+            "weights, 1 affected: Issues when converted to FP16.",
+        ),
+        (
+            "No implementation of layer mul obeys the requested constraints in strict mode. No "
+            "conforming implementation was found",
+            "No implementation of layer mul obeys the requested constraints",
+        ),
+        (
+            "Could not find any implementation for node {ForeignNode[a...b]} due to memory.",
+            "Could not find any implementation for node {ForeignNode[a...b]} due to memory.",
+        ),
+    ],
+)
+def test_known_warnings_are_noted(text: str, note: str) -> None:
+    """A warning worth a line is quoted up to where it turns to general advice."""
+    assert (note,) == remarks(warnings(text)).notes
+
+
+def test_counts_add_up_and_repetitions_are_one_note() -> None:
+    """Weights of one kind are counted over the whole build, and equal remarks are made once."""
+    affected = "- {} weights are affected by this issue: Detected NaN values.\n"
+    block = "TensorRT encountered issues when converting weights between types.\n"
+    layernorm = "Running layernorm in FP16 may cause overflow."
+    assert ("weights, 5 affected: Detected NaN values.",) == remarks(
+        warnings(block, affected.format(2), layernorm, layernorm, affected.format(3))
+    ).notes
+    repeated = warnings(*["One or more weights outside the range of HALF was clamped"] * 2)
+    assert 1 == len(remarks(repeated).notes)
+
+
+def test_notes_are_capped() -> None:
+    """A builder that never stops remarking gets a last line that counts the rest."""
+    many = warnings(
+        *(f"Could not find any implementation for node {n}" for n in range(MOST_NOTES + 3))
+    )
+    assert MOST_NOTES == len(remarks(many).notes)
+    assert "and 4 more remarks of the builder" == remarks(many).notes[-1]
+
+
+def test_other_messages_make_no_note() -> None:
+    """What is not known to matter is left out."""
+    assert Remarks() == remarks(warnings("Using default for use_dla", "Some setting is ignored"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "note", "names"),
+    [
+        (
+            warnings("Detected layernorm nodes in FP16: /ln/Pow, /ln/Div"),
+            "Detected layernorm nodes in FP16",
+            ("/ln/Div", "/ln/Pow"),
+        ),
+        (
+            [
+                *warnings("Detected layernorm nodes in FP16."),
+                Message("VERBOSE", "/ln/Pow,/ln/Div"),
+            ],
+            "Detected layernorm nodes in FP16",
+            ("/ln/Div", "/ln/Pow"),
+        ),
+        (
+            [
+                *warnings("- 2 weights are affected by this issue: Detected NaN values."),
+                Message(
+                    "VERBOSE", "  List of affected weights: /a/Conv.weight, /b/Conv + /c.bias"
+                ),
+            ],
+            "weights, 2 affected: Detected NaN values.",
+            ("/a/Conv.weight", "/b/Conv + /c.bias"),
+        ),
+        (
+            warnings(
+                "Weights [name=Conv_1 + Mul_2.weight] had the following issues when "
+                "converted to FP16:"
+            ),
+            "weights, 1 affected: Issues when converted to FP16.",
+            ("Conv_1 + Mul_2.weight",),
+        ),
+        (
+            [
+                Message("VERBOSE", "Importing initializer: head.weight"),
+                *warnings(
+                    "WeightsContext.cpp:80: One or more weights outside the range of FLOAT "
+                    "was clamped"
+                ),
+            ],
+            "One or more weights outside the range of FLOAT was clamped",
+            ("head.weight",),
+        ),
+    ],
+    ids=["same line", "next line", "affected", "each weight", "clamped"],
+)
+def test_names_come_with_their_warning(
+    messages: list[Message], note: str, names: tuple[str, ...]
+) -> None:
+    """What TensorRT lists with a warning, or beside it in a verbose log, is kept with it."""
+    assert Remarks(notes=(note,), listed=(Listed(note=note, names=names),)) == remarks(messages)
+
+
+def test_a_warning_is_no_list_of_names() -> None:
+    """Where a builder lists no names, its next warning is not taken for them."""
+    bare = "Detected layernorm nodes in FP16."
+    other = "Running layernorm after self-attention may cause overflow. Forcing Pow, or exporting"
+    found = remarks(warnings(bare, other))
+    assert 2 == len(found.notes)
+    assert () == found.listed
+
+
+def test_very_many_names_are_cut() -> None:
+    """A ledger with a build of a large model in each row does not grow without bound."""
+    names = ", ".join(f"/layers.{n}/Pow" for n in range(MOST_LISTED + 5))
+    (listed,) = remarks(warnings(f"Detected layernorm nodes in FP16: {names}")).listed
+    assert MOST_LISTED == len(listed.names)
