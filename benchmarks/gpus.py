@@ -119,7 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args(argv)
     gpus = asked.gpus.split(",")
-    runs = [search(asked, some) for some in (gpus[:1], gpus)]
+    runs = []
+    for some in (gpus[:1], gpus):
+        runs.append(search(asked, some))
+        print(json.dumps(runs[-1]), flush=True)
     found = {
         "command": " ".join(
             ["python benchmarks/gpus.py", *(sys.argv[1:] if argv is None else argv)]

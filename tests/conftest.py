@@ -1,11 +1,16 @@
-"""The real TensorRT-RTX, for tests in several folders."""
+"""The real TensorRT-RTX for tests in several folders; what injected faults came to, at the end."""
 
 import os
 
 import pytest
+from hypothesis import settings
 
 from precision_bisect.backends.tensorrt.flavour import Flavour, load_flavour
 from precision_bisect.errors import PluginError
+
+# How long an example takes says more of what else the machine is doing.
+settings.register_profile("unhurried", settings(), deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +22,22 @@ def rtx() -> Flavour:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(error.one_line())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many faults there were and what they cost, as the tests have recorded it.
+
+    It stands here because the process that gathers the reports of `-n` reads no other conftest.
+    """
+    totals: dict[str, list[int]] = {}
+    for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == "faults":
+                what, *figures = value
+                sums = totals.setdefault(what, [0] * len(figures))
+                totals[what] = [a + b for a, b in zip(sums, figures, strict=True)]
+    for what, (faults, lost, repeated, wrong) in totals.items():
+        terminalreporter.write_line(
+            f"faults of {what}: {faults}, trials lost: {lost}, repeated: {repeated}, "
+            f"wrong answers: {wrong}"
+        )

@@ -1,5 +1,8 @@
 """Jobs files: keys are flags, and what cannot work is said before anything starts."""
 
+import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,3 +142,37 @@ def test_a_dry_run_writes_nothing(
     said = capsys.readouterr().out
     assert f"--tol=0.01 --out={tmp_path / 'out' / 'a'} -- a.onnx\n" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_is_json_where_asked(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --json the same commands are one document, an argument per string."""
+    path = write(GOOD + "tol = 1e-2\n")
+    out = tmp_path / "out"
+    assert 0 == main(["batch", str(path), "--out", str(out), "--dry-run", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert {"schema", "folder", "jobs"} == told.keys()
+    assert str(path.parent) == told["folder"]
+    command = told["jobs"][0]["command"]
+    assert "a" == told["jobs"][0]["name"]
+    assert ["precision-bisect", f"--out={out / 'a'}", "--", "a.onnx"] == [
+        command[0],
+        *command[-3:],
+    ]
+    assert not out.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text")
+def test_a_folder_of_any_bytes_can_be_printed(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What standard output cannot encode is escaped, which JSON reads as the same name."""
+    path = write(GOOD + "tol = 1e-2\n")
+    out, printed = os.fsdecode(bytes(tmp_path / "out") + b"\xff"), tmp_path / "printed"
+    with printed.open("w", encoding="utf-8", errors="strict") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert 0 == main(["batch", str(path), "--out", out, "--dry-run", "--json"])
+        monkeypatch.undo()
+    (job,) = json.loads(printed.read_text(encoding="utf-8"))["jobs"]
+    assert f"--out={Path(out) / 'a'}" in job["command"]

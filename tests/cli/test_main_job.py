@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -21,25 +22,32 @@ EXAMPLE = REPO / "examples" / "nafnet"
 COMMAND = [sys.executable, "-m", "precision_bisect"]
 MODEL = str(EXAMPLE / "nafnet.onnx")
 NAFNET = [*COMMAND, MODEL, "--inputs", str(EXAMPLE / "inputs")]
+ONE_SAMPLE = [*COMMAND, MODEL, "--inputs", str(EXAMPLE / "inputs" / "000.npz")]
+"""Enough where the answer itself is not what a test is about."""
 
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it said."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=170, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, float]:
-    """Run the example once; return its run folder, its final screen, and its seconds."""
+    """Run the example once; return its run folder, its final screen, and its CPU seconds."""
     folder = tmp_path_factory.mktemp("example") / "run"
-    started = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ran = run([*NAFNET, "--tol", "1e-2", "--out", str(folder)])
     assert 0 == ran.returncode, ran.stderr
-    return folder, ran.stdout, time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    took_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return folder, ran.stdout, took_s
 
 
 def test_example_keeps_few_layers_with_few_trials(example: tuple[Path, str, float]) -> None:
-    """At most 20 of 300 layers are kept, after at most 60 trials, within 90 seconds."""
+    """At most 20 of 300 layers are kept, after at most 60 trials, within 90 seconds.
+
+    They are the processors' and not the clock's, which counts what else the machine is doing.
+    """
     folder, _, seconds = example
     result = json.loads((folder / "result.json").read_text())
     assert list(KEYS) == list(result)
@@ -131,19 +139,10 @@ def test_finished_run_resumes_to_the_same_answer(example: tuple[Path, str, float
         assert before[key] == after[key]
 
 
-def test_prefix_keeps_most_of_the_example(tmp_path: Path) -> None:
-    """The contiguous search that Polygraphy does keeps 90% of the layers here or more."""
-    ran = run([*NAFNET, "--strategy", "prefix", "--out", str(tmp_path / "run"), "--json"])
-    result = json.loads(ran.stdout)
-    assert "found" == result["status"]
-    assert result["kept_fraction"] >= 0.9
-    assert not result["certificate"]["minimal"]
-
-
 def test_budget_ends_with_the_best_so_far(tmp_path: Path) -> None:
     """A spent budget is exit code 3, and what was not certified is listed."""
     budget = ["--strategy", "ddmin", "--max-trials", "6"]
-    ran = run([*NAFNET, "--out", str(tmp_path / "run"), *budget, "--json"])
+    ran = run([*ONE_SAMPLE, "--out", str(tmp_path / "run"), *budget, "--json"])
     result = json.loads(ran.stdout)
     assert 3 == ran.returncode
     assert "budget_exhausted" == result["status"]
@@ -158,7 +157,7 @@ def test_budget_ends_with_the_best_so_far(tmp_path: Path) -> None:
 def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM during the search end it with result.json and exit code 130."""
     child = subprocess.Popen(
-        [*NAFNET, "--strategy", "ddmin", "--tol", "1e-3", "--out", str(tmp_path / "run")],
+        [*ONE_SAMPLE, "--strategy", "ddmin", "--tol", "1e-3", "--out", str(tmp_path / "run")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -175,15 +174,18 @@ def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals
     assert result["kept"]
 
 
-@pytest.mark.parametrize("delay_s", [0.4, 0.8])
-def test_interrupt_while_starting_ends_at_once(tmp_path: Path, delay_s: float) -> None:
+@pytest.mark.parametrize("library", ["_multiarray_umath", "onnxruntime_pybind11_state"])
+def test_interrupt_while_starting_ends_at_once(tmp_path: Path, library: str) -> None:
     """Before the search Ctrl-C is one line and writes nothing, whatever library is loading."""
     child = subprocess.Popen(
-        [*NAFNET, "--out", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True
+        [*ONE_SAMPLE, "--out", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True
     )
-    time.sleep(delay_s)
+    loaded = Path(f"/proc/{child.pid}/maps")
+    while library not in loaded.read_text():
+        assert child.poll() is None
+        time.sleep(0.005)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=20)
+    _, said = child.communicate(timeout=60)
     assert 130 == child.returncode
     if not (tmp_path / "run").exists():
         assert ["precision-bisect: interrupted before the search began; nothing was written"] == (
@@ -195,7 +197,7 @@ def on_a_terminal(environment: dict[str, str], tmp_path: Path) -> tuple[int, str
     """Run a short search whose stdout and stderr are a terminal; return exit code and output."""
     master, slave = pty.openpty()
     child = subprocess.Popen(
-        [*NAFNET, "--out", str(tmp_path / "run"), "--max-time", "2"],
+        [*ONE_SAMPLE, "--out", str(tmp_path / "run"), "--max-time", "2"],
         stdout=slave,
         stderr=slave,
         env={**os.environ, "TERM": "xterm-256color", **environment},

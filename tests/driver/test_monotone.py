@@ -123,12 +123,12 @@ def test_it_finds_what_a_search_of_all_pairs_finds(errors: dict[frozenset[int], 
 
 
 def test_thousands_of_trials_take_little_time() -> None:
-    """2000 trials, half of which contain no other, are compared within a few seconds."""
+    """2000 trials, half of which contain no other, are compared within a few processor seconds."""
     trials = [trial([size, *range(1000, 1500)], 0.5) for size in range(1000)]
     trials += [trial([*range(size), *range(1000, 1500)], 2.0) for size in range(2, 1000)]
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = breaks(trials, JUDGED, TOLERANCE, 0.0)
-    assert time.perf_counter() - begun < 5.0
+    assert time.process_time() - begun < 5.0
     assert 998 == len(found)
 
 

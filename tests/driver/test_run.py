@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 
 import tiny
+from precision_bisect.budget import Budget
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError
-from precision_bisect.events import Event, TrialStarted
+from precision_bisect.events import Event, TrialStarted, ignore
+from precision_bisect.locking import RunLock
+from precision_bisect.options import Options
+from precision_bisect.prepare import prepare
 from precision_bisect.result import Result
+from precision_bisect.run import run_prepared
 
 CANDIDATES = len(tiny.STEPS)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nafnet"
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +210,22 @@ def test_an_answer_survives_a_typed_model_that_cannot_be_written(
     assert "no model.mixed.onnx: cannot write" in note
     assert "No space left on device" in note
     assert (tmp_path / "result.json").exists()
+
+
+def test_a_contiguous_search_keeps_most_of_the_example(tmp_path: Path) -> None:
+    """What Polygraphy does keeps 90% of the layers here or more.
+
+    As one part of a larger run, which leaves out to explain them.
+    """
+    (tmp_path / "work").mkdir()
+    example = EXAMPLE / "nafnet.onnx"
+    options = Options(
+        model=example, inputs=EXAMPLE / "inputs", strategy="prefix", out=tmp_path / "run"
+    )
+    prepared = prepare(options, ignore, tmp_path / "work")
+    with RunLock(options.folder) as lock:
+        folder = lock.open(overwrite=False, rungs=False)
+        result = run_prepared(prepared, ignore, Budget(), folder, part=True)
+    assert Status.FOUND is result.status
+    assert len(result.kept) >= 0.9 * result.candidates
+    assert not result.certificate.minimal

@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,14 +66,16 @@ def test_a_lost_process_costs_nothing(
 
 
 def test_two_workers_lose_their_processes_apart(
-    run: Run, whole: Mapping[str, Any], record_property: Record
+    run: Run, tmp_path: Path, record_property: Record
 ) -> None:
     """What happens to one of two children leaves the trial in the other alone."""
+    whole = subject.prepare(tmp_path / "whole")
+    subject.search(whole, isolate="never", workers=2)
     faults = ["SIGSEGV"] * len(CALLS)
     subject.order(run.folder, *orders(faults))
     result = run.search(workers=2)
     run.settle(result, len(faults), record_property, subject.KEPT)
-    assert whole.keys() == subject.rows(run.folder).keys()
+    assert subject.rows(whole).keys() == subject.rows(run.folder).keys()
     assert len(faults) == len(retries(run))
 
 
@@ -99,7 +102,8 @@ def test_trials_without_verdict_are_gone_round(
 ) -> None:
     """Each has its own status, the process is replaced, and the same layers are kept."""
     subject.order(run.folder, *orders(faults))
-    result = run.search()
+    patience: dict[str, Any] = {} if "timed_out" in faults.values() else {"trial_timeout_s": 30.0}
+    result = run.search(**patience)
     run.settle(result, len(faults), record_property, subject.KEPT)
     statuses = Counter(status for status, *_ in subject.rows(run.folder).values())
     del statuses["finished"]

@@ -26,8 +26,7 @@ def test_a_backend_that_costs_its_process_cannot_be_used(
     kit: Kit, folder: Path, tmp_path: Path
 ) -> None:
     """One line says so, and what to ask next."""
-    script = folder / "script.py"
-    script.write_text(f"import os; os.abort()\n{script.read_text()}")
+    subject.break_start(folder, "import os; os.abort()")
     with pytest.raises(PluginError) as error:
         surveyed(kit, tmp_path, subject.options(folder, isolate="auto"))
     assert (

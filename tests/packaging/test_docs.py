@@ -53,7 +53,7 @@ def test_result_keys_are_documented() -> None:
 
 def test_ci_runs_the_command_that_readme_gives() -> None:
     """CI takes the test command from README, so both stay one."""
-    commands = re.findall(r"^python3 -m venv .*pytest$", README, re.MULTILINE)
+    commands = re.findall(r"^python3 -m venv .*pytest -n 2$", README, re.MULTILINE)
     assert 1 == len(commands)
 
 

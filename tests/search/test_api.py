@@ -10,7 +10,9 @@ import pytest
 import precision_bisect
 from models import OVERFLOW, parse, save
 from precision_bisect.api import FindOptions
+from precision_bisect.events import Event, Warned
 from precision_bisect.options import Options
+from precision_bisect.runfolder import DIAGNOSIS, EVENTS, REPORT, RESULT, STATUS
 
 SAMPLE = {"x": np.array([300.0], np.float32)}
 
@@ -23,6 +25,22 @@ def test_layers_can_be_listed_again_and_after_a_search(tmp_path: Path) -> None:
     result = precision_bisect.find(model, inputs=[SAMPLE], out=tmp_path / "run")
     assert before == precision_bisect.layers(model)
     assert [layer.name for layer in before if layer.exclusion is None] == list(result.kept)
+
+
+def test_a_search_leaves_what_the_command_does(tmp_path: Path) -> None:
+    """The run folder has the page and the diagnosis; without the page the result stands."""
+    model, out = save(parse(OVERFLOW), tmp_path), tmp_path / "run"
+    events: list[Event] = []
+    result = precision_bisect.find(model, inputs=[SAMPLE], out=out, tol=1e-2)
+    assert {REPORT, DIAGNOSIS, RESULT, EVENTS, STATUS} <= {path.name for path in out.iterdir()}
+    (out / REPORT).unlink()
+    (out / REPORT).mkdir()
+    again = precision_bisect.find(
+        model, inputs=[SAMPLE], out=out, tol=1e-2, resume=True, observer=events.append
+    )
+    assert result.kept == again.kept
+    warnings = [event.message for event in events if isinstance(event, Warned)]
+    assert any(REPORT in message for message in warnings)
 
 
 def test_every_public_name_is_there() -> None:

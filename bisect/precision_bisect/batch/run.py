@@ -1,8 +1,9 @@
 """A batch from its jobs file to its table: `precision-bisect batch jobs.toml`."""
 
+import json
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,16 +70,35 @@ def run_batch(
     return record
 
 
-def dry_run(options: BatchOptions) -> str:
-    """Check the jobs and return the command of each, one a line. Raises as `run_batch` does."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What a batch would start: by the name of each job its command, run in `folder`."""
+
+    folder: Path
+    commands: Mapping[str, Sequence[str]]
+
+    def to_text(self) -> str:
+        """Return a line for a shell per job."""
+        folder = shlex.quote(str(self.folder))
+        return "".join(f"cd {folder} && {shlex.join(each)}\n" for each in self.commands.values())
+
+    def to_json(self) -> str:
+        """Return the same as JSON."""
+        jobs = [{"name": name, "command": list(each)} for name, each in self.commands.items()]
+        plain = {"schema": 1, "folder": str(self.folder), "jobs": jobs}
+        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+
+
+def dry_run(options: BatchOptions) -> DryRun:
+    """Check the jobs and return the command of each. Raises as `run_batch` does."""
     if options.until is not None:
         parse_until(options.until, time.time())
-    lines = []
+    commands = {}
     for job in read_jobs(options.jobs_file, options.folder):
         *flags, _, model = job.command
-        command = ["precision-bisect", *flags, f"--out={job.run_folder}", "--", model]
-        lines.append(f"cd {shlex.quote(str(options.jobs_file.parent))} && {shlex.join(command)}\n")
-    return "".join(lines)
+        out = f"--out={job.run_folder}"
+        commands[job.name] = ["precision-bisect", *flags, out, "--", model]
+    return DryRun(folder=options.jobs_file.parent, commands=commands)
 
 
 def _refuse_what_is_there(options: BatchOptions, jobs: Sequence[Job]) -> None:
