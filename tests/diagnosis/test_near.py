@@ -66,6 +66,14 @@ def test_a_drop_that_was_dear_is_a_near_miss() -> None:
     assert "25% of the tolerance is left" in seen["n3"].words
 
 
+def test_a_drop_that_helped_is_told_so() -> None:
+    """A layer whose error alone is large may have lowered the error when it was dropped."""
+    alone = trial(without(3), 0.5, Phase.RANKING)
+    seen = found([alone, trial([0, 1, 2, 3], 0.6), trial([0, 1, 2], 0.4)], kept=["n0"])
+    assert pytest.approx(-0.2) == seen["n3"].added
+    assert "dropping it took away 0.2, 20% of the tolerance" in seen["n3"].words
+
+
 def test_what_failed_was_not_paid_for() -> None:
     """A drop that did not pass is no near miss of that layer: it stayed then."""
     assert {} == found([trial([0, 1], 0.2), trial([0], 3.0)])

@@ -42,7 +42,8 @@ class NearMiss:
         """What to append to the evidence: errors, their share, and what the answer leaves."""
         parts = []
         if self.added is not None:
-            parts.append(f"dropping it added {self._told(self.added)}")
+            what = "added" if self.added >= 0 else "took away"
+            parts.append(f"dropping it {what} {self._told(abs(self.added))}")
         if self.alone is not None:
             parts.append(f"alone low: {self._told(self.alone)}")
         if self.error is not None:
