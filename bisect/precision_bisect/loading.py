@@ -68,7 +68,8 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             "give more samples, or hold out fewer",
         )
     reference, seconds = timed_reference(model, samples, options.threads or usable())
-    threads = options.threads or fitting(seconds, len(model.table.candidates))
+    layers = len(model.table.candidates)
+    threads = options.threads or fitting(seconds, layers, len(samples))
     loaded = Loaded(
         options=replace(options, threads=threads),
         model=model,

@@ -35,7 +35,14 @@ def test_only_the_cores_of_this_process_count() -> None:
 def test_threads_follow_what_a_layer_computes(seconds: float, layers: int, threads: int) -> None:
     """Small layers get one thread, large ones all that are of use, which are not all cores."""
     assert fitting(seconds, layers) == threads
+    assert fitting(seconds, layers, samples=6) == threads
     assert 1 <= usable() <= MOST
+
+
+def test_samples_side_by_side_come_before_threads_in_layers() -> None:
+    """Where other samples wait, layers of a fifth of a millisecond get one thread each."""
+    assert fitting(0.05, 250, samples=6) == 1
+    assert fitting(0.05, 250) == min(10, usable())
 
 
 @pytest.mark.parametrize(("asked", "threads"), [(0, 1), (3, 3)])
