@@ -1,7 +1,6 @@
 """`precision-bisect explain`: why layers need the precision, without a search."""
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +10,12 @@ from precision_bisect.advice.explaining import squares, with_advice
 from precision_bisect.advice.ranking import worst_layers
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings
-from precision_bisect.errors import ModelError, RunFolderError, UsageError
+from precision_bisect.diagnosis.reading import read_diagnosis
+from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.events import Observer
 from precision_bisect.options import Options
 from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared, prepare
-from precision_bisect.runfolder import DIAGNOSIS
 from precision_bisect.workdir import workdir
 
 
@@ -68,15 +67,8 @@ def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, f
 
 
 def _of_run(folder: Path, layers: Sequence[str]) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((folder / DIAGNOSIS).read_text(encoding="utf-8"))
-        names = [each["layer"] for each in found["layers"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(
-            f"{folder} has no readable {DIAGNOSIS}",
-            "a run writes it when it ends; give the model to explain it without a run",
-        ) from error
-    _check_names(layers, names)
+    found = read_diagnosis(folder)
+    _check_names(layers, [each["layer"] for each in found["layers"]])
     if layers:
         found["layers"] = [each for each in found["layers"] if each["layer"] in layers]
     return found

@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
+from precision_bisect import plain_json
 from precision_bisect.atomic import remove_debris, whole
 from precision_bisect.errors import RunFolderError
 from precision_bisect.runfolder import OWN_FILES, RunFolder
@@ -81,7 +82,7 @@ def now() -> str:
 def owner_of(folder: Path) -> Owner | None:
     """Return who was last to take a folder and has not given it back, so far as that is noted."""
     try:
-        noted: dict[str, Any] = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+        noted = plain_json.read_object(folder / OWNER)
         return Owner(
             pid=int(noted["pid"]),
             host=str(noted["host"]),

@@ -3,7 +3,6 @@
 `finished` asks less of a result, and more of how it fits a model.
 """
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from precision_bisect import plain_json
 from precision_bisect.certificate import Certificate, How, Need
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, printable
@@ -85,12 +85,12 @@ def read_saved(path: Path) -> Saved:
 def fields_of(file: Path, hint: str) -> dict[str, Any]:
     """Return what a `result.json` holds. Raises RunFolderError with the hint where it is none."""
     try:
-        fields = json.loads(file.read_bytes())
+        fields = plain_json.read(file)
     except FileNotFoundError as error:
         raise RunFolderError(f"no finished run: {file} does not exist", hint) from error
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {error.strerror}", "check the path") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunFolderError(f"{file} is not JSON", hint) from error
     if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
         schema = fields.get("schema") if isinstance(fields, dict) else None
@@ -118,10 +118,9 @@ def quoted(value: object) -> str:
 def _told(folder: Path) -> Mapping[str, Any]:
     """Return the last status of the run, {} where it tells nothing: it only adds to the result."""
     try:
-        told = json.loads((folder / STATUS).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return plain_json.read_object(folder / STATUS)
+    except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _limit(value: Any) -> float:

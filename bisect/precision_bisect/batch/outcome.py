@@ -4,7 +4,6 @@ Python ends with exit code 1 after an exception that nobody caught, too, so a co
 ending only beside a `result.json` that was written meanwhile.
 """
 
-import json
 import signal
 import sqlite3
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from precision_bisect import plain_json
 from precision_bisect.batch.process import COMMAND
 from precision_bisect.batch.record import JobRecord, State
 from precision_bisect.endings import Status
@@ -82,10 +82,9 @@ def outcome(record: JobRecord, code: int, *, fresh: bool, asked: bool) -> JobRec
 
 def _result(folder: Path) -> Mapping[str, Any] | None:
     try:
-        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        return plain_json.read_object(folder / RESULT)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _kept(result: Mapping[str, Any]) -> int | None:

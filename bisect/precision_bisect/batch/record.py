@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from precision_bisect import plain_json
 from precision_bisect.batch.jobs import Job
 from precision_bisect.errors import ExitCode, RunFolderError
 
@@ -129,7 +130,7 @@ def read_jobs_of(folder: Path) -> Mapping[str, JobRecord] | None:
     """
     path = folder / BATCH
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        plain = plain_json.read_object(path)
         if plain["schema"] != SCHEMA:
             raise ValueError("its schema is another")
         names = {each.name for each in fields(JobRecord)}

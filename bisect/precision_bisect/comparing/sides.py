@@ -1,11 +1,11 @@
 """One run as a comparison sees it, read from its folder."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precision_bisect import plain_json
 from precision_bisect.runfolder import LAYERS
 from precision_bisect.saved import Saved, read_saved
 from precision_bisect.unpacking import Unfit, many, row, text
@@ -67,7 +67,7 @@ def read_side(path: Path) -> Side:
 def _names(path: Path) -> frozenset[str] | None:
     """Return what `layers.json` lists; None where there is none that can be read."""
     try:
-        listed = _LAYERS(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError, Unfit):
+        listed = _LAYERS(plain_json.read(path))
+    except (OSError, ValueError, Unfit):
         return None
     return frozenset(each["name"] for each in listed["layers"])

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from precision_bisect import plain_json
 from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour, Listed
 
 
@@ -14,7 +15,7 @@ def to_text(evidence: Evidence) -> str:
 
 def from_text(text: str) -> Evidence:
     """Return the evidence that `to_text` wrote. Raises ValueError for other text."""
-    fields: dict[str, Any] = json.loads(text)
+    fields: dict[str, Any] = plain_json.parse(text)
     try:
         latency = fields.get("latency")
         return Evidence(

@@ -1,6 +1,5 @@
 """Reading a ledger without ever writing to it, also while a run goes on."""
 
-import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.rows import ENDED, trial_of
 from precision_bisect.trial import Trial
@@ -42,7 +42,7 @@ def _read(path: Path) -> Recorded:
         header = connection.execute("SELECT key, value FROM header").fetchall()
         trials = connection.execute(ENDED).fetchall()
     return Recorded(
-        header={key: json.loads(value) for key, value in header},
+        header={key: plain_json.parse(value) for key, value in header},
         trials=[trial_of(row) for row in trials],
     )
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.evidence_text import to_text
 from precision_bisect.ledger.fingerprint import differences
@@ -60,7 +61,7 @@ class SqliteLedger:
             if tables == (0,):
                 return {}
             rows = connection.execute("SELECT key, value FROM header").fetchall()
-            return {key: json.loads(value) for key, value in rows}
+            return {key: plain_json.parse(value) for key, value in rows}
 
     def begin(self, fingerprint: Mapping[str, Any]) -> None:
         """Make the tables and write the header, all or nothing."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.quantization.scales import Scales, WeightScale
 from precision_bisect.runfolder import SCALES, RunFolder
@@ -39,10 +40,10 @@ def read_scales(folder: Path) -> Scales:
     """
     file = folder / SCALES
     try:
-        plain = json.loads(file.read_bytes())
+        plain = plain_json.read(file)
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {error.strerror}", _AGAIN) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunFolderError(f"{file} is not JSON", _AGAIN) from error
     try:
         return Scales(

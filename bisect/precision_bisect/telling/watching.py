@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.locking import Owner, owner_of
 from precision_bisect.runfolder import LEDGER, STATUS
@@ -91,7 +92,7 @@ def _told(folder: Path, owner: Owner | None) -> dict[str, Any]:
             "name the folder above where this is one search of a ladder, else go on with --resume",
         )
     try:
-        told = json.loads((folder / STATUS).read_text(encoding="utf-8"))
+        told = plain_json.read_object(folder / STATUS)
     except FileNotFoundError as error:
         raise RunFolderError(
             f"{folder} is no run folder, it has no {STATUS}",
@@ -103,7 +104,7 @@ def _told(folder: Path, owner: Owner | None) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise foreign(folder) from error
-    if not isinstance(told, dict) or told.get("schema") != SCHEMA:
+    if told.get("schema") != SCHEMA:
         raise foreign(folder)
     return told
 

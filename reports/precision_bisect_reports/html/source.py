@@ -1,11 +1,11 @@
 """What a run folder holds, read and never written: the report's only source."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.reading import Recorded, read_ledger
 from precision_bisect.runfolder import (
@@ -87,7 +87,7 @@ def _title(path: Path) -> str:
 def _json(path: Path) -> dict[str, Any]:
     """Return what a file holds, {} where it is not there. Raises RunFolderError."""
     try:
-        contents = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        return plain_json.read_object(path)
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -96,9 +96,6 @@ def _json(path: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise foreign(path) from error
-    if not isinstance(contents, dict):
-        raise foreign(path)
-    return contents
 
 
 def foreign(path: Path) -> RunFolderError:

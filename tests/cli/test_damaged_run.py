@@ -1,0 +1,160 @@
+"""Damaged files of a run folder: no command that reads them ends in a traceback."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precision_bisect import plain_json
+from precision_bisect.cli import main
+from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
+from precision_bisect.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
+from run_folders import names, write_run
+
+DEEP = "[" * 200_000
+"""No parser of Python's follows this."""
+NESTED = '{"schema":1,"x":' + "[" * 300 + "]" * 300 + "}"
+"""This one is read, but what walks it may not come to its end."""
+CONTENTS = {
+    "deep": DEEP.encode(),
+    "objects": b'{"a":' * 200_000,
+    "nested": NESTED.encode(),
+    "empty": b"",
+    "null": b"null",
+    "list": b"[]",
+    "huge": b"1e999",
+    "bytes": b"\xff\xfe\x00",
+    "object": b"{}",
+    "nan": b'{"schema":1,"a":NaN}',
+}
+FINDINGS = Findings(
+    low="fp16",
+    layers=[
+        Finding(
+            layer=name,
+            kept=True,
+            low="fp16",
+            high="fp32",
+            cause="overflow",
+            evidence="output reaches 1e+05",
+            figures={"alone_error": inf, "tensor": "t", "sample": 0, "index": [1], "largest": 1e5},
+            hurts=Hurt(output="y", error=inf, path=[name, "b"], errors=[0.1, None]),
+            advice=["scale"],
+        )
+        for name in names(2)
+    ],
+    spread=[Birth(layer="a", born="Inf", path=["a"], output=None)],
+    advice=[Advice(id="scale", title="Scale", text="Do.", layers=["a"], evidence="seen")],
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return the folder of a finished run, with a diagnosis."""
+    folder = write_run(tmp_path / "run", names(12), [3, 5])
+    (folder / DIAGNOSIS).write_text(FINDINGS.to_text(), encoding="utf-8")
+    return folder
+
+
+def commands(run: Path) -> list[list[str]]:
+    """Return a call of every command that reads a run folder, `compare` from both sides."""
+    other = run.with_name("other")
+    return [
+        ["status", str(run)],
+        ["status", str(run), "--json"],
+        ["report", str(run), "--out", str(run.with_name("page.html"))],
+        ["explain", str(run)],
+        ["show", str(run)],
+        ["compare", str(run), str(other)],
+        ["compare", str(other), str(run)],
+    ]
+
+
+def check(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Every command answers, or refuses in one line with a code of its own."""
+    for command in commands(run):
+        code = main(command)
+        said = capfd.readouterr().err
+        assert code in (0, 1, 2), command
+        if code == 2:
+            assert said.startswith("precision-bisect: "), command
+            assert 1 == said.count("\n"), command
+        assert len(said) < 2_000, command
+
+
+@pytest.mark.parametrize("name", [STATUS, DIAGNOSIS, LAYERS, RESULT, LEDGER])
+@pytest.mark.parametrize("damage", CONTENTS)
+def test_a_damaged_file_is_refused_in_one_line(
+    damage: str, name: str, run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever a file holds, what reads it says so, and what does not need it goes on."""
+    shutil.copytree(run, run.with_name("other"))
+    (run / name).write_bytes(CONTENTS[damage])
+    check(run, capfd)
+
+
+@pytest.mark.parametrize("damage", [DEEP, NESTED, "1", "null", "{}"])
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE trials SET evidence = ?", "UPDATE header SET value = ? WHERE key = 'low'"],
+)
+def test_a_damaged_row_of_the_ledger_is_refused_in_one_line(
+    change: str, damage: str, run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """JSON inside the ledger is as little trusted as that beside it."""
+    shutil.copytree(run, run.with_name("other"))
+    with closing(sqlite3.connect(run / LEDGER)) as ledger, ledger:
+        ledger.execute(change, (damage,))
+    check(run, capfd)
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to each value inside a value, by keys and indices."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value))
+    for key in keys:
+        yield (*way, key)
+        if isinstance(value[key], dict | list):
+            yield from places(value[key], (*way, key))
+
+
+@pytest.mark.parametrize("way", list(places(FINDINGS.to_json())), ids=str)
+def test_a_diagnosis_is_told_whole_or_refused(
+    way: tuple[Any, ...], run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever value is another, or gone, nothing is told that is not there."""
+    gone = object()
+    others: list[Any] = [None, 1, -1.5, "x", [], [[]], {}, {"a": 1}, True, gone]
+    for other in others:
+        told = FINDINGS.to_json()
+        inside: Any = told
+        for key in way[:-1]:
+            inside = inside[key]
+        if other is gone:
+            del inside[way[-1]]
+        else:
+            inside[way[-1]] = other
+        (run / DIAGNOSIS).write_text(json.dumps(told), encoding="utf-8")
+        code = main(["explain", str(run)])
+        said = capfd.readouterr()
+        assert (code, said.err) == (0, "") or (code, said.err.count("\n")) == (2, 1)
+
+
+def test_json_is_read_as_deep_as_a_run_writes_it(tmp_path: Path) -> None:
+    """The bound is on what is nested, objects and lists alike; bytes that are no text survive."""
+    inside = plain_json.DEEPEST - 1
+    text = '{"a":' * inside + "1" + "}" * inside
+    assert json.loads(text) == plain_json.parse(text)
+    with pytest.raises(ValueError, match="too deep"):
+        plain_json.parse("[" * (inside + 1) + text + "]" * (inside + 1))
+    path = tmp_path / "a.json"
+    path.write_bytes(b'{"path": "/m/\xff"}')
+    assert {"path": "/m/\udcff"} == plain_json.read_object(path)
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match="no JSON object"):
+        plain_json.read_object(path)
