@@ -53,7 +53,7 @@ from typed_graphs import run_as_written
 FP16_IN_FP32 = Pair(low="fp16", high="fp32")
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(
     proto=random_models(),
     low=st.sampled_from(HALF_NAMES),

@@ -52,7 +52,7 @@ def forms_in(model: Model, pair: Pair, plan: Plan) -> dict[str, Form]:
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE, *QUANTIZABLE)),
     pair=st.sampled_from(PAIRS),
@@ -77,7 +77,7 @@ def test_every_plan_of_every_pair_equals_the_written_graph(
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {kept}")
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE)),
     low=st.sampled_from(LOW_NAMES),

@@ -22,7 +22,7 @@ from precision_bisect.trial import Verdict
 Array = NDArray[Any]
 ORDERED: tuple[Metric, ...] = ("elementwise", "max", "mean", "quantile")
 SIGNAL_FIRST: tuple[Metric, ...] = ("psnr", "snr")
-MANY = settings(deadline=None, max_examples=40)
+MANY = settings(max_examples=40)
 
 
 def judge(

@@ -18,7 +18,7 @@ from trtexec_oracle import NAMES
 @pytest.mark.parametrize("shell", SHELLS)
 @given(names=NAMES)
 @example(names=["a b", "*", "/etc/*", "-x", "层", "nul\0", "x\n", "'", '"', "\\", "$HOME"])
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_autocast_gets_each_expression_as_one_word(shell: str, names: list[str]) -> None:
     """The documented `$(cat …)` under `set -f` hands over one expression per kept layer."""
     unique = sorted({name for name in names if name})

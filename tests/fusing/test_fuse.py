@@ -39,7 +39,7 @@ FUSED = {
 }
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(
     spelling=st.sampled_from(SPELLINGS),
     seed=st.integers(0, 2**16),

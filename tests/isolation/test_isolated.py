@@ -39,7 +39,6 @@ def faulty(folder: Path, fault: str) -> None:
 @given(kept=st.sets(st.integers(0, LAYERS - 1)), kind=st.sampled_from(list(Kind)))
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_a_child_says_what_this_process_says(

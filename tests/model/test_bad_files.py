@@ -55,14 +55,14 @@ def survives(data: bytes) -> None:
             assert "\n" not in error.one_line()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(cut=st.integers(0, len(healthy())))
 def test_any_truncation_is_a_model_or_an_error(cut: int) -> None:
     """A file cut anywhere loads or is refused."""
     survives(healthy()[:cut])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, len(healthy()) - 1), st.integers(0, 255)), min_size=1, max_size=3
@@ -82,7 +82,7 @@ def test_names_that_are_no_text(name: bytes) -> None:
     survives(healthy().replace(name, b"\xf0" * len(name)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")

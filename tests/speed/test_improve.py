@@ -226,7 +226,7 @@ def outcome_of(drawn: tuple[list[float], CostGraph, float, float]) -> tuple[Endi
     return ending, list(driver.trials)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(cases())
 def test_an_answer_passed_and_is_fast_enough_and_no_slower(
     drawn: tuple[list[float], CostGraph, float, float],
@@ -249,7 +249,7 @@ def test_an_answer_passed_and_is_fast_enough_and_no_slower(
         assert pace.beats(before)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(cases())
 def test_the_same_outcomes_give_the_same_trials(
     drawn: tuple[list[float], CostGraph, float, float],

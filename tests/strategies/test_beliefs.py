@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.rankings import RANKINGS
 
-FEW = settings(deadline=None, max_examples=40)
+FEW = settings(max_examples=40)
 
 
 def beliefs(size: int, *, expected: int = 3, room: float | None = None) -> Beliefs:

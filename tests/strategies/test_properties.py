@@ -33,8 +33,8 @@ EVERY: dict[str, Callable[[], Strategy]] = {
 }
 MINIMAL = [make for make in EVERY.values() if make().minimal]
 LARGE = [make for make in MINIMAL if make().largest is None]
-FEW = settings(deadline=None, max_examples=20)
-FEWER = settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=20)
+FEWER = settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 
 every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 
@@ -129,7 +129,7 @@ def test_pass_fail_alone_finds_the_culprits(
 
 
 @given(any_oracle(8))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_exhaustive_finds_a_minimum(drawn: tuple[int, Oracle]) -> None:
     """Nothing smaller than what the exhaustive search keeps passes."""
     size, oracle = drawn
@@ -139,7 +139,7 @@ def test_exhaustive_finds_a_minimum(drawn: tuple[int, Oracle]) -> None:
 
 
 @given(culprits(60))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_prefix_finds_the_shortest_end(drawn: tuple[int, frozenset[int]]) -> None:
     """With a monotone oracle, no shorter prefix or suffix of the network passes."""
     size, needed = drawn

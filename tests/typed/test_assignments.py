@@ -71,7 +71,7 @@ def check_forms(model: Model, pair: Pair, plan: Plan, typed: onnx.ModelProto) ->
             assert len(sources[node.name].input) == len(node.input)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     proto=random_models(WiderMaker, KINDS),
     pair=st.sampled_from(PAIRS),

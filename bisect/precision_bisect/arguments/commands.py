@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 
 from precision_bisect.arguments.engine import add_engine_arguments
-from precision_bisect.arguments.parser import Parser, folder
-from precision_bisect.options import HIGH_NAMES, LOW_NAMES
+from precision_bisect.arguments.parser import Parser, add_pair, folder
 
 
 def layers_parser() -> argparse.ArgumentParser:
@@ -16,8 +15,7 @@ def layers_parser() -> argparse.ArgumentParser:
         "leaves it alone.",
     )
     parser.add_argument("model", type=Path, help="the ONNX model")
-    parser.add_argument("--low", choices=LOW_NAMES, default="fp16", help="the low type (fp16)")
-    parser.add_argument("--high", choices=HIGH_NAMES, default="fp32", help="the high type (fp32)")
+    add_pair(parser)
     _json(parser)
     return parser
 

@@ -3,17 +3,13 @@
 import argparse
 from pathlib import Path
 
-from precision_bisect.arguments.parser import Parser
+from precision_bisect.arguments.parser import Parser, add_pair, add_threads
 from precision_bisect.arguments.samples import (
     add_input_arguments,
     add_verdict_arguments,
     judged,
 )
 from precision_bisect.options import (
-    DEFAULT_HIGH,
-    DEFAULT_LOW,
-    HIGH_NAMES,
-    LOW_NAMES,
     Options,
 )
 
@@ -45,18 +41,8 @@ def explain_parser() -> argparse.ArgumentParser:
     add_input_arguments(parser.add_argument_group("inputs"))
     add_verdict_arguments(parser.add_argument_group("verdict"))
     group = parser.add_argument_group("types")
-    group.add_argument("--low", choices=LOW_NAMES, default=DEFAULT_LOW, help="the low type (fp16)")
-    group.add_argument(
-        "--high", choices=HIGH_NAMES, default=DEFAULT_HIGH, help="the high type (fp32)"
-    )
-    group.add_argument(
-        "--threads",
-        type=int,
-        default=0,
-        metavar="N",
-        help="of ONNX Runtime; 0: what the layers are large enough for, at most 8 and the cores "
-        "that this process may use (0)",
-    )
+    add_pair(group)
+    add_threads(group)
     return parser
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from precision_bisect.errors import UsageError
+from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW, HIGH_NAMES, LOW_NAMES
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,6 +20,26 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"see {self.prog} --help")
+
+
+def add_threads(group: argparse._ArgumentGroup) -> None:
+    """Add `--threads`."""
+    group.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of ONNX Runtime; 0: what the layers are large enough for, at most 8 and the cores "
+        "that this process may use (0)",
+    )
+
+
+def add_pair(group: argparse._ActionsContainer) -> None:
+    """Add `--low` and `--high`, the pair of types of one search."""
+    group.add_argument("--low", choices=LOW_NAMES, default=DEFAULT_LOW, help="the low type (fp16)")
+    group.add_argument(
+        "--high", choices=HIGH_NAMES, default=DEFAULT_HIGH, help="the high type (fp32)"
+    )
 
 
 def folder(text: str) -> Path:

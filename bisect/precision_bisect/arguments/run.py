@@ -11,7 +11,7 @@ from precision_bisect.arguments.isolation import (
     parse_workers,
 )
 from precision_bisect.arguments.output import add_output_arguments
-from precision_bisect.arguments.parser import Parser
+from precision_bisect.arguments.parser import Parser, add_threads
 from precision_bisect.arguments.samples import (
     add_input_arguments,
     add_verdict_arguments,
@@ -182,14 +182,7 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-time", metavar="TIME", help="stop after this long: 90, 90s, 15m, 8h")
     add_isolation_arguments(group)
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of all chance (0)")
-    group.add_argument(
-        "--threads",
-        type=int,
-        default=0,
-        metavar="N",
-        help="of ONNX Runtime; 0: what the layers are large enough for, at most 8 and the cores "
-        "that this process may use (0)",
-    )
+    add_threads(group)
 
 
 def _assumptions() -> str:
