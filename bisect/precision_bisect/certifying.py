@@ -117,10 +117,9 @@ def _every(problem: Problem, plan: Plan, seen: Seen, *, together: bool) -> Searc
     settled: frozenset[int] = frozenset()
     if together and problem.predicts:
         settled = yield from _far_beyond(problem, plan, seen)
+    others: list[int] = []
     while waiting := _open(plan, seen, problem.tolerance, settled):
-        batch = waiting[: problem.workers]
-        outcomes = yield tuple(_drop(plan, (layer,), len(waiting)) for layer in batch)
-        plan = _smallest(plan, batch, outcomes)
+        plan, others, _ = yield from _dropped(problem, plan, waiting, others)
     return plan
 
 
@@ -144,27 +143,37 @@ def _open(
 def _one_by_one(problem: Problem, plan: Plan, seen: Seen) -> Search[Plan]:
     """Drop each kept layer from exactly the plan; those that came closest to passing first."""
     missed = seen.missed(plan)
+    others: list[int] = []
     while True:
         drops = {i: plan.without((i,)) for i in plan.indices}
         waiting = [i for i, drop in drops.items() if not seen.tried(drop, problem.tolerance)]
         if not waiting:
             return plan
         waiting.sort(key=lambda layer: missed.get(layer, 0.0))
-        batch = waiting[: problem.workers]
-        outcomes = yield tuple(_drop(plan, (layer,), len(waiting)) for layer in batch)
-        for layer, outcome in zip(batch, outcomes, strict=True):
+        plan, others, told = yield from _dropped(problem, plan, waiting, others)
+        for layer, outcome in told.items():
             missed[layer] = math.inf if outcome.error is None else outcome.error
-        plan = _smallest(plan, batch, outcomes)
 
 
-def _smallest(plan: Plan, dropped: Sequence[int], outcomes: Sequence[Outcome]) -> Plan:
-    """Return the plan without the layer whose drop passed by most, if one did."""
-    passed = [
-        (0.0 if outcome.error is None else outcome.error, layer)
-        for layer, outcome in zip(dropped, outcomes, strict=True)
-        if outcome.passed
-    ]
-    return plan.without((min(passed)[1],)) if passed else plan
+def _dropped(
+    problem: Problem, plan: Plan, waiting: Sequence[int], others: Sequence[int]
+) -> Search[tuple[Plan, list[int], dict[int, Outcome]]]:
+    """Drop the first layers that wait, each alone, and `others` together if they are several.
+
+    Returns the plan without the layer whose drop passed by most, if one did, or without `others`;
+    those that passed besides, which are the next `others`; and what came of each alone.
+    """
+    group = others if len(others) > 1 else ()
+    alone = [i for i in waiting if i not in group][: problem.workers - bool(group)]
+    drops = [*([group] if group else []), *((layer,) for layer in alone)]
+    outcomes = yield tuple(_drop(plan, drop, len(waiting)) for drop in drops)
+    told = dict(zip(alone, outcomes[bool(group) :], strict=True))
+    passed = sorted((told[layer].error or 0.0, layer) for layer in alone if told[layer].passed)
+    if group and outcomes[0].passed:
+        gone = frozenset(group)
+    else:
+        gone = frozenset(layer for _, layer in passed[:1])
+    return plan.without(gone), [layer for _, layer in passed if layer not in gone], told
 
 
 def _far_beyond(problem: Problem, plan: Plan, seen: Seen) -> Search[frozenset[int]]:

@@ -11,6 +11,7 @@ testing with unequal probabilities: Kealy, Johnson, Piechocki 2014).
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TypeAlias
 
 import numpy as np
@@ -75,6 +76,17 @@ class Beliefs:
         fitting = sums[np.clip(self._size - self.counts - 1, 0, None).astype(int)]
         scales: Array = np.log(max(self._room, TINY) / np.maximum(fitting, TINY))
         return scales
+
+    @property
+    def figures(self) -> bool:
+        """Whether errors are believed to add up; else outcomes alone count."""
+        return self._figures
+
+    def copy(self) -> "Beliefs":
+        """Return beliefs that learn on their own from here."""
+        other = copy(self)
+        other._log_weights = self._log_weights.copy()
+        return other
 
     @property
     def weights(self) -> Array:

@@ -9,7 +9,8 @@ where the beliefs put the culprit, down to one layer, which is kept. Nested adap
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 from precision_bisect.plan import Plan
@@ -85,6 +86,17 @@ class Demotion:
     largest: int | None = None
     noise: float = 0.0
 
+    def copy(self) -> "Demotion":
+        """Return a state that goes its own way from here."""
+        return replace(
+            self,
+            beliefs=self.beliefs.copy(),
+            suspects=list(self.suspects),
+            pool=list(self.pool),
+            kept=dict(self.kept),
+            lowered=list(self.lowered),
+        )
+
     def settled(self) -> bool:
         """Keep the last ones of suspect groups; tell whether every position is decided on."""
         for line in [line for line in self.suspects if len(line.positions) == 1]:
@@ -118,17 +130,26 @@ class Demotion:
 
     def probes(self, guess: int | None, count: int) -> list[Probe]:
         """Choose at most `count` groups; `guess` is where a suspect line is cut at first."""
+        lines = self.suspects[:count]
+        groups = self._groups(count - len(lines))
+        free = count - len(groups)
         chosen: list[Probe] = []
-        for number, line in enumerate(self.suspects[:count]):
-            free = count - len(chosen)
-            share = 1 if self.pool else free // (len(self.suspects[:count]) - number)
-            chosen += [Probe(line, 0, cut) for cut in self._cuts(line, max(1, share), guess)]
-        start, line = 0, Line(self.pool, bad=False)
-        while len(chosen) < count and start < len(self.pool):
-            (size,) = self._cuts(Line(self.pool[start:], bad=False), 1, None)
-            chosen.append(Probe(line, start, start + size))
-            start += size
-        return chosen
+        for number, line in enumerate(lines):
+            share = (free - len(chosen)) // (len(lines) - number)
+            chosen += [Probe(line, 0, cut) for cut in self._cuts(line, share, guess)]
+        return chosen + groups
+
+    def _groups(self, count: int) -> list[Probe]:
+        """Choose at most `count` groups of the pool, smaller ones rather than fewer."""
+        line = Line(self.pool, bad=False)
+        ends = [0]
+        while len(ends) <= count and ends[-1] < len(self.pool):
+            (size,) = self._cuts(Line(self.pool[ends[-1] :], bad=False), 1, None)
+            ends.append(ends[-1] + size)
+        while len(ends) <= min(count, ends[-1]):
+            size, start = max((end - start, start) for start, end in pairwise(ends))
+            ends = sorted([*ends, start + size // 2])
+        return [Probe(line, start, end) for start, end in pairwise(ends)]
 
     def _cuts(self, line: Line, count: int, guess: int | None) -> list[int]:
         """Return where to cut a line: so that passing is as likely as not, or evenly spread."""

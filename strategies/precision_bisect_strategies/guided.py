@@ -78,7 +78,7 @@ class Guided:
             workers=problem.workers,
             noise=problem.noise,
         )
-        yield from demote(state, dropped)
+        state = yield from demote(state, dropped)
         yield from refill(state)
         yield from exchange(state)
         return state.plan

@@ -2,51 +2,69 @@
 
 Each round tests groups on top of the last plan that passed. With several workers these are nested
 ones where one culprit is sought, and disjoint ones elsewhere. Those that pass are demoted
-together; that this passes, too, is tested with the next round's groups, which are taken on top of
-it. The loop of onnxconverter-common's mixed precision (the largest undecided segment, halved on
-failure), with a ranking, informed cuts and a price.
+together, and the next round's groups are taken on top of that: that it passes, too, is tested with
+them where its error is needed, else only once none of them passes. The loop of
+onnxconverter-common's mixed precision (the largest undecided segment, halved on failure), with a
+ranking, informed cuts and a price.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
-from precision_bisect.trial import Proposal
+from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.demotion import Demotion, Probe, Taken
 from precision_bisect_strategies.spending import audit
 
 
-def demote(state: Demotion, guess: int) -> Search[None]:
-    """Decide on every position; the first group is the first `guess` positions."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bet:
+    """That `groups` which passed one by one pass together; `otherwise` is the state if not."""
+
+    groups: int
+    otherwise: Demotion
+
+
+def demote(state: Demotion, guess: int) -> Search[Demotion]:
+    """Return the state in which every position is decided on.
+
+    The first group is the first `guess` positions.
+    """
     first: int | None = guess
-    audited = False
-    merged: list[Taken] = []
-    while not state.settled() or merged:
-        probes = state.probes(first, state.workers - bool(merged))
+    audited = doubted = False
+    bet: Bet | None = None
+    while not state.settled() or bet:
+        tested = bet if state.beliefs.figures or doubted or state.settled() else None
+        probes = state.probes(first, state.workers - bool(tested))
         first = None
-        if not (merged or audited or state.suspects) and len(probes[0].group) == 1:
+        if not (bet or audited or state.suspects) and len(probes[0].group) == 1:
             audited = True
             yield from audit(state)
             continue
-        ahead = state.without([i for each in merged for i in each.group])
         outcomes = yield (
-            *_merging(merged, ahead),
-            *(_dropping(state, ahead, probe) for probe in probes),
+            *_together(tested, state.plan),
+            *(_dropping(state, probe) for probe in probes),
         )
-        if merged:
+        if tested:
+            bet = None
             together, outcomes = outcomes[0], outcomes[1:]
             if not together.passed:
-                best = min(merged, key=lambda each: (each.added or 0.0) / len(each.group))
-                state.put_back([each for each in merged if each is not best])
-                state.take([best], state.without(best.group), best.outcome.error)
-                merged = []
+                state, doubted = tested.otherwise, False
                 continue
-            state.take(merged, ahead, together.error)
-        merged = _merge(state, state.digest(probes, outcomes))
+            state.error = together.error
+        elif bet:
+            state.error = _least(state.error, outcomes)
+        taken = state.digest(probes, outcomes)
+        if taken:
+            bet = None
+        doubted = bet is not None
+        bet = _merge(state, taken) or bet
+    return state
 
 
-def _merge(state: Demotion, taken: list[Taken]) -> list[Taken]:
-    """Take one group; of several return those that should fit together, cheapest first."""
+def _merge(state: Demotion, taken: list[Taken]) -> Bet | None:
+    """Demote those of several groups that should fit together, cheapest first."""
     fitting: list[Taken] = []
     left = state.room
     for each in sorted(taken, key=lambda each: (each.added or 0.0) / len(each.group)):
@@ -54,24 +72,42 @@ def _merge(state: Demotion, taken: list[Taken]) -> list[Taken]:
         if left >= 0 or not fitting:
             fitting.append(each)
     state.put_back([each for each in taken if each not in fitting])
-    if len(fitting) == 1:
-        (only,) = fitting
-        state.take([only], state.without(only.group), only.outcome.error)
-        return []
-    return fitting
+    if not fitting:
+        return None
+    best, *others = fitting
+    bet = None
+    if others:
+        bet = Bet(groups=len(fitting), otherwise=state.copy())
+        bet.otherwise.put_back(others)
+        _take(bet.otherwise, [best], best.outcome.error)
+    _take(state, fitting, best.outcome.error)
+    if others and state.error is not None:
+        state.error += sum(each.added or 0.0 for each in others)
+    return bet
 
 
-def _merging(merged: Sequence[Taken], ahead: Plan) -> tuple[Proposal, ...]:
-    if not merged:
+def _take(state: Demotion, groups: Sequence[Taken], error: float | None) -> None:
+    plan = state.without([i for each in groups for i in each.group])
+    state.take(groups, plan, error)
+
+
+def _least(error: float | None, outcomes: Sequence[Outcome]) -> float | None:
+    """Return the error of a plan, at most that of plans which run more layers low and passed."""
+    told = [outcome.error for outcome in outcomes if outcome.passed and outcome.error is not None]
+    return None if error is None else min([error, *told])
+
+
+def _together(bet: Bet | None, plan: Plan) -> tuple[Proposal, ...]:
+    if bet is None:
         return ()
-    return (Proposal(plan=ahead, reason=f"{len(merged)} groups that passed, together"),)
+    return (Proposal(plan=plan, reason=f"{bet.groups} groups that passed, together"),)
 
 
-def _dropping(state: Demotion, ahead: Plan, probe: Probe) -> Proposal:
+def _dropping(state: Demotion, probe: Probe) -> Proposal:
     layers = [layer for i in probe.group for layer in state.order[i]]
     return Proposal(
-        plan=ahead.without(layers),
-        reason=f"drop {len(layers)} of {len(ahead)}",
-        narrowed_to=len(ahead),
+        plan=state.plan.without(layers),
+        reason=f"drop {len(layers)} of {len(state.plan)}",
+        narrowed_to=len(state.plan),
         about_left=sum(len(line.positions) for line in state.suspects) + len(state.pool),
     )

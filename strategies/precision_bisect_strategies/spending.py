@@ -4,7 +4,6 @@ import math
 
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Proposal
-from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.demotion import FAIR, Demotion
 
 AUDIT = 0.25
@@ -62,23 +61,31 @@ def _heavy(state: Demotion, price: float) -> list[tuple[list[int], float]]:
 
 
 def refill(state: Demotion) -> Search[None]:
-    """Spend what is left on the kept layers that add least."""
+    """Spend what is left on the kept layers that add least: on all that should fit, or fewer."""
     chosen = _fitting(state)
     while chosen:
-        outcome = yield from ask(
-            state.without(chosen),
-            f"drop the {len(chosen)} cheapest of {len(state.plan)}",
-            narrowed_to=len(state.plan),
-        )
-        if outcome.passed:
-            state.plan, state.error = state.without(chosen), outcome.error
-            state.lowered += [([i], state.kept.pop(i) or 0.0) for i in chosen]
+        tries = [chosen[: len(chosen) >> times] for times in range(state.workers)]
+        tries = [some for some in tries if some]
+        outcomes = yield tuple(_cheapest(state, some) for some in tries)
+        passed = [pair for pair in zip(tries, outcomes, strict=True) if pair[1].passed]
+        if passed:
+            some, outcome = passed[0]
+            state.plan, state.error = state.without(some), outcome.error
+            state.lowered += [([i], state.kept.pop(i) or 0.0) for i in some]
             chosen = _fitting(state)
-        elif len(chosen) == 1:
+        elif len(tries[-1]) == 1:
             state.kept[chosen[0]] = None
             chosen = _fitting(state)
         else:
-            chosen = chosen[: len(chosen) // 2]
+            chosen = chosen[: len(tries[-1]) // 2]
+
+
+def _cheapest(state: Demotion, some: list[int]) -> Proposal:
+    return Proposal(
+        plan=state.without(some),
+        reason=f"drop the {len(some)} cheapest of {len(state.plan)}",
+        narrowed_to=len(state.plan),
+    )
 
 
 def exchange(state: Demotion) -> Search[None]:
@@ -87,22 +94,37 @@ def exchange(state: Demotion) -> Search[None]:
     A set of which nothing can be dropped need not be a smallest one: what a unit of many layers
     would add, one layer elsewhere may add, too.
     """
-    for unit in sorted(state.kept, key=lambda i: (-len(state.order[i]), i)):
-        instead = _instead(state, unit)
-        if not instead:
-            continue
-        fewer = _layers(state, instead)
-        outcome = yield from ask(
-            state.with_(instead).without(state.order[unit]),
-            f"keep {fewer} in the place of {len(state.order[unit])}",
-            narrowed_to=len(state.plan),
-        )
-        if outcome.passed:
+    waiting = sorted(state.kept, key=lambda i: (-len(state.order[i]), i))
+    while offers := _offers(state, waiting):
+        outcomes = yield tuple(_exchanging(state, *offer) for offer in offers)
+        passed = [pair for pair in zip(offers, outcomes, strict=True) if pair[1].passed]
+        if passed:
+            (unit, instead), outcome = passed[0]
             state.plan = state.with_(instead).without(state.order[unit])
             state.error = outcome.error
             del state.kept[unit]
             state.kept |= dict.fromkeys(instead)
             state.lowered = [each for each in state.lowered if not {*instead} & {*each[0]}]
+        waiting = [unit for (unit, _), _ in passed[1:]] + waiting
+
+
+def _offers(state: Demotion, waiting: list[int]) -> list[tuple[int, list[int]]]:
+    """Take units from those that wait, up to one for each worker that has an exchange."""
+    offers: list[tuple[int, list[int]]] = []
+    while waiting and len(offers) < state.workers:
+        unit = waiting.pop(0)
+        if instead := _instead(state, unit):
+            offers.append((unit, instead))
+    return offers
+
+
+def _exchanging(state: Demotion, unit: int, instead: list[int]) -> Proposal:
+    fewer = _layers(state, instead)
+    return Proposal(
+        plan=state.with_(instead).without(state.order[unit]),
+        reason=f"keep {fewer} in the place of {len(state.order[unit])}",
+        narrowed_to=len(state.plan),
+    )
 
 
 def _instead(state: Demotion, unit: int) -> list[int]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from oracles import Oracle, outcome
+from oracles import Oracle, Simulation, outcome
 from precision_bisect.certificate import Certificate, How
 from precision_bisect.certifying import Seen, certify
 from precision_bisect.monotone import breaks
@@ -267,3 +267,25 @@ def test_drops_that_nearly_passed_before_come_first() -> None:
     assert Plan.of((1, 5)) == first.plan
     (second,) = certifying.send((outcome(1.5),))
     assert Plan.of((1, 2)) == second.plan
+
+
+@pytest.mark.parametrize("mode", ["groups", "full"])
+@pytest.mark.parametrize(("workers", "most"), [(4, 24), (16, 7)])
+def test_what_several_workers_drop_at_once_goes_together(
+    mode: Certify, workers: int, most: int
+) -> None:
+    """Where many of 60 layers can go, those that passed in one round go in the next."""
+    needed = frozenset((7, 30, 59))
+    asked = replace(oracles.problem(60), workers=workers)
+    simulation = Simulation(60, oracles.monotone(needed))
+    search = certify(asked, Plan.all_high(60), mode)
+    rounds = 0
+    try:
+        batch = next(search)
+        while True:
+            rounds += 1
+            assert len(batch) <= workers
+            batch = search.send(tuple(map(simulation.answer, batch)))
+    except StopIteration as end:
+        assert end.value.kept == needed
+    assert rounds <= most

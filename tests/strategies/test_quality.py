@@ -9,8 +9,9 @@ import pytest
 import oracles
 from oracles import Oracle, Simulation
 from precision_bisect.certifying import certify
-from precision_bisect.protocols import Problem
-from precision_bisect.trial import Kind, Outcome
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.ddmin import Ddmin
 from precision_bisect_strategies.guided import Guided
 from textbook import quickxplain
@@ -165,3 +166,52 @@ def test_too_large_a_choice_is_halved_along_the_ranking() -> None:
     simulation = Simulation(size, worst(true), emulator=worst(seen))
     assert simulation.run(Guided().search(engine(size))).kept == needed
     assert simulation.count() <= 11
+
+
+@pytest.mark.parametrize("workers", [1, 4, 16])
+@pytest.mark.parametrize("kept", [3, 40, 170])
+def test_workers_that_are_left_look_for_the_length_of_the_ranking(kept: int, workers: int) -> None:
+    """Where the emulator is far off, several workers find the right number in fewer rounds."""
+    size = 200
+    batches: list[tuple[Proposal, ...]] = []
+    seen = [1.5 - i / 1000 for i in range(size)]
+    true = [3.0 if i < kept else 0.5 for i in range(size)]
+    simulation = Simulation(size, worst(true), emulator=worst(seen))
+    asked = replace(engine(size), workers=workers)
+    found = simulation.run(batched(Guided().search(asked), batches))
+    assert found.kept == set(range(kept))
+    builds = [batch for batch in batches if batch[0].kind is Kind.JUDGE]
+    assert all(len(batch) <= workers for batch in builds)
+    assert len(builds) <= {1: kept + 15, 4: kept / 4 + 8, 16: kept / 16 + 8}[workers]
+
+
+@pytest.mark.parametrize("harmful", [1, 2, 3])
+@pytest.mark.parametrize("figures", [True, False])
+@pytest.mark.parametrize("workers", [4, 16])
+def test_groups_that_pass_one_by_one_and_not_together_are_told_apart(
+    workers: int, figures: bool, harmful: int
+) -> None:
+    """Most of two blocks may run low, but not all: what several workers found is undone."""
+    size, blocks = 64, {*range(10, 18), *range(40, 48)}
+    scores = [i / size for i in range(size)]
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        return oracles.outcome(2.0 if len(blocks & kept) < harmful else 0.1)
+
+    oracle = judge if figures else oracles.pass_fail(judge)
+    asked = replace(oracles.problem(size, oracles.TOLERANCE if figures else None), workers=workers)
+    plan, simulation = oracles.certified(Guided(), asked, oracle, scores)
+    assert simulation.passed(plan)
+    assert len(plan) == harmful
+
+
+def batched(search: Search[Plan], batches: list[tuple[Proposal, ...]]) -> Search[Plan]:
+    """Return the same search; its batches are noted."""
+    try:
+        batch = next(search)
+        while True:
+            batches.append(batch)
+            batch = search.send((yield batch))
+    except StopIteration as end:
+        plan: Plan = end.value
+        return plan

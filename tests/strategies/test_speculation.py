@@ -17,6 +17,7 @@ from precision_bisect.protocols import Problem, Search, Strategy
 from precision_bisect.trial import Kind
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.ddmin import Ddmin
+from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.hierarchical import Hierarchical
 from precision_bisect_strategies.prefix import Prefix
 from precision_bisect_strategies.probdd import NEVER, SURELY, ProbDD
@@ -78,6 +79,7 @@ def driven(strategy: Strategy, asked: Problem, oracle: Oracle, seed: int) -> tup
 @pytest.mark.parametrize(
     ("make", "four", "sixteen"),
     [
+        (Guided, 0.35, 0.15),
         (QuickXplain, 0.50, 0.28),
         (ProbDD, 0.50, 0.28),
         (Hierarchical, 0.50, 0.28),
