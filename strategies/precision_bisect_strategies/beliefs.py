@@ -181,8 +181,14 @@ class Beliefs:
         return float((likely * heavy).sum() / likely.sum())
 
     def reaches(self, group: Positions, error: float) -> float:
-        """Return the chance that these positions add at least `error`."""
-        sums = np.log(np.maximum(self._errors(self._ranks, group).sum(axis=2), TINY))
+        """Return the chance that these positions add at least `error`.
+
+        0 where they may be layers of infinite scores: those tell nothing of what runs low.
+        """
+        totals = self._errors(self._ranks, group).sum(axis=2)
+        if not np.isfinite(totals).all():
+            return 0.0
+        sums = np.log(np.maximum(totals, TINY))
         spreads = np.hypot(sums.std(axis=1), FIGURE_SPREAD)
         above = phi((sums.mean(axis=1) - np.log(max(error, TINY))) / spreads)
         return float(self.weights.sum(axis=1) @ above)

@@ -68,9 +68,10 @@ class Demotion:
 
     Positions in it are either `lowered` (in groups, with what each group added), `kept` (with the
     error that each would add, where it was measured), in one of the `suspects`, or in the `pool`
-    of other undecided ones. `limit` is the tolerance, None where there are no figures; `error` is
-    that of `plan`, which passed. `largest` is the size of the largest group to try, where larger
-    ones had no verdict. `noise` is what two builds of one plan differ by.
+    of other undecided ones. `limit` is the tolerance, None where there are no figures. `plan` has
+    passed and `error` is its own; while a bet is open (see `rounds`) it only should pass, with
+    about that error. `largest` is the size of the largest group to try, where larger ones had no
+    verdict. `noise` is what two builds of one plan differ by.
     """
 
     order: Sequence[Unit]
@@ -166,18 +167,18 @@ class Demotion:
 
     def digest(self, probes: Sequence[Probe], outcomes: Sequence[Outcome]) -> list[Taken]:
         """Learn from a round; return the groups that passed at a fair price, disjoint ones."""
-        if any(outcome.verdict for outcome in outcomes):
-            self.largest = None
         pairs = list(zip(probes, outcomes, strict=True))
         price = self.price
         taken = []
         for line in {id(probe.line): probe.line for probe in probes}.values():
             judge = self._nested if line.bad else self._disjoint
             taken += judge(line, [pair for pair in pairs if pair[0].line is line], price)
+        if any(outcome.verdict for outcome in outcomes):
+            self.largest = None
         return taken
 
     def take(self, taken: Sequence[Taken], plan: Plan, error: float | None) -> None:
-        """Go on from a plan that passed, the one without these groups."""
+        """Go on from the plan without these groups; it passed, or is bet to."""
         self.plan, self.error = plan, error
         self.lowered += [(each.group, each.added) for each in taken if each.added is not None]
 
@@ -186,11 +187,12 @@ class Demotion:
         self.pool = sorted([*self.pool, *(i for each in taken for i in each.group)])
 
     def _nested(self, line: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
-        """Judge the cuts of a suspect line, the nearest first, up to one that is not taken."""
+        """Judge a suspect line's cuts that have verdicts, the nearest first, until one fails."""
         self.suspects.remove(line)
         taken: list[Taken] = []
         done, spent = 0, 0.0
-        for probe, outcome in mine:
+        told = [pair for pair in mine if pair[1].verdict]
+        for probe, outcome in told or mine[:1]:
             group, rest = line.positions[done : probe.end], line.positions[probe.end :]
             if outcome.verdict is None:
                 if not self._given_up(group):

@@ -1,9 +1,9 @@
 """Progressive demotion, round by round, from all-high downwards.
 
-Each round tests groups on top of the last plan that passed. With several workers these are nested
-ones where one culprit is sought, and disjoint ones elsewhere. Those that pass are demoted
-together, and the next round's groups are taken on top of that: that it passes, too, is tested with
-them where its error is needed, else only once none of them passes. The loop of
+Each round tests groups on top of the last plan that passed, or is bet to. With several workers
+these are nested ones where one culprit is sought, and disjoint ones elsewhere. Those that pass are
+demoted together, and the next round's groups are taken on top of that: that it passes, too, is
+tested with them where its error is needed, else only once none of them passes. The loop of
 onnxconverter-common's mixed precision (the largest undecided segment, halved on failure), with a
 ranking, informed cuts and a price.
 """

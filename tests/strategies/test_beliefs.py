@@ -128,3 +128,9 @@ def test_costly_layers_are_dear() -> None:
     known = Beliefs([1.0, 1.0], [1.0, 2.0], room=1.5, expected=1)
     assert known.price(1.5, [], {0: 1.0, 1: 1.0}) == pytest.approx(1.0)
     assert known.cost([0, 1]) == pytest.approx(1.5)
+
+
+def test_infinite_scores_tell_nothing_of_what_runs_low() -> None:
+    """Where a group may be of layers that the ranking calls infinite, no chance is made up."""
+    known = Beliefs([0.1, 0.2, math.inf, math.inf], [1.0] * 4, room=None, expected=1)
+    assert known.reaches([0, 1], 0.1) == 0.0

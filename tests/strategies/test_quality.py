@@ -205,6 +205,18 @@ def test_groups_that_pass_one_by_one_and_not_together_are_told_apart(
     assert len(plan) == harmful
 
 
+def test_what_has_no_verdict_does_not_hide_what_has() -> None:
+    """Where builds fail at random, many workers still learn from those beside them."""
+    needed, count = {17, 40, 55}, 0
+    asked = replace(oracles.problem(64), workers=16)
+    for seed in range(4):
+        oracle = oracles.flaky(oracles.monotone(needed), 64, seed, share=0.3)
+        plan, simulation = oracles.certified(Guided(), asked, oracle)
+        assert needed <= plan.kept
+        count += simulation.count()
+    assert count <= 80
+
+
 def batched(search: Search[Plan], batches: list[tuple[Proposal, ...]]) -> Search[Plan]:
     """Return the same search; its batches are noted."""
     try:
