@@ -53,6 +53,11 @@ class Seen:
         builds = self._builds.get(plan, {}).values()
         return any(not passing_within(trial.outcome, limit).passed for trial in builds)
 
+    def passed(self, plan: Plan, limit: float | None) -> bool:
+        """Tell whether every build of a plan passed, and there was one."""
+        builds = self._builds.get(plan, {}).values()
+        return bool(builds) and all(passing_within(each.outcome, limit).passed for each in builds)
+
     def failed(self, limit: float | None) -> list[int]:
         """Return the masks of the plans that failed in every build."""
         found = []
@@ -126,17 +131,16 @@ def _every(problem: Problem, plan: Plan, seen: Seen, *, together: bool) -> Searc
 def _open(
     plan: Plan, seen: Seen, limit: float | None, settled: frozenset[int] = frozenset()
 ) -> list[int]:
-    """Return the kept layers that nothing is known of.
+    """Return the kept layers that nothing is known of, or whose drop is known to have passed.
 
     A plan that failed speaks for the one layer that it lacks of those that `plan` keeps.
     """
+    drops = {i: plan.without((i,)) for i in plan.indices if i not in settled}
     lacking = {plan.mask & ~failed for failed in seen.failed(limit)}
     return [
         layer
-        for layer in plan.indices
-        if layer not in settled
-        and 1 << layer not in lacking
-        and not seen.tried(plan.without((layer,)), limit)
+        for layer, drop in drops.items()
+        if seen.passed(drop, limit) or (1 << layer not in lacking and not seen.tried(drop, limit))
     ]
 
 

@@ -11,55 +11,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeAlias
 
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.probes import Line, Probe, Taken, Tested
 from precision_bisect_strategies.units import Unit
 
 DOUBT = 0.5
 """So much of what two builds of one plan differ by may be no part of what a group added."""
 FAIR = 0.15
 """A build is worth it when it is expected to save this many layers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Undecided positions, least sensitive first.
-
-    `bad` when they are known to hold a culprit; `error` is what they were measured to add then.
-    """
-
-    positions: list[int]
-    bad: bool
-    error: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """The positions from `start` to before `end` of a line, to be demoted on trial."""
-
-    line: Line
-    start: int
-    end: int
-
-    @property
-    def group(self) -> list[int]:
-        """The positions."""
-        return self.line.positions[self.start : self.end]
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A group that passed at a fair price: what it added, and the outcome without it."""
-
-    group: list[int]
-    added: float | None
-    outcome: Outcome
-
-
-Tested: TypeAlias = tuple[Probe, Outcome]
 
 
 @dataclass(slots=True)

@@ -40,7 +40,8 @@ class Guided:
 
     def _search(self, problem: Problem) -> Search[Plan]:
         from precision_bisect_strategies.beliefs import Beliefs
-        from precision_bisect_strategies.demotion import Demotion, Line
+        from precision_bisect_strategies.demotion import Demotion
+        from precision_bisect_strategies.probes import Line
         from precision_bisect_strategies.rounds import demote
         from precision_bisect_strategies.spending import exchange, refill
 

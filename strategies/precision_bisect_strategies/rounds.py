@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome, Proposal
-from precision_bisect_strategies.demotion import Demotion, Probe, Taken
+from precision_bisect_strategies.demotion import Demotion
+from precision_bisect_strategies.probes import Probe, Taken
 from precision_bisect_strategies.spending import audit
 
 
@@ -68,9 +69,9 @@ def _merge(state: Demotion, taken: list[Taken]) -> Bet | None:
     fitting: list[Taken] = []
     left = state.room
     for each in sorted(taken, key=lambda each: (each.added or 0.0) / len(each.group)):
-        left -= each.added or 0.0
-        if left >= 0 or not fitting:
+        if not fitting or (each.added or 0.0) <= left:
             fitting.append(each)
+            left -= each.added or 0.0
     state.put_back([each for each in taken if each not in fitting])
     if not fitting:
         return None

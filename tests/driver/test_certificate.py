@@ -289,3 +289,15 @@ def test_what_several_workers_drop_at_once_goes_together(
     except StopIteration as end:
         assert end.value.kept == needed
     assert rounds <= most
+
+
+def test_a_layer_whose_drop_is_known_to_have_passed_goes() -> None:
+    """A plan that failed by noise alone, and kept more, does not speak for it."""
+    asked = replace(oracles.problem(4), noise=10.0)
+    answers = {(0, 1): 0.1, (0, 2): 5.0, (0,): 0.1, (1,): 5.0, (): 5.0}
+    seen = Seen(asked.tolerance)
+    for kept in ((0, 2), (0,)):
+        found = trial(kept, answers[kept])
+        seen.note(found.proposal, found.outcome)
+    oracle = Simulation(4, lambda kept: outcome(answers.get(tuple(sorted(kept)), 5.0)))
+    assert oracle.run(certify(asked, Plan.of((0, 1)), "groups", seen)).kept == {0}
