@@ -139,10 +139,11 @@ class Demotion:
             self.largest = None
         return taken
 
-    def take(self, taken: Sequence[Taken], plan: Plan, error: float | None) -> None:
-        """Go on from the plan without these groups; it passed, or is bet to."""
-        self.plan, self.error = plan, error
-        self.lowered += [(each.group, each.added) for each in taken if each.added is not None]
+    def take(self, taken: Taken, error: float | None) -> None:
+        """Go on from the plan without this group, of this error; it passed, or is bet to."""
+        self.plan, self.error = self.without(taken.group), error
+        if taken.added is not None:
+            self.lowered.append((taken.group, taken.added))
 
     def put_back(self, taken: Sequence[Taken]) -> None:
         """Make groups undecided again that did not pass together with others."""
@@ -162,7 +163,7 @@ class Demotion:
                 self.pool = sorted(self.pool + rest)
                 return taken
             added = self._added(outcome, spent)
-            fair = outcome.passed and self._fair(group, added, price)
+            fair = outcome.passed and self.fair(group, added, price)
             self._learn(group, rest, added, clean=fair, bad=True)
             if not fair:
                 self.suspects.append(Line(group, bad=True, error=added))
@@ -185,7 +186,7 @@ class Demotion:
             if outcome.verdict is None:
                 continue
             added = self._added(outcome)
-            fair = outcome.passed and self._fair(group, added, price)
+            fair = outcome.passed and self.fair(group, added, price)
             self._learn(group, [], added, clean=fair, bad=False)
             if fair:
                 taken.append(Taken(group, added, outcome))
@@ -214,7 +215,7 @@ class Demotion:
             return None
         return max(outcome.error - self.error - spent, 0.0)
 
-    def _fair(self, group: list[int], added: float | None, price: float) -> bool:
+    def fair(self, group: list[int], added: float | None, price: float) -> bool:
         """Tell whether what a group added buys as much as it would elsewhere."""
         if not added or not math.isfinite(price):
             return True

@@ -64,32 +64,21 @@ def demote(state: Demotion, guess: int) -> Search[Demotion]:
     return state
 
 
-def _merge(state: Demotion, taken: list[Taken]) -> Bet | None:
-    """Demote those of several groups that should fit together, cheapest first."""
-    fitting: list[Taken] = []
-    left = state.room
-    for each in sorted(taken, key=lambda each: (each.added or 0.0) / len(each.group)):
-        if not fitting or (each.added or 0.0) <= left:
-            fitting.append(each)
-            left -= each.added or 0.0
-    state.put_back([each for each in taken if each not in fitting])
-    if not fitting:
+def _merge(state: Demotion, taken: Sequence[Taken]) -> Bet | None:
+    """Demote the cheapest of several groups, and those that are still a fair price after it."""
+    if not taken:
         return None
-    best, *others = fitting
-    bet = None
-    if others:
-        bet = Bet(groups=len(fitting), otherwise=state.copy())
-        bet.otherwise.put_back(others)
-        _take(bet.otherwise, [best], best.outcome.error)
-    _take(state, fitting, best.outcome.error)
-    if others and state.error is not None:
-        state.error += sum(each.added or 0.0 for each in others)
-    return bet
-
-
-def _take(state: Demotion, groups: Sequence[Taken], error: float | None) -> None:
-    plan = state.without([i for each in groups for i in each.group])
-    state.take(groups, plan, error)
+    best, *others = sorted(taken, key=lambda each: (each.added or 0.0) / len(each.group))
+    state.take(best, best.outcome.error)
+    state.put_back(others)
+    otherwise, groups = state.copy(), 1
+    for each in others:
+        added = each.added or 0.0
+        if added <= state.room and state.fair(each.group, each.added, state.price):
+            state.pool = [i for i in state.pool if i not in each.group]
+            state.take(each, None if state.error is None else state.error + added)
+            groups += 1
+    return Bet(groups=groups, otherwise=otherwise) if groups > 1 else None
 
 
 def _least(error: float | None, outcomes: Sequence[Outcome]) -> float | None:
