@@ -21,10 +21,13 @@ from precision_bisect_strategies.spending import audit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bet:
-    """That `groups` which passed one by one pass together; `otherwise` is the state if not."""
+    """That `groups` pass together which passed one by one, cheapest first.
 
-    groups: int
-    otherwise: Demotion
+    `before` is the state in which all of them are undecided.
+    """
+
+    groups: Sequence[Taken]
+    before: Demotion
 
 
 def demote(state: Demotion, guess: int) -> Search[Demotion]:
@@ -44,14 +47,17 @@ def demote(state: Demotion, guess: int) -> Search[Demotion]:
             yield from audit(state)
             continue
         outcomes = yield (
-            *_together(tested, state.plan),
+            *_testing(tested, state.plan),
             *(_dropping(state, probe) for probe in probes),
         )
         if tested:
             bet = None
             together, outcomes = outcomes[0], outcomes[1:]
             if not together.passed:
-                state, doubted = tested.otherwise, False
+                state, bet = _together(
+                    tested.before, tested.groups[: (len(tested.groups) + 1) // 2]
+                )
+                doubted = bet is not None
                 continue
             state.error = together.error
         elif bet:
@@ -60,25 +66,34 @@ def demote(state: Demotion, guess: int) -> Search[Demotion]:
         if taken:
             bet = None
         doubted = bet is not None
-        bet = _merge(state, taken) or bet
+        if taken:
+            state, bet = _merge(state, taken)
     return state
 
 
-def _merge(state: Demotion, taken: Sequence[Taken]) -> Bet | None:
+def _merge(state: Demotion, taken: Sequence[Taken]) -> tuple[Demotion, Bet | None]:
     """Demote the cheapest of several groups, and those that are still a fair price after it."""
-    if not taken:
-        return None
+    state.put_back(taken)
+    before = state.copy()
     best, *others = sorted(taken, key=lambda each: (each.added or 0.0) / len(each.group))
     state.take(best, best.outcome.error)
-    state.put_back(others)
-    otherwise, groups = state.copy(), 1
+    groups = [best]
     for each in others:
         added = each.added or 0.0
         if added <= state.room and state.fair(each.group, each.added, state.price):
-            state.pool = [i for i in state.pool if i not in each.group]
             state.take(each, None if state.error is None else state.error + added)
-            groups += 1
-    return Bet(groups=groups, otherwise=otherwise) if groups > 1 else None
+            groups.append(each)
+    return state, Bet(groups=groups, before=before) if len(groups) > 1 else None
+
+
+def _together(before: Demotion, groups: Sequence[Taken]) -> tuple[Demotion, Bet | None]:
+    """Demote groups that may pass together."""
+    state = before.copy()
+    first, *others = groups
+    state.take(first, first.outcome.error)
+    for each in others:
+        state.take(each, None if state.error is None else state.error + (each.added or 0.0))
+    return state, Bet(groups=groups, before=before) if others else None
 
 
 def _least(error: float | None, outcomes: Sequence[Outcome]) -> float | None:
@@ -87,10 +102,10 @@ def _least(error: float | None, outcomes: Sequence[Outcome]) -> float | None:
     return None if error is None else min([error, *told])
 
 
-def _together(bet: Bet | None, plan: Plan) -> tuple[Proposal, ...]:
+def _testing(bet: Bet | None, plan: Plan) -> tuple[Proposal, ...]:
     if bet is None:
         return ()
-    return (Proposal(plan=plan, reason=f"{bet.groups} groups that passed, together"),)
+    return (Proposal(plan=plan, reason=f"{len(bet.groups)} groups that passed, together"),)
 
 
 def _dropping(state: Demotion, probe: Probe) -> Proposal:
