@@ -141,7 +141,8 @@ class Demotion:
 
     def take(self, taken: Taken, error: float | None) -> None:
         """Go on from the plan without this group, of this error; it passed, or is bet to."""
-        self.pool = [i for i in self.pool if i not in taken.group]
+        gone = frozenset(taken.group)
+        self.pool = [i for i in self.pool if i not in gone]
         self.plan, self.error = self.without(taken.group), error
         if taken.added is not None:
             self.lowered.append((taken.group, taken.added))
