@@ -1,6 +1,7 @@
 """The real TensorRT-RTX for tests in several folders; what injected faults came to, at the end."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,9 @@ from precision_bisect.errors import PluginError
 # How long an example takes says more of what else the machine is doing.
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
+
+# A script's jobs in the background ignore Ctrl-C, and what tests start and interrupt inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
