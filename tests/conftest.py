@@ -13,7 +13,7 @@ from precision_bisect.errors import PluginError
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
 
-# A script's jobs in the background ignore Ctrl-C, and what tests start and interrupt inherits that.
+# Background jobs of a script ignore Ctrl-C, and what tests start and interrupt inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

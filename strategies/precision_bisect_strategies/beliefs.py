@@ -18,27 +18,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect_strategies.rankings import (
+    BENDS,
     DRAWS,
     MISSED,
     RHOS,
     TINY,
-    TRUST,
     Array,
+    bends,
     culprits,
     likely,
     numbers,
     orders,
     phi,
+    trust,
 )
 
 FIGURE_SPREAD = 0.35
 """Standard deviation of ln of a measured error around what a right model says."""
+SURE = 0.9
+"""From this expected correlation on what single layers were measured to add speaks for others."""
+DOUBTED = 4.0
+"""So many measured ones speak half as loudly as they would if there were many."""
+FARTHEST = 1.0
+"""Nor do they change ln of what is believed of others by more than this."""
 
 Positions: TypeAlias = list[int]
 
 
 class Beliefs:
-    """Weights over (rho, K), and what follows for groups of consecutive positions.
+    """Weights over (rho, K, exponent), and what follows for groups of consecutive positions.
 
     `scores`, shape (layers,), are the errors that the ranking gives each layer alone per unit of
     its cost, infinity for one that overflows; `costs`, shape (layers,), are what keeping each
@@ -62,18 +70,20 @@ class Beliefs:
         self.counts = numbers(self._size)
         self._figures = room is not None and bool(np.isfinite(self._values).all())
         self._log_clean = np.log1p(-culprits(self._size, self.counts))
-        self._log_weights = np.zeros((len(RHOS), len(self.counts)))
-        self._log_weights += np.log(TRUST)[:, None]
-        self._log_weights += np.log(likely(self.counts, max(expected, 0.5)))
+        self._log_weights = np.zeros((len(RHOS), len(self.counts), len(BENDS)))
+        self._log_weights += np.log(trust(self._figures))[:, None, None]
+        self._log_weights += np.log(likely(self.counts, max(expected, 0.5)))[:, None]
+        self._log_weights += np.log(bends())
         self._ranks = orders(self._size, seed)
+        self._bent: Array = self._values ** BENDS[:, None]
         self._scales = self._log_scales()
 
     def _log_scales(self) -> Array:
-        """Return for each K the factor (ln) on all scores at which just K layers do not fit."""
+        """Return for each K and exponent the factor (ln) on errors at which just K do not fit."""
         if not self._figures or self._room is None:
-            return np.zeros(len(self.counts))
-        sums = np.cumsum(self._values * self._costs.mean())
-        fitting = sums[np.clip(self._size - self.counts - 1, 0, None).astype(int)]
+            return np.zeros((len(self.counts), len(BENDS)))
+        sums = np.cumsum(self._bent * self._costs.mean(), axis=1)
+        fitting = sums[:, np.clip(self._size - self.counts - 1, 0, None).astype(int)].T
         scales: Array = np.log(max(self._room, TINY) / np.maximum(fitting, TINY))
         return scales
 
@@ -91,6 +101,11 @@ class Beliefs:
     @property
     def weights(self) -> Array:
         """The weights over (rho, K), shape (rhos, counts); they sum to one."""
+        weights: Array = self._all_weights().sum(axis=2)
+        return weights
+
+    def _all_weights(self) -> Array:
+        """Return the weights over (rho, K, exponent)."""
         weights: Array = np.exp(self._log_weights - self._log_weights.max())
         weights /= weights.sum()
         return weights
@@ -116,26 +131,25 @@ class Beliefs:
         """Learn whether `part` holds no culprit; `bad` if `part` and `rest` were suspect."""
         of_part = self._log_clean[:, :, part].sum(axis=2)
         of_rest = self._log_clean[:, :, rest].sum(axis=2)
-        if clean:
-            self._log_weights += of_part
-            if bad:
-                self._log_weights += _log_not(of_rest)
-        else:
-            self._log_weights += _log_not(of_part)
+        told = of_part if clean else _log_not(of_part)
         if bad:
-            self._log_weights -= _log_not(of_part + of_rest)
+            told = told - _log_not(of_part + of_rest)
+            if clean:
+                told += _log_not(of_rest)
+        self._log_weights += told[:, :, None]
 
     def learn_sum(self, group: Positions, error: float, noise: float = 0.0) -> None:
         """Learn that these positions add `error`, give or take `noise`, when they run low."""
         if not self._figures or not noise < error < np.inf:
             return
-        errors = self._values[self._ranks[:, :, group]] * self._costs[group]
-        sums = np.log(np.maximum(errors.sum(axis=2), TINY))
-        means = sums.mean(axis=1)[:, None] + self._scales
         measured = np.hypot(FIGURE_SPREAD, noise / error)
-        spreads = np.hypot(sums.std(axis=1), measured)[:, None]
-        distances = (np.log(error) - means) / spreads
-        self._log_weights -= np.log1p(distances**2 / 3) * 2 + np.log(spreads)
+        for bend, values in enumerate(self._bent):
+            errors = values[self._ranks[:, :, group]] * self._costs[group]
+            sums = np.log(np.maximum(errors.sum(axis=2), TINY))
+            means = sums.mean(axis=1)[:, None] + self._scales[:, bend]
+            spreads = np.hypot(sums.std(axis=1), measured)[:, None]
+            distances = (np.log(error) - means) / spreads
+            self._log_weights[:, :, bend] -= np.log1p(distances**2 / 3) * 2 + np.log(spreads)
 
     def price(self, room: float, undecided: Positions, kept: Mapping[int, float]) -> float:
         """Return the error per cost at which keeping a layer begins to pay; infinity if all fit.
@@ -150,12 +164,21 @@ class Beliefs:
         measured = np.array([kept[i] for i in some])
         levels = []
         for ranks in self._likely_ranks():
-            errors = np.append(self._errors(ranks, undecided), measured)
+            factor = self._measured_over(self._errors(ranks, some), measured)
+            errors = np.append(factor * self._errors(ranks, undecided), measured)
             rates = errors / costs
             order = np.argsort(rates)
             fits = int(np.searchsorted(np.cumsum(errors[order]), room, side="right"))
             levels.append(rates[order[fits]] if fits < len(order) else np.inf)
         return float(np.exp(np.mean(np.log(np.maximum(levels, TINY)))))
+
+    def _measured_over(self, believed: Array, measured: Array) -> float:
+        """Return by how much single layers were measured above what is believed of them."""
+        if not len(measured) or self.rho <= SURE:
+            return 1.0
+        ratio = float(np.median(np.log(np.maximum(measured, TINY) / np.maximum(believed, TINY))))
+        ratio *= len(measured) / (len(measured) + DOUBTED)
+        return float(np.exp(np.clip(ratio, -FARTHEST, FARTHEST)))
 
     def fair_sum(self, group: Positions, price: float) -> float:
         """Return the expected sum of those errors of a group that are at most `price` per cost."""
@@ -208,9 +231,11 @@ class Beliefs:
         return likely
 
     def _errors(self, ranks: NDArray[np.int64], group: Positions) -> Array:
-        """Return the errors of a group's layers in these true orders, at the expected scale."""
-        scale = float(self.weights.sum(axis=0) @ self._scales)
-        errors: Array = self._values[ranks[..., group]] * (self._costs[group] * np.exp(scale))
+        """Return a group's errors in these true orders, by the likeliest exponent."""
+        weights = self._all_weights().sum(axis=0)
+        bend = int(weights.sum(axis=0).argmax())
+        scale = float(weights[:, bend] @ self._scales[:, bend] / weights[:, bend].sum())
+        errors: Array = self._bent[bend][ranks[..., group]] * (self._costs[group] * np.exp(scale))
         return errors
 
 

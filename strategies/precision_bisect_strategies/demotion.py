@@ -22,6 +22,8 @@ DOUBT = 0.5
 """So much of what two builds of one plan differ by may be no part of what a group added."""
 FAIR = 0.15
 """A build is worth it when it is expected to save this many layers."""
+USELESS = 0.2
+"""Below this expected correlation a ranking says less than which layers are neighbours."""
 
 
 @dataclass(slots=True)
@@ -33,7 +35,8 @@ class Demotion:
     of other undecided ones. `limit` is the tolerance, None where there are no figures. `plan` has
     passed and `error` is its own; while a bet is open (see `rounds`) it only should pass, with
     about that error. `largest` is the size of the largest group to try, where larger ones had no
-    verdict. `noise` is what two builds of one plan differ by.
+    verdict. `noise` is what two builds of one plan differ by. `best` is the smallest plan that
+    passed, with its error.
     """
 
     order: Sequence[Unit]
@@ -48,6 +51,7 @@ class Demotion:
     lowered: list[tuple[list[int], float]] = field(default_factory=list)
     largest: int | None = None
     noise: float = 0.0
+    best: tuple[Plan, float | None] | None = None
 
     def copy(self) -> "Demotion":
         """Return a state that goes its own way from here."""
@@ -68,6 +72,15 @@ class Demotion:
             known = error is not None and math.isfinite(error)
             self.kept[line.positions[0]] = error if known else None
         return not (self.suspects or self.pool)
+
+    @property
+    def beaten(self) -> bool:
+        """Whether a plan passed that keeps no more than is kept already, where figures are noisy.
+
+        What groups add says little then, and what it led to is not worth going on with.
+        """
+        kept = sum(len(self.order[i]) for i in self.kept)
+        return self.noise > 0 and self.best is not None and len(self.best[0]) <= kept
 
     @property
     def room(self) -> float:
@@ -93,6 +106,7 @@ class Demotion:
 
     def probes(self, guess: int | None, count: int) -> list[Probe]:
         """Choose at most `count` groups; `guess` is where a suspect line is cut at first."""
+        self._arrange()
         lines = self.suspects[:count]
         groups = self._groups(count - len(lines))
         free = count - len(groups)
@@ -101,6 +115,21 @@ class Demotion:
             share = (free - len(chosen)) // (len(lines) - number)
             chosen += [Probe(line, 0, cut) for cut in self._cuts(line, share, guess)]
         return chosen + groups
+
+    def _arrange(self) -> None:
+        """Put what is undecided in order: along the ranking, or the network if it is useless.
+
+        What must be kept often lies together there.
+        """
+        useless = self.beliefs.rho < USELESS
+
+        def arranged(positions: list[int]) -> list[int]:
+            return sorted(positions, key=self.order.__getitem__ if useless else None)
+
+        self.pool = arranged(self.pool)
+        self.suspects = [
+            replace(line, positions=arranged(line.positions)) for line in self.suspects
+        ]
 
     def _groups(self, count: int) -> list[Probe]:
         """Choose at most `count` groups of the pool, smaller ones rather than fewer."""
@@ -131,6 +160,9 @@ class Demotion:
         """Learn from a round; return the groups that passed at a fair price, disjoint ones."""
         pairs = list(zip(probes, outcomes, strict=True))
         price = self.price
+        for probe, outcome in pairs:
+            if outcome.passed:
+                self._note(self.without(probe.group), outcome.error)
         taken = []
         for line in {id(probe.line): probe.line for probe in probes}.values():
             judge = self._nested if line.bad else self._disjoint
@@ -138,6 +170,19 @@ class Demotion:
         if any(outcome.verdict for outcome in outcomes):
             self.largest = None
         return taken
+
+    def _note(self, plan: Plan, error: float | None) -> None:
+        if self.best is None or len(plan) < len(self.best[0]):
+            self.best = plan, error
+
+    def settle_for_best(self) -> None:
+        """Go on from the smallest plan that passed: what it keeps is kept, everything else low."""
+        if self.best is None:
+            return
+        self.plan, self.error = self.best
+        inside = [i for i, unit in enumerate(self.order) if not self.plan.kept.isdisjoint(unit)]
+        self.kept = {i: self.kept.get(i) for i in inside}
+        self.suspects, self.pool, self.lowered = [], [], []
 
     def take(self, taken: Taken, error: float | None) -> None:
         """Go on from the plan without this group, of this error; it passed, or is bet to."""
@@ -149,7 +194,7 @@ class Demotion:
 
     def put_back(self, taken: Sequence[Taken]) -> None:
         """Make groups undecided again that did not pass together with others."""
-        self.pool = sorted([*self.pool, *(i for each in taken for i in each.group)])
+        self.pool = [*self.pool, *(i for each in taken for i in each.group)]
 
     def _nested(self, line: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
         """Judge a suspect line's cuts that have verdicts, the nearest first, until one fails."""
@@ -162,14 +207,14 @@ class Demotion:
             if outcome.verdict is None:
                 if not self._given_up(group):
                     break
-                self.pool = sorted(self.pool + rest)
+                self.pool = self.pool + rest
                 return taken
             added = self._added(outcome, spent)
             fair = outcome.passed and self.fair(group, added, price)
             self._learn(group, rest, added, clean=fair, bad=True)
             if not fair:
                 self.suspects.append(Line(group, bad=True, error=added))
-                self.pool = sorted(self.pool + rest)
+                self.pool = self.pool + rest
                 return taken
             done, spent = probe.end, spent + (added or 0.0)
             taken = [Taken(line.positions[:done], None if added is None else spent, outcome)]

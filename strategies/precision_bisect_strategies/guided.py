@@ -82,6 +82,8 @@ class Guided:
         state = yield from demote(state, dropped)
         yield from refill(state)
         yield from exchange(state)
+        if state.best is not None and len(state.best[0]) < len(state.plan):
+            return state.best[0]
         return state.plan
 
 

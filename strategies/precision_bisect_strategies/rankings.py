@@ -17,6 +17,10 @@ SPREAD = 0.6
 """Standard deviation of ln K around the number of culprits that the ranking suggests."""
 SURPRISE = 0.2
 """The chance that the ranking says nothing of K."""
+BENDS = np.array([0.8, 0.9, 1.0, 1.11, 1.25])
+"""Exponents on the ranking's errors: the engine's may spread more, or less, than these do."""
+BENT = 0.15
+"""Standard deviation of ln of that exponent."""
 DRAWS = 12
 """So many true orders are drawn for each ranking."""
 TINY = 1e-12
@@ -38,7 +42,8 @@ class Ranking:
 
 
 RANKINGS = (
-    *(Ranking(rho=rho) for rho in (0.0, 0.3, 0.5, 0.7, 0.8)),
+    Ranking(rho=0.0, trust=3.0),
+    *(Ranking(rho=rho) for rho in (0.3, 0.5, 0.7, 0.8)),
     Ranking(rho=0.9, trust=2.0),
     Ranking(rho=0.95, trust=4.0),
     Ranking(rho=0.98, trust=10.0),
@@ -50,6 +55,13 @@ RANKINGS = (
 RHOS: Array = np.array([each.rho for each in RANKINGS])
 MISSED: Array = np.array([each.missed for each in RANKINGS])
 TRUST: Array = np.array([each.trust for each in RANKINGS])
+BLIND = 2.0
+"""A useless one weighs so many times as much where outcomes alone, without figures, show it."""
+
+
+def trust(figures: bool) -> Array:
+    """Return the weight of each ranking at first."""
+    return TRUST if figures else np.where(RHOS == 0.0, BLIND * TRUST, TRUST)
 
 
 def numbers(size: int) -> Array:
@@ -67,6 +79,12 @@ def likely(counts: Array, expected: float) -> Array:
     """Return how likely each K is: about what is expected, or else any."""
     near = np.exp(-((np.log(counts / expected) / SPREAD) ** 2) / 2)
     prior: Array = (1 - SURPRISE) * near / near.sum() + SURPRISE / len(counts)
+    return prior
+
+
+def bends() -> Array:
+    """Return how likely each exponent is."""
+    prior: Array = np.exp(-((np.log(BENDS) / BENT) ** 2) / 2)
     return prior
 
 

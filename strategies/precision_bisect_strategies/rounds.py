@@ -39,6 +39,9 @@ def demote(state: Demotion, guess: int) -> Search[Demotion]:
     audited = doubted = False
     bet: Bet | None = None
     while not state.settled() or bet:
+        if state.beaten:
+            state.settle_for_best()
+            return state
         tested = bet if state.beliefs.figures or doubted or state.settled() else None
         probes = state.probes(first, state.workers - bool(tested))
         first = None
@@ -54,9 +57,11 @@ def demote(state: Demotion, guess: int) -> Search[Demotion]:
             bet = None
             together, outcomes = outcomes[0], outcomes[1:]
             if not together.passed:
+                best = state.best
                 state, bet = _together(
                     tested.before, tested.groups[: (len(tested.groups) + 1) // 2]
                 )
+                state.best = best
                 doubted = bet is not None
                 continue
             state.error = together.error

@@ -130,7 +130,8 @@ def _exchanging(state: Demotion, unit: int, instead: list[int]) -> Proposal:
 def _instead(state: Demotion, unit: int) -> list[int]:
     """Return low positions, fewer layers than a kept unit, that likely add what it must not.
 
-    Returns none where a build would not be expected to save enough, or there are no figures.
+    Returns none where builds would not be expected to save enough, or there are no figures: one
+    tells whether it passes, and then what failed speaks for no layer any more that is kept.
     """
     size, added = len(state.order[unit]), state.kept[unit]
     if size == 1 or added is None or not state.room < math.inf:
@@ -144,7 +145,8 @@ def _instead(state: Demotion, unit: int) -> list[int]:
         saved = size - _layers(state, chosen)
         if saved <= 0:
             break
-        if saved * state.beliefs.reaches(chosen, needed) >= FAIR:
+        chance = state.beliefs.reaches(chosen, needed)
+        if chance * saved >= FAIR * (1 + chance * len(state.kept)):
             return chosen
     return []
 
