@@ -1,10 +1,11 @@
-"""Asking: one question at a time, and none twice."""
+"""Asking: one question at a time, none twice, and nothing that passed in vain."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
-from precision_bisect.trial import Identity, Outcome, Proposal
+from precision_bisect.relay import relay
+from precision_bisect.trial import Identity, Kind, Outcome, Proposal
 
 
 def ask(
@@ -32,3 +33,16 @@ def unrepeated(search: Search[T]) -> Search[T]:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan]:
+    """Return the same search; it ends with a plan that passed and costs less, if there is one."""
+    passed: list[Plan] = []
+
+    def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
+        if outcome.passed and proposal.kind is not Kind.PREDICT:
+            passed.append(proposal.plan)
+        return outcome
+
+    plan = yield from relay(search, tell=tell)
+    return min([plan, *passed], key=cost)

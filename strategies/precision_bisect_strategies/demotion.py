@@ -35,7 +35,7 @@ class Demotion:
     of other undecided ones. `limit` is the tolerance, None where there are no figures. `plan` has
     passed and `error` is its own; while a bet is open (see `rounds`) it only should pass, with
     about that error. `largest` is the size of the largest group to try, where larger ones had no
-    verdict. `noise` is what two builds of one plan differ by. `best` is the smallest plan that
+    verdict. `noise` is what two builds of one plan differ by. `best` is the cheapest plan that
     passed, with its error.
     """
 
@@ -75,12 +75,13 @@ class Demotion:
 
     @property
     def beaten(self) -> bool:
-        """Whether a plan passed that keeps no more than is kept already, where figures are noisy.
+        """Whether a plan passed that costs no more than what is kept already, under noise.
 
         What groups add says little then, and what it led to is not worth going on with.
         """
-        kept = sum(len(self.order[i]) for i in self.kept)
-        return self.noise > 0 and self.best is not None and len(self.best[0]) <= kept
+        if self.best is None or not self.noise > 0:
+            return False
+        return self._cost(self._inside(self.best[0])) <= self._cost(list(self.kept))
 
     @property
     def room(self) -> float:
@@ -172,16 +173,22 @@ class Demotion:
         return taken
 
     def _note(self, plan: Plan, error: float | None) -> None:
-        if self.best is None or len(plan) < len(self.best[0]):
+        known = math.inf if self.best is None else self._cost(self._inside(self.best[0]))
+        if self._cost(self._inside(plan)) < known:
             self.best = plan, error
 
+    def _inside(self, plan: Plan) -> list[int]:
+        return [i for i, unit in enumerate(self.order) if not plan.kept.isdisjoint(unit)]
+
+    def _cost(self, group: list[int]) -> float:
+        return self.beliefs.cost(group) * len(group) if group else 0.0
+
     def settle_for_best(self) -> None:
-        """Go on from the smallest plan that passed: what it keeps is kept, everything else low."""
+        """Go on from the cheapest plan that passed: what it keeps is kept, everything else low."""
         if self.best is None:
             return
         self.plan, self.error = self.best
-        inside = [i for i, unit in enumerate(self.order) if not self.plan.kept.isdisjoint(unit)]
-        self.kept = {i: self.kept.get(i) for i in inside}
+        self.kept = {i: self.kept.get(i) for i in self._inside(self.plan)}
         self.suspects, self.pool, self.lowered = [], [], []
 
     def take(self, taken: Taken, error: float | None) -> None:

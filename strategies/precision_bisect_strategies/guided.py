@@ -1,13 +1,13 @@
 """The default: the emulator chooses, the engine decides, and every trial tells much."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Outcome
-from precision_bisect_strategies.asking import ask, unrepeated
+from precision_bisect_strategies.asking import ask, cheapest, unrepeated
 from precision_bisect_strategies.choosing import chosen
 from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
 from precision_bisect_strategies.ranking import by_sensitivity, rank
@@ -36,7 +36,7 @@ class Guided:
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Rank, choose, demote; what is known is not asked again."""
-        return (yield from unrepeated(self._search(problem)))
+        return (yield from cheapest(unrepeated(self._search(problem)), _cost(problem)))
 
     def _search(self, problem: Problem) -> Search[Plan]:
         from precision_bisect_strategies.beliefs import Beliefs
@@ -82,9 +82,14 @@ class Guided:
         state = yield from demote(state, dropped)
         yield from refill(state)
         yield from exchange(state)
-        if state.best is not None and len(state.best[0]) < len(state.plan):
-            return state.best[0]
         return state.plan
+
+
+def _cost(problem: Problem) -> Callable[[Plan], float]:
+    """Return what a plan costs: what its layers do, or one for each."""
+    if not problem.costs:
+        return len
+    return lambda plan: sum(problem.costs[layer] for layer in plan.indices)
 
 
 def _units(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[list[Unit]]:

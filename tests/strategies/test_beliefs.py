@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -128,6 +129,39 @@ def test_costly_layers_are_dear() -> None:
     known = Beliefs([1.0, 1.0], [1.0, 2.0], room=1.5, expected=1)
     assert known.price(1.5, [], {0: 1.0, 1: 1.0}) == pytest.approx(1.0)
     assert known.cost([0, 1]) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("exponent", [0.8, 1.25])
+def test_a_wider_spread_than_the_rankings_is_learned(exponent: float) -> None:
+    """From what a few groups add, the errors of other layers are believed within a third."""
+    size, few = 200, 10
+    scores = [math.exp(8 * place / size) / 1000 for place in range(size)]
+    errors = [score**exponent for score in scores]
+    room = sum(errors[:-few])
+    known = Beliefs(scores, [1.0] * size, room=room, expected=few)
+    plain = known.expected([50, 198])
+    for first, last in ((0, size), (0, 190), (0, 150), (0, 100), (150, 190)):
+        known.learn_sum(list(range(first, last)), sum(errors[first:last]))
+    learned = known.expected([50, 198])
+    truth = [errors[50], errors[198]]
+    assert learned == pytest.approx(truth, rel=1 / 3)
+    assert plain != pytest.approx(truth, rel=1 / 3)
+
+
+def test_measured_layers_speak_for_the_others() -> None:
+    """The price rises where layers added twice what was believed of them; not by one alone."""
+    size = 50
+    known = beliefs(size, room=10.0)
+    known.learn(list(range(30)), [], clean=True, bad=False)
+    measured, undecided = list(range(40, 46)), list(range(20, 40))
+    low = known.price(0.5, undecided, dict.fromkeys(measured, 1000000.0))
+    believed = dict(zip(measured, known.expected(measured), strict=True))
+
+    def price(factor: float, some: Sequence[int]) -> float:
+        return known.price(0.5, undecided, {i: factor * believed[i] for i in some})
+
+    assert price(1.0, measured) < price(2.0, measured) < low
+    assert price(2.0, measured[:1]) == pytest.approx(price(1.0, measured[:1]), rel=0.2)
 
 
 def test_infinite_scores_tell_nothing_of_what_runs_low() -> None:

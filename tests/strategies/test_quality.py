@@ -12,7 +12,9 @@ from precision_bisect.certifying import certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Kind, Outcome, Proposal
+from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.ddmin import Ddmin
+from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.guided import Guided
 from textbook import quickxplain
 
@@ -82,6 +84,52 @@ def test_a_useless_ranking_costs_no_more_than_quickxplain(size: int, few: int) -
         assert baseline.run(certify(oracles.problem(size), found, "full")) == plan
         theirs += baseline.count()
     assert ours <= 1.1 * theirs + 6 * SEEDS
+
+
+def test_a_useless_ranking_gives_way_to_the_networks_order() -> None:
+    """Groups are of the least sensitive layers; as these fail again and again, of neighbours."""
+    size = 200
+    order = [(layer,) for layer in random.Random(0).sample(range(size), size)]
+    known = Beliefs([1.0] * size, [1.0] * size, room=None, expected=5)
+    everything = Plan.all_high(size)
+    state = Demotion(
+        order=order,
+        beliefs=known,
+        limit=None,
+        plan=everything,
+        error=None,
+        suspects=[],
+        pool=list(range(size)),
+    )
+    (probe,) = state.probes(None, 1)
+    assert probe.group == list(range(len(probe.group)))
+    for start in range(0, 150, 5):
+        known.learn(list(range(start, start + 5)), [], clean=False, bad=False)
+    (probe,) = state.probes(None, 1)
+    assert [order[i][0] for i in probe.line.positions] == list(range(size))
+
+
+@pytest.mark.parametrize("workers", [1, 4, 16])
+def test_noise_does_not_hide_a_smaller_plan_that_passed(workers: int) -> None:
+    """Where two builds differ by a fifth, the answer keeps no more than any that passed."""
+    size, noise = 300, 0.2 * oracles.TOLERANCE
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        errors = [rng.lognormvariate(0, 2) for _ in range(size)]
+        scale = oracles.TOLERANCE / sum(sorted(errors)[:-3])
+        quiet = oracles.additive([error * scale for error in errors])
+
+        def noisy(kept: frozenset[int], *, quiet: Oracle = quiet, seed: int = seed) -> Outcome:
+            luck = random.Random(f"{seed} {sorted(kept)}").gauss(1.0, 0.2)
+            error = quiet(kept).error or 0.0
+            return oracles.outcome(error if len(kept) in (0, size) else max(error * luck, 0.0))
+
+        simulation = Simulation(size, noisy, emulator=quiet)
+        asked = replace(engine(size), workers=workers, noise=noise)
+        plan = simulation.run(Guided().search(asked))
+        passed = [t.proposal.plan for t in simulation.trials if t.outcome.passed]
+        judged = [plan for plan in passed if simulation.passed(plan)]
+        assert len(plan) == min(map(len, judged))
 
 
 def test_a_ranking_that_misleads_about_the_limit_costs_trials_only() -> None:
