@@ -10,12 +10,11 @@ where the beliefs put the culprit, down to one layer, which is kept. Nested adap
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
-from precision_bisect_strategies.probes import Line, Probe, Taken, Tested
+from precision_bisect_strategies.probes import Line, Probe, Taken, Tested, cuts, disjoint
 from precision_bisect_strategies.units import Unit
 
 DOUBT = 0.5
@@ -109,12 +108,13 @@ class Demotion:
         """Choose at most `count` groups; `guess` is where a suspect line is cut at first."""
         self._arrange()
         lines = self.suspects[:count]
-        groups = self._groups(count - len(lines))
+        groups = disjoint(self.beliefs, self.pool, count - len(lines), self.largest)
         free = count - len(groups)
         chosen: list[Probe] = []
         for number, line in enumerate(lines):
             share = (free - len(chosen)) // (len(lines) - number)
-            chosen += [Probe(line, 0, cut) for cut in self._cuts(line, share, guess)]
+            nested = cuts(self.beliefs, line, share, self.largest, guess)
+            chosen += [Probe(line, 0, cut) for cut in nested]
         return chosen + groups
 
     def _arrange(self) -> None:
@@ -131,31 +131,6 @@ class Demotion:
         self.suspects = [
             replace(line, positions=arranged(line.positions)) for line in self.suspects
         ]
-
-    def _groups(self, count: int) -> list[Probe]:
-        """Choose at most `count` groups of the pool, smaller ones rather than fewer."""
-        line = Line(self.pool, bad=False)
-        ends = [0]
-        while len(ends) <= count and ends[-1] < len(self.pool):
-            (size,) = self._cuts(Line(self.pool[ends[-1] :], bad=False), 1, None)
-            ends.append(ends[-1] + size)
-        while len(ends) <= min(count, ends[-1]):
-            size, start = max((end - start, start) for start, end in pairwise(ends))
-            ends = sorted([*ends, start + size // 2])
-        return [Probe(line, start, end) for start, end in pairwise(ends)]
-
-    def _cuts(self, line: Line, count: int, guess: int | None) -> list[int]:
-        """Return where to cut a line: so that passing is as likely as not, or evenly spread."""
-        most = len(line.positions) - 1 if line.bad else len(line.positions)
-        most = min(most, self.largest or most)
-        if guess is not None and count == 1:
-            return [max(1, min(guess, most))]
-        chances = self.beliefs.passing(line.positions, bad=line.bad)[:most]
-        cuts = {max(1, min(guess, most))} if guess is not None else set()
-        for number in range(count - len(cuts)):
-            aim = (number + 1) / (count - len(cuts) + 1)
-            cuts.add(int(abs(chances - aim).argmin()) + 1)
-        return sorted(cuts)
 
     def digest(self, probes: Sequence[Probe], outcomes: Sequence[Outcome]) -> list[Taken]:
         """Learn from a round; return the groups that passed at a fair price, disjoint ones."""
