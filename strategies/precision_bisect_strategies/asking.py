@@ -36,7 +36,7 @@ def unrepeated(search: Search[T]) -> Search[T]:
 
 
 def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan]:
-    """Return the same search; it ends with a plan that passed and costs less, if there is one."""
+    """Return the same search; it ends with the cheapest plan that passed, or the smallest such."""
     passed: list[Plan] = []
 
     def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
@@ -45,4 +45,4 @@ def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan
         return outcome
 
     plan = yield from relay(search, tell=tell)
-    return min([plan, *passed], key=cost)
+    return min([plan, *passed], key=lambda each: (cost(each), each))

@@ -75,7 +75,7 @@ class Beliefs:
         self._log_weights += np.log(likely(self.counts, max(expected, 0.5)))[:, None]
         self._log_weights += np.log(bends())
         self._ranks = orders(self._size, seed)
-        self._bent: Array = self._values ** BENDS[:, None]
+        self._bent: Array = np.maximum(self._values, 0.0) ** BENDS[:, None]
         self._scales = self._log_scales()
 
     def _log_scales(self) -> Array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
-from precision_bisect_strategies.probes import Line, Probe, Taken, Tested, cuts, disjoint
+from precision_bisect_strategies.probes import Line, Passed, Probe, Taken, Tested, cuts, disjoint
 from precision_bisect_strategies.units import Unit
 
 DOUBT = 0.5
@@ -34,8 +34,8 @@ class Demotion:
     of other undecided ones. `limit` is the tolerance, None where there are no figures. `plan` has
     passed and `error` is its own; while a bet is open (see `rounds`) it only should pass, with
     about that error. `largest` is the size of the largest group to try, where larger ones had no
-    verdict. `noise` is what two builds of one plan differ by. `best` is the cheapest plan that
-    passed, with its error.
+    verdict. `noise` is what two builds of one plan differ by. `best` is
+    the cheapest plan that dropping one group led to, where builds are noisy.
     """
 
     order: Sequence[Unit]
@@ -50,7 +50,7 @@ class Demotion:
     lowered: list[tuple[list[int], float]] = field(default_factory=list)
     largest: int | None = None
     noise: float = 0.0
-    best: tuple[Plan, float | None] | None = None
+    best: Passed | None = None
 
     def copy(self) -> "Demotion":
         """Return a state that goes its own way from here."""
@@ -78,9 +78,9 @@ class Demotion:
 
         What groups add says little then, and what it led to is not worth going on with.
         """
-        if self.best is None or not self.noise > 0:
+        if self.best is None:
             return False
-        return self._cost(self._inside(self.best[0])) <= self._cost(list(self.kept))
+        return self.best.cost <= self._cost(list(self.kept))
 
     @property
     def room(self) -> float:
@@ -137,7 +137,7 @@ class Demotion:
         pairs = list(zip(probes, outcomes, strict=True))
         price = self.price
         for probe, outcome in pairs:
-            if outcome.passed:
+            if outcome.passed and self.noise > 0:
                 self._note(self.without(probe.group), outcome.error)
         taken = []
         for line in {id(probe.line): probe.line for probe in probes}.values():
@@ -148,12 +148,13 @@ class Demotion:
         return taken
 
     def _note(self, plan: Plan, error: float | None) -> None:
-        known = math.inf if self.best is None else self._cost(self._inside(self.best[0]))
-        if self._cost(self._inside(plan)) < known:
-            self.best = plan, error
+        best = Passed(plan, error, self._cost(self._inside(plan)))
+        if self.best is None or best.cost < self.best.cost:
+            self.best = best
 
     def _inside(self, plan: Plan) -> list[int]:
-        return [i for i, unit in enumerate(self.order) if not plan.kept.isdisjoint(unit)]
+        kept = plan.kept
+        return [i for i, unit in enumerate(self.order) if not kept.isdisjoint(unit)]
 
     def _cost(self, group: list[int]) -> float:
         return self.beliefs.cost(group) * len(group) if group else 0.0
@@ -162,7 +163,7 @@ class Demotion:
         """Go on from the cheapest plan that passed: what it keeps is kept, everything else low."""
         if self.best is None:
             return
-        self.plan, self.error = self.best
+        self.plan, self.error = self.best.plan, self.best.error
         self.kept = {i: self.kept.get(i) for i in self._inside(self.plan)}
         self.suspects, self.pool, self.lowered = [], [], []
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
 
@@ -44,6 +45,15 @@ class Taken:
     group: list[int]
     added: float | None
     outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A plan that passed, its error, and what it costs."""
+
+    plan: Plan
+    error: float | None
+    cost: float
 
 
 Tested: TypeAlias = tuple[Probe, Outcome]

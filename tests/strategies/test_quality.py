@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import oracles
@@ -130,6 +131,36 @@ def test_noise_does_not_hide_a_smaller_plan_that_passed(workers: int) -> None:
         passed = [t.proposal.plan for t in simulation.trials if t.outcome.passed]
         judged = [plan for plan in passed if simulation.passed(plan)]
         assert len(plan) == min(map(len, judged))
+
+
+def test_errors_below_zero_are_believed_to_be_none() -> None:
+    """A check may find a plan better than the reference; no figure turns into NaN."""
+    rng = random.Random(3)
+    errors = [rng.lognormvariate(0, 2) for _ in range(60)]
+    errors = [error * oracles.TOLERANCE * 3 / sum(errors) for error in errors]
+    errors[5], errors[7] = -1e-4, -1e-5
+    with np.errstate(invalid="raise"):
+        plan, simulation = oracles.certified(
+            Guided(), oracles.problem(60), oracles.additive(errors)
+        )
+    assert simulation.passed(plan)
+
+
+def test_layers_that_cost_nothing_are_not_kept_for_that() -> None:
+    """Of plans of equal cost the smallest that passed is the answer."""
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        needed = rng.sample(range(30), 3)
+        asked = replace(oracles.problem(30), costs=[rng.choice((0.0, 1.0)) for _ in range(30)])
+        scores = [rng.random() for _ in range(30)]
+        simulation = Simulation(30, oracles.monotone(needed), scores)
+        plan = simulation.run(Guided().search(asked))
+        judged = [t.proposal.plan for t in simulation.trials if simulation.passed(t.proposal.plan)]
+        price = sum(asked.costs[layer] for layer in plan.indices)
+        assert not any(
+            each < plan and sum(asked.costs[layer] for layer in each.indices) <= price
+            for each in judged
+        )
 
 
 def test_a_ranking_that_misleads_about_the_limit_costs_trials_only() -> None:
