@@ -45,4 +45,4 @@ def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan
         return outcome
 
     plan = yield from relay(search, tell=tell)
-    return min([plan, *passed], key=lambda each: (cost(each), each))
+    return min([plan, *passed], key=lambda each: (cost(each), len(each)))
