@@ -86,13 +86,10 @@ class Guided:
 
 
 def _cost(problem: Problem) -> Callable[[Plan], float]:
-    """Return what a plan costs: with its Casts where these are known, or one for each layer."""
-    if problem.graph is not None and problem.costs:
-        graph = problem.graph
-        return lambda plan: graph.cost(plan.kept)
-    if problem.costs:
-        return lambda plan: sum(problem.costs[layer] for layer in plan.indices)
-    return len
+    """Return what a plan costs: what its layers do, or one for each."""
+    if not problem.costs:
+        return len
+    return lambda plan: sum(problem.costs[layer] for layer in plan.indices)
 
 
 def _units(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[list[Unit]]:
