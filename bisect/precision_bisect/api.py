@@ -11,6 +11,7 @@ from precision_bisect.options import (
     BackendName,
     CalibrationName,
     Certify,
+    ForecastOn,
     HighName,
     Isolate,
     Limits,
@@ -52,6 +53,7 @@ class FindOptions(TypedDict, total=False):
     mixed_gpus: bool
     cluster: str | None
     isolate: Isolate
+    forecast_on: ForecastOn
     trial_timeout_s: float | None
     trial_memory_mib: float | None
     keep_engines: bool

@@ -111,7 +111,7 @@ def conclude(
         honoured=final.honoured,
         honoured_layers=final.honours,
         pinned=pinned_layers(prepared.model),
-        notes=[*prepared.remarks, *final.notes, *remarks(broken), *unwritten],
+        notes=[*prepared.remarks, *final.notes, *_moved(driver), *remarks(broken), *unwritten],
         diagnosis=diagnosis,
         fingerprint=prepared.fingerprint,
         message=ending.message,
@@ -226,6 +226,12 @@ def _terms(prepared: Prepared, ending: Ending, broken: Sequence[Break]) -> Terms
         untested = f"strategy {prepared.strategy.name} does not certify"
     monotone = all(each.noise for each in broken)
     return Terms(mode=mode, monotone=monotone, untested=untested, limit=ending.limit)
+
+
+def _moved(driver: Driver) -> list[str]:
+    """Return what forecasts note: where they moved, and why."""
+    forecasts = (t.outcome for t in driver.trials if t.proposal.kind is Kind.PREDICT)
+    return [*dict.fromkeys(note for each in forecasts for note in each.evidence.notes)]
 
 
 def _unresolved(trials: Sequence[Trial]) -> Mapping[str, int]:

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.cluster.site import Site
 from precision_bisect.evaluation import Evaluator
+from precision_bisect.fallback import GpuForecasts
+from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Backend
 from precision_bisect.runfolder import LOGS
 from precision_bisect.speed.stopwatch import Stopwatch
-from precision_bisect.workers import Threads, Workers, threads
+from precision_bisect.workers import Evaluate, Threads, Workers, threads
 
 if TYPE_CHECKING:
     from precision_bisect.isolation.evaluator import Isolated
@@ -29,12 +32,22 @@ def crew(prepared: Prepared, folder: Path) -> Iterator[Workers]:
             yield held.enter_context(_clustered(prepared, prepared.cluster, folder))
             return
         if prepared.here is None:
-            evaluate = held.enter_context(closing(_isolated(prepared, folder)))
-            yield threads(evaluate, options.workers)
+            yield threads(_in_children(prepared, folder, held), options.workers)
             return
         stopwatch = held.enter_context(Stopwatch(prepared.here.build, prepared.baseline))
-        evaluator = _evaluator(prepared, prepared.here, stopwatch)
-        yield threads(evaluator, options.workers)
+        yield threads(_evaluator(prepared, prepared.here, stopwatch), options.workers)
+
+
+def _in_children(prepared: Prepared, folder: Path, held: ExitStack) -> Evaluate:
+    """Return what evaluates in child processes, which `held` ends."""
+    predictor, limits = _predictor(prepared), _limits(prepared.options)
+    builds = held.enter_context(closing(_isolated(prepared, prepared.kit, limits, folder)))
+    if predictor is None or prepared.options.forecast_on != "cuda":
+        builds.here = predictor
+        return builds
+    kit, limits = replace(prepared.kit, forecasts=True), replace(limits, memory_mib=None)
+    on_gpu = held.enter_context(closing(_isolated(prepared, kit, limits, folder, "forecaster")))
+    return GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=predictor)
 
 
 def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Evaluator:
@@ -67,25 +80,23 @@ def _clustered(prepared: Prepared, cluster: Site, folder: Path) -> Iterator[Work
         yield Workers(evaluate=evaluate, executor=Threads(), count=count)
 
 
-def _isolated(prepared: Prepared, folder: Path) -> "Isolated":
+def _isolated(
+    prepared: Prepared, made: Kit, limits: "Limits", folder: Path, name: str = "worker"
+) -> "Isolated":
+    """Return what evaluates in as many children as there are workers, each made of a kit."""
     # Loky and psutil are for runs that need them.
     from precision_bisect.isolation.evaluator import Isolated
     from precision_bisect.isolation.logs import Logs
     from precision_bisect.isolation.slot import Slot
 
     options = prepared.options
-    kit = prepared.work / "run.kit"
-    prepared.kit.save(kit)
+    kit = prepared.work / f"{name}.kit"
+    made.save(kit)
     slots = [
-        Slot(kit=kit, folder=prepared.work / f"worker-{number}", gpu=gpu)
+        Slot(kit=kit, folder=prepared.work / f"{name}-{number}", gpu=gpu)
         for number, gpu in enumerate(options.gpus or [None] * options.workers, 1)
     ]
-    return Isolated(
-        slots=slots,
-        limits=_limits(options),
-        logs=Logs(folder / LOGS),
-        here=_predictor(prepared),
-    )
+    return Isolated(slots=slots, limits=limits, logs=Logs(folder / LOGS))
 
 
 def _predictor(prepared: Prepared) -> Evaluator | None:

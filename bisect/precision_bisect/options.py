@@ -27,6 +27,7 @@ Metric: TypeAlias = Literal[
 ]
 Certify: TypeAlias = Literal["none", "groups", "full"]
 Isolate: TypeAlias = Literal["auto", "always", "never"]
+ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]
 HALF_NAMES: tuple[HalfName, ...] = get_args(HalfName)
 QUANTIZED_NAMES: tuple[QuantizedName, ...] = get_args(QuantizedName)
 LOW_NAMES: tuple[LowName, ...] = get_args(LowName)
@@ -36,6 +37,7 @@ BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 METRICS: tuple[Metric, ...] = get_args(Metric)
 CERTIFY: tuple[Certify, ...] = get_args(Certify)
 ISOLATE: tuple[Isolate, ...] = get_args(Isolate)
+FORECAST_ON: tuple[ForecastOn, ...] = get_args(ForecastOn)
 
 LOCAL_CLUSTER = "local"
 DEFAULT_TOLERANCE = 1e-2
@@ -88,6 +90,7 @@ class Options:
     mixed_gpus: bool = False
     cluster: str | None = None
     isolate: Isolate = "auto"
+    forecast_on: ForecastOn = "auto"
     trial_timeout_s: float | None = None
     trial_memory_mib: float | None = None
     keep_engines: bool = False
@@ -108,6 +111,7 @@ class Options:
             "calibration": CALIBRATIONS,
             "backend": BACKENDS,
             "isolate": ISOLATE,
+            "forecast_on": FORECAST_ON,
             **({} if self.certify is None else {"certify": CERTIFY}),
         }
         for name, allowed in choices.items():

@@ -1,4 +1,4 @@
-"""The one place that makes ONNX Runtime sessions on the CPU provider.
+"""The one place that makes ONNX Runtime sessions of FP32 graphs, on the CPU unless told otherwise.
 
 It hands the weights over beside the graph, so that nothing is copied and no size limit of protobuf
 applies, and it refuses graphs whose verdict would be false: the CPU provider computes FP16-typed
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 CPU = "CPUExecutionProvider"
+Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, str]]]
+"""Names of execution providers, some with their options; the first that can takes a node."""
+ON_CPU: Providers = (CPU,)
 _PREPACK_BYTES = 2**30
 _PREPACK_NODES = 2**12
 """Above so many bytes of weights, or nodes, sessions keep no second, packed copy of them."""
@@ -70,12 +73,12 @@ def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Checke
 
 
 class Session:
-    """An ONNX Runtime CPU session over a graph whose stubs stand for `weights`.
+    """An ONNX Runtime session over a graph whose stubs stand for `weights`.
 
-    A checked graph has its own. The session reads the arrays in place, so this object keeps them
-    alive. `threads` is the number of intra-operator threads, 0 for one per core. Raises
-    RefusedError for a graph that computes in 16-bit floats, ModelError for one that ONNX Runtime
-    cannot load.
+    A checked graph has its own. On the CPU the session reads the arrays in place, so this object
+    keeps them alive. `threads` is the number of intra-operator threads, 0 for one per core; the
+    `providers` can be loaded. Raises RefusedError for a graph that computes in 16-bit floats,
+    ModelError for one that ONNX Runtime cannot load.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Session:
         graph: onnx.ModelProto | Checked,
         weights: Mapping[str, NDArray[Any]] | None = None,
         threads: int = 0,
+        providers: Providers = ON_CPU,
     ) -> None:
         if isinstance(graph, onnx.ModelProto):
             graph = check(graph, weights or {})
@@ -94,7 +98,7 @@ class Session:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         if not graph.packs:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        self.raw, self._values = _open(graph, options)
+        self.raw, self._values = _open(graph, options, providers)
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
     def run(
@@ -123,7 +127,7 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
-    session, _ = _open(_checked(proto, weights), options)
+    session, _ = _open(_checked(proto, weights), options, ON_CPU)
     return {output.name: output.type for output in session.get_outputs()}
 
 
@@ -216,7 +220,9 @@ def _pointing_to_files(
     return pointing
 
 
-def _open(graph: Checked, options: Any) -> "tuple[onnxruntime.InferenceSession, list[Any]]":
+def _open(
+    graph: Checked, options: Any, providers: Providers
+) -> "tuple[onnxruntime.InferenceSession, list[Any]]":
     """Return a session and the values that must live as long as it does."""
     ort = runtime()
     options.log_severity_level = 4
@@ -231,15 +237,15 @@ def _open(graph: Checked, options: Any) -> "tuple[onnxruntime.InferenceSession, 
     if values:
         options.add_external_initializers(list(arrays), values)
         # The call above lets the optimizer see the values, but sessions would copy them for good;
-        # this one makes them compute on the arrays in place.
-        for name, value in zip(arrays, values, strict=True):
+        # this one makes them compute on the arrays in place, which only the CPU can.
+        for name, value in zip(arrays, values, strict=True) if providers is ON_CPU else ():
             options.add_initializer(name, value)
     try:
         session = ort.InferenceSession(
             # Its fallback would print to stdout and try the same provider again.
             graph.text,
             options,
-            providers=[CPU],
+            providers=list(providers),
             enable_fallback=0,
         )
     except Exception as error:  # onnxruntime's and protobuf's share no base but Exception

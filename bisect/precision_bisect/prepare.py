@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.backends.choose import emulator
 from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.cluster.site import Site
 from precision_bisect.errors import UsageError
 from precision_bisect.evaluation import Samples
@@ -42,10 +42,10 @@ class Prepared:
     `options` name the backend. `reference` has the FP32 outputs of `samples`; the last
     `options.holdout` of both are held out. `here` builds plans in this process, None where child
     processes do; `emulator` predicts in this process, None where nothing does: it is the backend
-    itself where there is no engine. `scales` are those of what is quantized. `work` is an empty
-    folder for files that nobody needs afterwards. `why` says why the backend was chosen, `remarks`
-    what else the report should say. `graph` says what plans cost where speed counts. `cluster` is
-    where trials run, None for this machine.
+    itself where there is no engine, and not open yet where a GPU forecasts. `scales` are those of
+    what is quantized. `work` is an empty folder for files that nobody needs afterwards. `why` says
+    why the backend was chosen, `remarks` what else the report should say. `graph` says what plans
+    cost where speed counts. `cluster` is where trials run, None for this machine.
     """
 
     options: Options
@@ -164,7 +164,8 @@ def assemble(
     if scales is None:
         scales = scales_for(model, pair, loaded.judging, options)
     placed = place(replace(loaded, model=model), scales, work, cluster)
-    options, model, backend, here = placed.options, placed.model, placed.backend, placed.here
+    model, backend, here = placed.model, placed.backend, placed.here
+    options = settle_forecasts(placed.options, model)
     if options.speed.given and backend.emulated:
         raise UsageError(
             "--max-latency and --min-speedup need a backend that measures latency, and the "
@@ -196,7 +197,9 @@ def assemble(
         strategy=loaded.strategy,
         backend=backend,
         here=here,
-        emulator=here if backend.emulated else emulator(model, options, scales),
+        emulator=here
+        if backend.emulated
+        else forecaster(model, options, scales, lazily=options.forecast_on == "cuda"),
         work=work,
         scales=scales,
         why=placed.why,

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weights
+from precision_bisect.api import find
 from precision_bisect.backends.cuda.backend import CudaBackend, why_not
+from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.evidence import Honour
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import LowName
+from precision_bisect.options import ForecastOn, LowName, Options
 from precision_bisect.pinning import pin_formless, settle
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend
+from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.rewrite import TypedWriter
 
 TROUBLE = why_not()
@@ -128,3 +131,43 @@ def test_latency_and_versions(tmp_path: Path) -> None:
     assert latency.spread_ms < latency.median_ms
     assert ("CUDA", "off") == (cuda.versions()["provider"], cuda.versions()["tf32"])
     assert "compute capability" in cuda.versions()["device"]
+
+
+@pytest.mark.parametrize("low", ["fp16", "bf16"])
+def test_forecasts_are_the_cpus_but_for_the_order_of_sums(tmp_path: Path, low: LowName) -> None:
+    """The emulator's graph says the same on CUDA: exactly rounded, within a rounding of the sums.
+
+    Every plan of the block is tried. A value at the border of two roundings may take the other.
+    """
+    model = block(tmp_path)
+    options = Options(model=model.path, low=low, backend="onnxruntime")
+    assert "cuda" == settle_forecasts(options, model).forecast_on
+    cpu, gpu = (forecaster(model, options, Scales(), on_gpu=where) for where in (False, True))
+    feed = {"x": normal(4, 16, 64, seed=9)}
+    count = len(model.table.candidates)
+    for mask in range(2**count):
+        plan = Plan.from_key(format(mask, "x"))
+        here, there = (each.evaluate(plan, feed)["y"] for each in (cpu, gpu))
+        step = 2.0**-9 if low == "fp16" else 2.0**-6
+        assert np.abs(here - there).max() <= (1e-5 if len(plan) == count else 4 * step), mask
+        assert np.abs(here - there).mean() <= step / 16, mask
+
+
+def test_a_run_with_forecasts_on_the_gpu(tmp_path: Path) -> None:
+    """The answer is that of a run whose forecasts are the CPU's; none of them had to move."""
+    model = load_text(OVERFLOW, tmp_path)
+    feed = {"x": np.full(1, 300, np.float32)}
+    where: tuple[ForecastOn, ...] = ("cpu", "cuda")
+    cpu, gpu = (
+        find(
+            model.path,
+            tol=1e-2,
+            inputs=[feed],
+            backend="onnxruntime",
+            forecast_on=each,
+            out=tmp_path / each,
+        )
+        for each in where
+    )
+    assert cpu.kept == gpu.kept and gpu.status == cpu.status == "found"
+    assert gpu.emulated_trials and not any("forecasts" in note for note in gpu.notes)

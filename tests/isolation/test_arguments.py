@@ -76,6 +76,12 @@ def test_the_limits_of_a_trial_reach_the_options() -> None:
     )
 
 
+def test_forecasts_are_computed_where_it_is_said() -> None:
+    """Where nothing is said, the run finds out."""
+    asked = [options("--forecast-on", where).forecast_on for where in ("cpu", "cuda")]
+    assert ["cpu", "cuda", "auto"] == [*asked, options().forecast_on]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

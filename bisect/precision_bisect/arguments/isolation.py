@@ -4,7 +4,7 @@ import argparse
 import re
 
 from precision_bisect.errors import UsageError
-from precision_bisect.options import ISOLATE
+from precision_bisect.options import FORECAST_ON, ISOLATE
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([MG])i?B?", re.IGNORECASE)
 _GPU = re.compile(r"\d+|(?:GPU|MIG)-[0-9A-Za-z/-]+")
@@ -30,6 +30,13 @@ def add_isolation_arguments(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="run trials in child processes, so that a crash of one is an outcome; auto: where "
         "they are builds or have a limit (auto)",
+    )
+    group.add_argument(
+        "--forecast-on",
+        choices=FORECAST_ON,
+        default="auto",
+        help="what computes the emulator's forecasts where other backends judge; auto: the GPU "
+        "with --backend onnxruntime, where the model takes little of its memory (auto)",
     )
     group.add_argument(
         "--trial-timeout",

@@ -103,6 +103,7 @@ def to_options(parsed: argparse.Namespace) -> Options:
         mixed_gpus=parsed.mixed_gpus,
         cluster=parsed.cluster,
         isolate=parsed.isolate,
+        forecast_on=parsed.forecast_on,
         trial_timeout_s=None if parsed.trial_timeout is None else duration(parsed.trial_timeout),
         trial_memory_mib=None if parsed.trial_memory is None else mebibytes(parsed.trial_memory),
         keep_engines=parsed.keep_engines,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.backends.tensorrt.eight_bit import FP8_CAPABILITY
 from precision_bisect.backends.tensorrt.flavour import (
     NAMES,
@@ -199,20 +200,11 @@ def _tensorrt_builder(flavour: Flavour, settings: EngineSettings, low: LowName) 
     )
 
 
-def emulator(model: Model, options: Options, scales: Scales) -> Backend:
-    """Return the emulator of a model for the options' pair of precisions."""
-    from precision_bisect.backends.emulation.backend import EmulatedBackend
-
-    return EmulatedBackend(
-        model, options.low, options.emulator_threads, high=options.high, scales=scales
-    )
-
-
 def _maker(
     name: BackendName, options: Options, samples: Sequence[Sample], work: Path, scales: Scales
 ) -> MakeBackend:
     if name == "emulated":
-        return lambda model: emulator(model, options, scales)
+        return lambda model: forecaster(model, options, scales)
     pair = Pair(low=options.low, high=options.high)
     if name == "onnxruntime":
         from precision_bisect.backends.cuda.backend import CudaBackend

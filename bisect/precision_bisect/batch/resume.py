@@ -18,7 +18,8 @@ GOES_ON = frozenset(
     {
         *("max-trials", "max-time", "workers", "threads", "certify", "build-timeout"),
         *("max-latency", "min-speedup", "optuna-storage", "on-finish", "isolate"),
-        *("trial-timeout", "trial-memory", "keep-engines", "disk-cap"),
+        *("forecast-on", "keep-engines", "disk-cap"),
+        *("trial-timeout", "trial-memory"),
     }
 )
 """Keys on which no verdict depends: with others than these, trials of before mean nothing."""

@@ -20,8 +20,8 @@ class Kit:
     """Makes the evaluator of a run, in any process that can read the model's file.
 
     Can be pickled. `options` name the backend, not "auto"; `digest` is that of the model, `table`
-    its layers with those pinned that cannot run low. The rest is as in `Evaluator`, and `baseline`
-    as in `Stopwatch`.
+    its layers with those pinned that cannot run low. With `forecasts` the emulator evaluates, on
+    the process's first GPU. The rest is as in `Evaluator`, and `baseline` as in `Stopwatch`.
     """
 
     options: Options
@@ -33,6 +33,7 @@ class Kit:
     keep: Path
     engines: Path | None = None
     baseline: Plan | None = None
+    forecasts: bool = False
 
     def save(self, path: Path) -> None:
         """Write the kit, pickled, for other processes. Raises RunFolderError."""
@@ -64,6 +65,7 @@ class Kit:
         """Return the backend; see `evaluator`."""
         # These bring in ONNX and ONNX Runtime, which a process that only sends a kit may not need.
         from precision_bisect.backends.choose import choose_backend
+        from precision_bisect.backends.forecasting import forecaster
         from precision_bisect.model.load import load_model
 
         model = load_model(self.options.model)
@@ -72,6 +74,8 @@ class Kit:
                 f"{self.options.model} has changed since the run began",
                 "put the old file back and go on with --resume, or start anew with another --out",
             )
+        model = replace(model, table=self.table)
+        if self.forecasts:
+            return forecaster(model, self.options, self.scales, on_gpu=True)
         feeds, _ = self.samples[SampleSet.ALL]
-        chosen = choose_backend(self.options, feeds, work, scales=self.scales)
-        return chosen.make(replace(model, table=self.table))
+        return choose_backend(self.options, feeds, work, scales=self.scales).make(model)

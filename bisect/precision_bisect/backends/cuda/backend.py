@@ -3,9 +3,6 @@
 ONNX Runtime always adds its CPU provider for what CUDA does not take, and computes 16-bit
 operators there in FP32. So layers that land there are found before a search (`unbuildable`), and a
 plan of which a low layer lands there all the same has no verdict.
-
-Convolutions take the algorithm that cuDNN's heuristics name, not the quickest of a timed trial,
-so that a plan runs the same kernels in each of its builds and a build does not wait for timing.
 """
 
 from collections.abc import Mapping
@@ -13,9 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.check import CUDA, require_cuda, why_not
+from precision_bisect.backends.cuda.check import require_cuda, why_not
 from precision_bisect.backends.cuda.engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
+from precision_bisect.backends.cuda.provider import CONVOLUTIONS, on_cuda
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.gpu import cuda_version, devices, driver_version
 from precision_bisect.layer_table import LayerName
@@ -25,7 +23,6 @@ from precision_bisect.typed.rewrite import TypedWriter
 
 __all__ = ["CudaBackend", "why_not"]
 
-_CONVOLUTIONS = "HEURISTIC"
 _FATAL = 4
 
 
@@ -45,12 +42,8 @@ class CudaBackend:
         # cuDNN's refusals of single algorithms would fill the terminal; others are taken then.
         runtime().set_default_logger_severity(_FATAL)
         self._tf32 = settings.tf32
-        cuda = {
-            "use_tf32": "1" if settings.tf32 else "0",
-            "cudnn_conv_algo_search": _CONVOLUTIONS,
-        }
         opener = Opener(
-            providers=[(CUDA, cuda)],
+            providers=on_cuda(tf32=settings.tf32),
             profiles=workdir / "profile",
             timeout_s=settings.build_timeout_s,
         )
@@ -66,7 +59,7 @@ class CudaBackend:
             "driver": driver_version() or "unknown",
             "cuda": cuda_version() or "unknown",
             "tf32": "on" if self._tf32 else "off",
-            "convolutions": _CONVOLUTIONS.lower(),
+            "convolutions": CONVOLUTIONS.lower(),
         }
 
     def unbuildable(self) -> Mapping[LayerName, str]:

@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.errors import PluginError, PrecisionBisectError, RefusedError
 from precision_bisect.gpu import devices
 from precision_bisect.ort import clean, runtime
 
-CUDA = "CUDAExecutionProvider"
 _QUIET, _DEFAULT = 4, 2
 """Severities of ONNX Runtime's own logger."""
 

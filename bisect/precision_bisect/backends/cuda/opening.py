@@ -14,14 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from precision_bisect.ort import clean, runtime
+from precision_bisect.ort import Providers, clean, runtime
 
 if TYPE_CHECKING:
     import onnxruntime
-
-Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, str]]]
 
 FUSIONS: Mapping[str, tuple[str, ...]] = {
     "SkipLayerNormalization": ("SkipLayerNormFusion", "BiasSkipLayerNormFusion"),

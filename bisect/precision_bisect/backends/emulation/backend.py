@@ -5,7 +5,7 @@ it in, as tensor cores do with FP32 accumulation inside an operator. One session
 (see `switched`). What it says is a prediction; the target has the last word.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from precision_bisect.lowtypes import KINDS
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
 from precision_bisect.options import HighName, LowName
-from precision_bisect.ort import Session, check, runtime
+from precision_bisect.ort import ON_CPU, Providers, Session, check, runtime
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, rounded_to
 from precision_bisect.protocols import BackendFailure, Sample
@@ -35,9 +35,10 @@ from precision_bisect.trial import Outcome, TrialStatus
 class EmulatedBackend:
     """Evaluates plans of one model by switched round trips to the low type.
 
-    `scales` has the scale of everything that some plan quantizes. Raises RefusedError when this
-    ONNX Runtime does not keep explicit round trips (the self-test at start), ModelError when it
-    cannot load the model.
+    `scales` has the scale of everything that some plan quantizes. `providers` is asked what
+    computes whenever the session is opened. Raises what that does, RefusedError when this ONNX
+    Runtime does not keep explicit round trips (the self-test at start), and ModelError when it
+    cannot load the model: the first plan raises them where it is opened `lazily`.
     """
 
     name: ClassVar[str] = "emulated"
@@ -50,11 +51,15 @@ class EmulatedBackend:
         threads: int = 0,
         high: HighName = "fp32",
         scales: Scales | None = None,
+        *,
+        providers: Callable[[], Providers] = lambda: ON_CPU,
+        lazily: bool = False,
     ) -> None:
-        self._open = partial(_open, model, Pair(low=low, high=high), scales or Scales(), threads)
+        pair = Pair(low=low, high=high)
+        self._open = partial(_open, model, pair, scales or Scales(), threads, providers)
         self._candidates = len(model.table.candidates)
         self._opening = Lock()
-        self._opened: _Opened | None = self._open()
+        self._opened: _Opened | None = None if lazily else self._open()
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of ONNX Runtime and its provider."""
@@ -126,11 +131,18 @@ class _Opened:
     switches: Switches
 
 
-def _open(model: Model, pair: Pair, scales: Scales, threads: int) -> _Opened:
+def _open(
+    model: Model,
+    pair: Pair,
+    scales: Scales,
+    threads: int,
+    choose: Callable[[], Providers],
+) -> _Opened:
     """Return the session of a model; raises as `EmulatedBackend` does."""
+    providers = choose()
     kinds = [KINDS[name] for name in rounded_to(model.table, pair)]
     for kind in kinds:
-        self_test(kind)
+        self_test(kind, providers)
     newest = max(kinds, key=lambda kind: kind.lowest_opset, default=None)
     usable = model
     if newest is not None:
@@ -141,7 +153,7 @@ def _open(model: Model, pair: Pair, scales: Scales, threads: int) -> _Opened:
         checked = check(graph.proto, graph.weights)
         # Of thousands of layers the graph takes as much memory as their weights.
         del graph
-        session = Session(checked, threads=threads)
+        session = Session(checked, threads=threads, providers=providers)
     except ModelError as error:
         if newest is None or usable is model:
             raise

@@ -9,14 +9,14 @@ from precision_bisect.backends.emulation.snippets import Quantizers
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.lowtypes import LowType, QuantizedType
 from precision_bisect.model.round_trips import round_trip
-from precision_bisect.ort import Session, runtime
+from precision_bisect.ort import ON_CPU, Providers, Session, runtime
 from precision_bisect.quantization.rounding import fake_quantized
 
 _SCALE = 0.0123
 """Of the values that probe a quantized type; no power of two."""
 
 
-def self_test(kind: LowType | QuantizedType) -> None:
+def self_test(kind: LowType | QuantizedType, providers: Providers = ON_CPU) -> None:
     """Check that round trips survive ONNX Runtime's optimizer and round to nearest even.
 
     Raises RefusedError otherwise: every verdict would rest on FP32 results.
@@ -38,7 +38,7 @@ def self_test(kind: LowType | QuantizedType) -> None:
     opset = max(13, kind.lowest_opset)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     try:
-        got = Session(proto, {}, threads=1).run({"x": probe})["y"]
+        got = Session(proto, {}, 1, providers).run({"x": probe})["y"]
     except (ModelError, RuntimeError) as error:
         raise RefusedError(
             f"ONNX Runtime {runtime().__version__} cannot round to {kind.name}: {error}",

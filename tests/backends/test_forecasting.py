@@ -1,0 +1,66 @@
+"""Where forecasts are computed: what is asked for, what is refused, and what a run decides."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models import OVERFLOW, load_text
+from precision_bisect.backends.cuda.backend import why_not
+from precision_bisect.backends.forecasting import forecaster, settle_forecasts
+from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
+from precision_bisect.model.load import Model
+from precision_bisect.options import Options
+from precision_bisect.plan import Plan
+from precision_bisect.quantization.scales import Scales
+
+no_cuda = pytest.mark.skipif(why_not() is None, reason="ONNX Runtime computes on CUDA here")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    """Return a small model."""
+    return load_text(OVERFLOW, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"backend": "emulated"}, "the emulator judges on the CPU"),
+        ({"backend": "tensorrt", "cluster": "local"}, "not on a --cluster"),
+        ({"backend": "tensorrt", "isolate": "never"}, "needs child processes"),
+    ],
+)
+def test_a_gpu_that_would_forecast_nothing_is_refused(
+    model: Model, asked: dict[str, str], said: str
+) -> None:
+    """In one line, as wrong usage."""
+    options = replace(Options(model=model.path, forecast_on="cuda"), **asked)  # type: ignore[arg-type]
+    with pytest.raises(UsageError) as error:
+        settle_forecasts(options, model)
+    assert said in error.value.one_line()
+    assert ExitCode.USAGE is error.value.exit_code
+
+
+@no_cuda
+def test_a_gpu_that_is_not_there_is_refused_where_it_was_asked_for(model: Model) -> None:
+    """With what is missing; where nothing was asked for, the CPU forecasts."""
+    asked = Options(model=model.path, backend="tensorrt-rtx", forecast_on="cuda")
+    with pytest.raises(PrecisionBisectError) as error:
+        settle_forecasts(asked, model)
+    assert error.value.hint
+    for backend in ("tensorrt", "onnxruntime", "emulated"):
+        options = Options(model=model.path, backend=backend)
+        assert "cpu" == settle_forecasts(options, model).forecast_on
+
+
+@no_cuda
+def test_what_is_opened_lazily_says_no_when_it_is_asked(model: Model) -> None:
+    """Making it costs nothing; no provider takes the place of one that does not load."""
+    options = Options(model=model.path)
+    late = forecaster(model, options, Scales(), on_gpu=True, lazily=True)
+    with pytest.raises(PrecisionBisectError):
+        forecaster(model, options, Scales(), on_gpu=True)
+    late.rest()
+    with pytest.raises(PrecisionBisectError):
+        late.evaluate(Plan.of(()), {})

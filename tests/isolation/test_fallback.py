@@ -1,0 +1,108 @@
+"""Forecasts on a GPU move to the CPU for good once one fails there; builds stay where they are."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from faults import subject
+from precision_bisect.errors import UsageError
+from precision_bisect.fallback import GpuForecasts
+from precision_bisect.isolation.evaluator import Isolated
+from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.logs import Logs
+from precision_bisect.isolation.slot import Limits, Slot
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Kind, Outcome, Proposal
+
+LAYERS = len(subject.STEPS)
+PLANS = [Plan.of(range(start, LAYERS)) for start in range(3)]
+NO_GPU = "-1"
+
+
+class Children(Isolated):
+    """Children that know what they were asked."""
+
+    asked: list[Proposal]
+
+    def __call__(self, proposal: Proposal) -> Outcome:
+        self.asked.append(proposal)
+        return super().__call__(proposal)
+
+
+def children(slot: Slot, folder: Path) -> Children:
+    """Return what evaluates in the one slot, without limits."""
+    found = Children(slots=[slot], limits=Limits(), logs=Logs(folder / "logs"))
+    found.asked = []
+    return found
+
+
+def forecast(plan: Plan) -> Proposal:
+    """Return what asks the emulator about a plan."""
+    return Proposal(plan=plan, kind=Kind.PREDICT)
+
+
+def test_without_a_gpu_forecasts_are_the_cpus(kit: Kit, tmp_path: Path) -> None:
+    """One attempt in a child that sees no GPU, then the same outcomes as ever, with the reason."""
+    replace(kit, forecasts=True).save(tmp_path / "kit")
+    slot = Slot(kit=tmp_path / "kit", folder=tmp_path / "slot", gpu=NO_GPU)
+    here = kit.evaluator(tmp_path)
+    with closing(children(slot, tmp_path)) as on_gpu:
+        evaluate = GpuForecasts(builds=here, on_gpu=on_gpu, on_cpu=here)
+        found = [evaluate(forecast(plan)) for plan in PLANS]
+        judged = evaluate(Proposal(plan=PLANS[0]))
+    assert [forecast(PLANS[0])] == on_gpu.asked
+    assert judged == here(Proposal(plan=PLANS[0])) and not judged.evidence.notes
+    for plan, outcome in zip(PLANS, found, strict=True):
+        (note,) = outcome.evidence.notes
+        assert note.startswith("forecasts moved from the GPU to the CPU: ")
+        assert here(forecast(plan)) == replace(
+            outcome, evidence=replace(outcome.evidence, notes=())
+        )
+
+
+@pytest.mark.parametrize(
+    ("fault", "attempts"), [("SIGSEGV", 2), ("no pickle", 2), ("fail to run", 1), ("raise", 1)]
+)
+def test_whatever_a_forecast_dies_of(
+    folder: Path, kit: Kit, slot: Slot, tmp_path: Path, fault: str, attempts: int
+) -> None:
+    """A forecast without a verdict costs none: the CPU is asked instead, then and later."""
+    on_gpu, here = children(slot, tmp_path), kit.evaluator(tmp_path)
+    forecasts = GpuForecasts(builds=here, on_gpu=on_gpu, on_cpu=here)
+    subject.order(folder, *({"do": fault, "call": 2 + i} for i in range(attempts)))
+    first, *others = (forecasts(forecast(plan)) for plan in PLANS)
+    assert first.verdict and not first.evidence.notes
+    assert all(each.verdict and each.evidence.notes for each in others)
+    assert [*map(forecast, PLANS[:2])] == on_gpu.asked
+
+
+def test_nothing_forecasts_while_something_is_timed(kit: Kit, slot: Slot, tmp_path: Path) -> None:
+    """A timed trial ends the children that forecast; the next forecast begins anew."""
+    on_gpu, here = children(slot, tmp_path), kit.evaluator(tmp_path)
+    pids: list[int | None] = []
+
+    def build(proposal: Proposal) -> Outcome:
+        pids.append(slot.pid)
+        return here(proposal)
+
+    forecasts = GpuForecasts(builds=build, on_gpu=on_gpu, on_cpu=here)
+    first = forecasts(forecast(PLANS[0]))
+    began = slot.pid
+    forecasts(Proposal(plan=PLANS[0]))
+    forecasts(Proposal(plan=PLANS[1], timed=True))
+    assert [began, None] == pids and began is not None
+    assert first == forecasts(forecast(PLANS[0]))
+    assert slot.pid not in (None, began)
+
+
+def test_an_error_of_the_users_script_still_ends_the_run(
+    folder: Path, kit: Kit, slot: Slot, tmp_path: Path
+) -> None:
+    """The CPU's attempt meets it, too."""
+    here = kit.evaluator(tmp_path)
+    forecasts = GpuForecasts(builds=here, on_gpu=children(slot, tmp_path), on_cpu=here)
+    (folder / "orders.json").write_text("no JSON")
+    with pytest.raises(UsageError, match="error failed: "):
+        forecasts(forecast(PLANS[0]))
