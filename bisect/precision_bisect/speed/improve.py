@@ -14,7 +14,7 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.forecast import Forecasts, calibrated
 from precision_bisect.speed.measuring import Measured, measure
-from precision_bisect.speed.moves import Move, fillings, islands, swap
+from precision_bisect.speed.moves import Move, Substitutes, fillings, islands, swap
 
 MOST_BUILDS = 16
 """An improvement takes no more builds than this."""
@@ -78,8 +78,9 @@ def _route(graph: CostGraph, plan: Plan, forecasts: Forecasts) -> Search[list[Mo
     """
     route: list[Move] = []
     now = plan
+    without: set[tuple[int, ...]] = set()
     while len(route) < FARTHEST:
-        move = yield from _best(graph, now, forecasts)
+        move = yield from _best(graph, now, forecasts, without)
         if move is None:
             break
         now = move.plan
@@ -89,15 +90,24 @@ def _route(graph: CostGraph, plan: Plan, forecasts: Forecasts) -> Search[list[Mo
     return route
 
 
-def _best(graph: CostGraph, plan: Plan, forecasts: Forecasts) -> Search[Move | None]:
-    """Return one move from a plan: all fillings at once, else the first swap that there is."""
+def _best(
+    graph: CostGraph, plan: Plan, forecasts: Forecasts, without: set[tuple[int, ...]]
+) -> Search[Move | None]:
+    """Return one move from a plan: all fillings at once, else the first swap that there is.
+
+    Those `without` a substitute so far are not asked about again, and noted.
+    """
     fills = fillings(graph, plan)
     if fills:
         return fills[0]
+    others = Substitutes()
     for part in islands(graph, plan)[:SWAPPED]:
-        move = yield from swap(graph, plan, part, forecasts)
+        if part in without:
+            continue
+        move = yield from swap(graph, plan, part, forecasts, others)
         if move is not None:
             return move
+        without.add(part)
     return None
 
 

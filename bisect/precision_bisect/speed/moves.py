@@ -7,7 +7,7 @@ cost most, run low and keeps cheaper layers instead; whether they do is forecast
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
@@ -31,6 +31,25 @@ class Move:
     plan: Plan
     gain_ms: float
     reason: str
+
+
+Worth = tuple[float, float, tuple[int, ...]]
+"""The error saved over what keeping a group adds to the cost, the error saved, and the group."""
+
+
+@dataclass(slots=True)
+class Substitutes:
+    """What keeping other layers was forecast to save, the most worth first.
+
+    It is forecast beside the first layers that some are looked for, and taken for much the same
+    beside others: a plan that is made of it is forecast anyhow.
+    """
+
+    worth: list[Worth] = field(default_factory=list)
+
+    def beside(self, plan: Plan) -> list[Worth]:
+        """Return the groups of which a plan keeps nothing."""
+        return [entry for entry in self.worth if plan.kept.isdisjoint(entry[2])]
 
 
 def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
@@ -67,9 +86,15 @@ def islands(graph: CostGraph, plan: Plan) -> list[tuple[int, ...]]:
 
 
 def swap(
-    graph: CostGraph, plan: Plan, dropped: Sequence[int], forecasts: Forecasts
+    graph: CostGraph,
+    plan: Plan,
+    dropped: Sequence[int],
+    forecasts: Forecasts,
+    others: Substitutes,
 ) -> Search[Move | None]:
     """Return a plan that lets `dropped` run low and is forecast to pass; None if there is none.
+
+    `others` are looked for once and kept for the layers that are asked about next.
 
     What it keeps instead is taken by the error that it is forecast to save over what it costs,
     until the forecast is within the limit. Nothing is a substitute for a layer without which the
@@ -81,12 +106,10 @@ def swap(
         return _swapped(graph, plan, bare, dropped)
     if outcome.error is None or not math.isfinite(outcome.error):
         return None
-    low = [i for i in range(graph.size) if i not in plan.kept]
-    groups = _parts(low)
-    worth = yield from _worth(graph, bare, outcome.error, groups)
-    if len(groups) < len(low):
-        best = [layer for _, _, part in worth[:3] for layer in part]
-        worth = yield from _worth(graph, bare, outcome.error, [(layer,) for layer in best])
+    if not others.worth:
+        low = [i for i in range(graph.size) if i not in plan.kept]
+        others.worth = yield from _substitutes(graph, bare, outcome.error, low)
+    worth = others.beside(plan)
     least = _enough(worth, outcome.error, forecasts.limit)
     for count in range(least, min(least + LONGER, len(worth)) + 1):
         kept = bare.kept.union(*(part for _, _, part in worth[:count]))
@@ -96,6 +119,18 @@ def swap(
         if forecasts.passes(outcome):
             return _swapped(graph, plan, Plan.of(kept), dropped)
     return None
+
+
+def _substitutes(
+    graph: CostGraph, bare: Plan, error: float, low: Sequence[int]
+) -> Search[list[Worth]]:
+    """Return what single layers save, or those of the best groups where there are many."""
+    groups = _parts(low)
+    worth = yield from _worth(graph, bare, error, groups)
+    if len(groups) == len(low):
+        return worth
+    best = [layer for _, _, part in worth[:3] for layer in part]
+    return (yield from _worth(graph, bare, error, [(layer,) for layer in best]))
 
 
 def _filled(graph: CostGraph, kept: frozenset[int]) -> frozenset[int]:
@@ -126,11 +161,8 @@ def _parts(low: Sequence[int]) -> list[tuple[int, ...]]:
 
 def _worth(
     graph: CostGraph, bare: Plan, error: float, groups: Sequence[tuple[int, ...]]
-) -> Search[list[tuple[float, float, tuple[int, ...]]]]:
-    """Return (worth, error saved, group) of the groups that save error, the most worth first.
-
-    The worth is the error saved over what keeping the group adds to the cost.
-    """
+) -> Search[list[Worth]]:
+    """Return the groups that save error, the most worth first."""
     plans = [bare.with_(group) for group in groups]
     outcomes = yield from ask(plans, "what keeping others saves")
     found = []
@@ -143,9 +175,7 @@ def _worth(
     return sorted(found, key=lambda entry: (-entry[0], -entry[1], entry[2]))
 
 
-def _enough(
-    worth: Sequence[tuple[float, float, tuple[int, ...]]], error: float, limit: float | None
-) -> int:
+def _enough(worth: Sequence[Worth], error: float, limit: float | None) -> int:
     """Return how many of the first groups do if what they save adds up, all where they do not."""
     for count, (_, saved, _) in enumerate(worth, 1):
         error -= saved
