@@ -12,7 +12,7 @@ from precision_bisect_strategies.choosing import chosen
 from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
 from precision_bisect_strategies.ranking import by_sensitivity, rank
 from precision_bisect_strategies.tuning import tuned
-from precision_bisect_strategies.units import Unit, together
+from precision_bisect_strategies.units import Rated, Unit, together
 
 ADDITIVE = 0.5
 """Errors add up where all layers low come to at least this share of the sum of each alone."""
@@ -39,11 +39,10 @@ class Guided:
         return (yield from cheapest(unrepeated(self._search(problem)), _cost(problem)))
 
     def _search(self, problem: Problem) -> Search[Plan]:
-        from precision_bisect_strategies.beliefs import Beliefs
-        from precision_bisect_strategies.demotion import Demotion
-        from precision_bisect_strategies.probes import Line
+        from precision_bisect_strategies.alone import ranked_alone
         from precision_bisect_strategies.rounds import demote
         from precision_bisect_strategies.spending import exchange, refill
+        from precision_bisect_strategies.starting import patience, started
 
         everything = Plan.all_high(problem.size)
         scores = yield from rank(problem)
@@ -57,29 +56,15 @@ class Guided:
             plan = yield from tuned(problem, by_sensitivity(scores), plan)
             units = [part for unit in units for part in _parted(unit, plan)]
         ranked = _ranked(problem, units, scores, plan)
-        order = [unit for unit, _, _ in ranked]
-        dropped = sum(plan.kept.isdisjoint(unit) for unit in order)
-        line = list(range(len(order)))
-        beliefs = Beliefs(
-            [rate for _, rate, _ in ranked],
-            [cost for _, _, cost in ranked],
-            room=room,
-            expected=len(order) - dropped,
-            seed=problem.seed,
-        )
-        if low.error is not None and high.error is not None:
-            beliefs.learn_sum(line, low.error - high.error)
-        state = Demotion(
-            order=order,
-            beliefs=beliefs,
-            limit=problem.tolerance,
-            plan=everything,
-            error=high.error,
-            suspects=[Line(line, bad=True, error=low.error)],
-            workers=problem.workers,
-            noise=problem.noise,
-        )
-        state = yield from demote(state, dropped)
+        dropped = sum(plan.kept.isdisjoint(each.unit) for each in ranked)
+        state = started(problem, ranked, dropped, room, high, low)
+        state = yield from demote(state, dropped, patience(problem, state))
+        if not state.settled():
+            told = yield from ranked_alone(problem, ranked, high.error or 0.0)
+            if told is not None:
+                best, state = state.best, started(problem, *told, room, high, low)
+                state.best = best
+            state = yield from demote(state, None if told is None else told[1])
         yield from refill(state)
         yield from exchange(state)
         return state.plan
@@ -134,8 +119,8 @@ def _room(
 
 def _ranked(
     problem: Problem, units: Sequence[Unit], scores: Sequence[float], plan: Plan
-) -> list[tuple[Unit, float, float]]:
-    """Return each unit with its error per cost and its cost, the least sensitive first.
+) -> list[Rated]:
+    """Return the units, the least sensitive first.
 
     Those that the emulator keeps come last. Members of one unit show its error each.
     """
@@ -143,7 +128,7 @@ def _ranked(
     rated = []
     for unit in units:
         cost = sum(costs[layer] for layer in unit)
-        rated.append((unit, max(scores[layer] for layer in unit) / cost, cost))
+        rated.append(Rated(unit, max(scores[layer] for layer in unit) / cost, cost))
     return sorted(
-        rated, key=lambda each: (not plan.kept.isdisjoint(each[0]), each[1], -each[0][0])
+        rated, key=lambda each: (not plan.kept.isdisjoint(each.unit), each.rate, -each.unit[0])
     )

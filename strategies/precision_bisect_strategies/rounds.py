@@ -18,6 +18,9 @@ from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.probes import Probe, Taken
 from precision_bisect_strategies.spending import audit
 
+POOR = 0.7
+"""Below this expected rank correlation a ranking is poor."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bet:
@@ -30,21 +33,27 @@ class Bet:
     before: Demotion
 
 
-def demote(state: Demotion, guess: int) -> Search[Demotion]:
+def demote(state: Demotion, guess: int | None, patience: int | None = None) -> Search[Demotion]:
     """Return the state in which every position is decided on.
 
-    The first group is the first `guess` positions.
+    The first group is the first `guess` positions, None to choose it, too. With `patience`, the
+    state is returned as it is after so many groups if the ranking is believed to be poor by then.
     """
-    first: int | None = guess
+    first = guess
     audited = doubted = False
     bet: Bet | None = None
+    tried = 0
     while not state.settled() or bet:
+        impatient = patience is not None and tried >= patience and bet is None
+        if impatient and state.beliefs.rho < POOR:
+            return state
         if state.beaten:
             state.settle_for_best()
             return state
         tested = bet if state.beliefs.figures or doubted or state.settled() else None
         probes = state.probes(first, state.workers - bool(tested))
         first = None
+        tried += len(probes)
         if not (bet or audited or state.suspects) and len(probes[0].group) == 1:
             audited = True
             yield from audit(state)

@@ -8,7 +8,7 @@ such layers are torn apart by whatever the ranking gets wrong about each.
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from precision_bisect.protocols import Problem, Search
 from precision_bisect_strategies.ranking import measure
@@ -25,6 +25,14 @@ MUCH = 0.5
 
 Unit: TypeAlias = tuple[int, ...]
 """Layers that are decided on together, in network order."""
+
+
+class Rated(NamedTuple):
+    """A unit with the error per cost that it is believed to add, and what keeping it costs."""
+
+    unit: Unit
+    rate: float
+    cost: float
 
 
 def together(problem: Problem, scores: Sequence[float], watched: int) -> Search[list[Unit]]:

@@ -1,0 +1,64 @@
+"""The state that a demotion starts from: everything high, and a ranking to believe in or not."""
+
+from collections.abc import Sequence
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem
+from precision_bisect.trial import Outcome
+from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.demotion import Demotion
+from precision_bisect_strategies.probes import Line
+from precision_bisect_strategies.units import Rated
+
+NOISY = 0.02
+"""From this share of the tolerance on, noise hides what single layers add near it."""
+LEAST_PATIENCE = 16
+PATIENCE = 1 / 16
+"""A ranking that proves poor is given up after so many builds per unit, and that many at least."""
+
+
+def started(
+    problem: Problem,
+    ranked: Sequence[Rated],
+    dropped: int,
+    room: float | None,
+    high: Outcome,
+    low: Outcome,
+) -> Demotion:
+    """Return the state in which nothing is decided on, the first `dropped` likely to go.
+
+    `room` is the error that may be added, None where errors do not add up; `high` and `low` are
+    the outcomes of both ends.
+    """
+    line = list(range(len(ranked)))
+    beliefs = Beliefs(
+        [each.rate for each in ranked],
+        [each.cost for each in ranked],
+        room=room,
+        expected=len(ranked) - dropped,
+        seed=problem.seed,
+    )
+    if low.error is not None and high.error is not None:
+        beliefs.learn_sum(line, low.error - high.error)
+    return Demotion(
+        order=[each.unit for each in ranked],
+        beliefs=beliefs,
+        limit=problem.tolerance,
+        plan=Plan.all_high(problem.size),
+        error=high.error,
+        suspects=[Line(line, bad=True, error=low.error)],
+        workers=problem.workers,
+        noise=problem.noise,
+    )
+
+
+def patience(problem: Problem, state: Demotion) -> int | None:
+    """Return after how many builds a poor ranking is given up; None for never.
+
+    Only where noise hides what layers add: elsewhere each build tells it.
+    """
+    if problem.tolerance is None or not state.beliefs.figures:
+        return None
+    if problem.noise < NOISY * problem.tolerance:
+        return None
+    return max(LEAST_PATIENCE, round(PATIENCE * len(state.order)))
