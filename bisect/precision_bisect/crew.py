@@ -46,8 +46,9 @@ def _in_children(prepared: Prepared, folder: Path, held: ExitStack) -> Evaluate:
         builds.here = predictor
         return builds
     kit, limits = replace(prepared.kit, forecasts=True), replace(limits, memory_mib=None)
-    on_gpu = held.enter_context(closing(_isolated(prepared, kit, limits, folder, "forecaster")))
-    return GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=predictor)
+    on_gpu = _isolated(prepared, kit, limits, folder, "forecaster")
+    forecasts = GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=predictor)
+    return held.enter_context(closing(forecasts))
 
 
 def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Evaluator:

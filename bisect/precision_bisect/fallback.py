@@ -1,6 +1,7 @@
 """Forecasts on a GPU, in processes of their own, and on the CPU once that has failed."""
 
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from precision_bisect.errors import PrecisionBisectError
@@ -10,6 +11,9 @@ from precision_bisect.workers import Evaluate
 if TYPE_CHECKING:
     from precision_bisect.isolation.evaluator import Isolated
 
+_CROWDED = (TrialStatus.BUILD_FAILED, TrialStatus.RUN_FAILED, TrialStatus.CRASHED)
+"""How a build ends for which the GPU has no room."""
+
 
 @dataclass(slots=True, kw_only=True)
 class GpuForecasts:
@@ -18,39 +22,69 @@ class GpuForecasts:
     From then on `on_cpu` evaluates forecasts, which says why in the notes of its outcomes. All
     else is for `builds`. Where a latency is measured, no process that forecasts exists: in one
     process with the engines, a session of the emulator that only waited made them slower by a
-    third and more (an H200, ONNX Runtime 1.31.1). Several threads may call it.
+    third and more (an H200, ONNX Runtime 1.31.1). A build that fails beside such processes is
+    tried once more without them. Several threads may call it.
     """
 
     builds: Evaluate
     on_gpu: "Isolated"
     on_cpu: Evaluate
+    _lock: Lock = field(init=False, default_factory=Lock)
     _why: str = field(init=False, default="")
+    _asked: int = field(init=False, default=0)
+    _alive: bool = field(init=False, default=False)
+    _closed: bool = field(init=False, default=False)
 
     def __call__(self, proposal: Proposal) -> Outcome:
         """Evaluate a proposal. Raises what its evaluators raise, a GPU's forecasts excepted."""
-        if proposal.kind is not Kind.PREDICT:
-            if proposal.timed:
-                self.on_gpu.close()
-            return self.builds(proposal)
-        if not self._why:
-            outcome, why = self._attempt(proposal)
-            if outcome is not None:
-                return outcome
-            self._why = f"forecasts moved from the GPU to the CPU: {why}"
-        outcome = self.on_cpu(proposal)
-        evidence = replace(outcome.evidence, notes=(*outcome.evidence.notes, self._why))
-        return replace(outcome, evidence=evidence)
+        if proposal.kind is Kind.PREDICT:
+            return self._forecast(proposal)
+        if proposal.timed:
+            self._make_room()
+        outcome = self.builds(proposal)
+        if outcome.status in _CROWDED and self._make_room():
+            outcome = self.builds(proposal)
+        return outcome
 
     def close(self) -> None:
-        """End the processes that forecast."""
+        """End the processes that forecast; what fails from now on is not asked of the CPU."""
+        self._closed = True
         self.on_gpu.close()
 
-    def _attempt(self, proposal: Proposal) -> tuple[Outcome | None, str]:
-        """Return the outcome of a GPU's forecast, None and the reason where there is none."""
+    def _make_room(self) -> bool:
+        """End the processes that forecast, unless one does; tell whether there were any."""
+        with self._lock:
+            if self._asked or not self._alive:
+                return False
+            self._alive = False
+            self.on_gpu.close()
+            return True
+
+    def _forecast(self, proposal: Proposal) -> Outcome:
+        if not self._why:
+            with self._lock:
+                self._asked, self._alive = self._asked + 1, True
+            try:
+                outcome = self._attempt(proposal)
+            finally:
+                with self._lock:
+                    self._asked -= 1
+            if outcome.status is TrialStatus.FINISHED or self._closed:
+                return outcome
+            self._note(outcome.message or outcome.status.value)
+        outcome = self.on_cpu(proposal)
+        note = f"forecasts moved from the GPU to the CPU: {self._why}"
+        evidence = replace(outcome.evidence, notes=(*outcome.evidence.notes, note))
+        return replace(outcome, evidence=evidence)
+
+    def _note(self, why: str) -> None:
+        """Note why forecasts move; of several that fail at once the first one counts."""
+        with self._lock:
+            if not self._why:
+                self._why = why
+
+    def _attempt(self, proposal: Proposal) -> Outcome:
         try:
-            outcome = self.on_gpu(proposal)
+            return self.on_gpu(proposal)
         except PrecisionBisectError as error:
-            return None, error.message
-        if outcome.status is TrialStatus.FINISHED:
-            return outcome, ""
-        return None, outcome.message or outcome.status.value
+            return Outcome(status=TrialStatus.BUILD_FAILED, message=error.message)

@@ -23,7 +23,8 @@ class Loaded:
     """What of a run does not depend on the pair of precisions; fields as in `Prepared`.
 
     `options` say how many threads ONNX Runtime gets; so many samples are emulated `abreast`, which
-    brings in other cores where layers are too small for several threads.
+    brings in other cores where layers are too small for several threads. All cores together take
+    `seconds` for one plain inference.
     """
 
     options: Options
@@ -33,6 +34,7 @@ class Loaded:
     comparator: Comparator
     strategy: Strategy
     abreast: int = 1
+    seconds: float = 0.0
     remarks: Sequence[str] = ()
 
     @property
@@ -78,6 +80,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         comparator=comparator,
         strategy=strategy,
         abreast=1 if options.threads else abreast(seconds, threads),
+        seconds=seconds,
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
 

@@ -42,7 +42,7 @@ class Prepared:
     `options` name the backend. `reference` has the FP32 outputs of `samples`; the last
     `options.holdout` of both are held out. `here` builds plans in this process, None where child
     processes do; `emulator` predicts in this process, None where nothing does: it is the backend
-    itself where there is no engine, and not open yet where a GPU forecasts. `scales` are those of
+    itself where there is no engine, and at rest where a GPU forecasts. `scales` are those of
     what is quantized. `work` is an empty folder for files that nobody needs afterwards. `why` says
     why the backend was chosen, `remarks` what else the report should say. `graph` says what plans
     cost where speed counts. `cluster` is where trials run, None for this machine.
@@ -165,7 +165,7 @@ def assemble(
         scales = scales_for(model, pair, loaded.judging, options)
     placed = place(replace(loaded, model=model), scales, work, cluster)
     model, backend, here = placed.model, placed.backend, placed.here
-    options = settle_forecasts(placed.options, model)
+    options = settle_forecasts(placed.options, model, loaded.seconds)
     if options.speed.given and backend.emulated:
         raise UsageError(
             "--max-latency and --min-speedup need a backend that measures latency, and the "
@@ -188,7 +188,7 @@ def assemble(
     beyond = weights_beyond(model, pair)
     if beyond:
         observer(Warned(message=beyond))
-    return Prepared(
+    prepared = Prepared(
         options=options,
         model=model,
         samples=samples,
@@ -197,9 +197,7 @@ def assemble(
         strategy=loaded.strategy,
         backend=backend,
         here=here,
-        emulator=here
-        if backend.emulated
-        else forecaster(model, options, scales, lazily=options.forecast_on == "cuda"),
+        emulator=here if backend.emulated else forecaster(model, options, scales),
         work=work,
         scales=scales,
         why=placed.why,
@@ -209,6 +207,9 @@ def assemble(
         graph=_graph(loaded, model, backend),
         cluster=cluster,
     )
+    if options.forecast_on == "cuda":
+        prepared.rest()
+    return prepared
 
 
 def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None:

@@ -11,9 +11,9 @@ from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
-from precision_bisect.plan import Plan
 from precision_bisect.quantization.scales import Scales
 
+LONG_S = 9.0
 no_cuda = pytest.mark.skipif(why_not() is None, reason="ONNX Runtime computes on CUDA here")
 
 
@@ -37,7 +37,7 @@ def test_a_gpu_that_would_forecast_nothing_is_refused(
     """In one line, as wrong usage."""
     options = replace(Options(model=model.path, forecast_on="cuda"), **asked)  # type: ignore[arg-type]
     with pytest.raises(UsageError) as error:
-        settle_forecasts(options, model)
+        settle_forecasts(options, model, LONG_S)
     assert said in error.value.one_line()
     assert ExitCode.USAGE is error.value.exit_code
 
@@ -47,20 +47,15 @@ def test_a_gpu_that_is_not_there_is_refused_where_it_was_asked_for(model: Model)
     """With what is missing; where nothing was asked for, the CPU forecasts."""
     asked = Options(model=model.path, backend="tensorrt-rtx", forecast_on="cuda")
     with pytest.raises(PrecisionBisectError) as error:
-        settle_forecasts(asked, model)
+        settle_forecasts(asked, model, LONG_S)
     assert error.value.hint
     for backend in ("tensorrt", "onnxruntime", "emulated"):
         options = Options(model=model.path, backend=backend)
-        assert "cpu" == settle_forecasts(options, model).forecast_on
+        assert "cpu" == settle_forecasts(options, model, LONG_S).forecast_on
 
 
 @no_cuda
-def test_what_is_opened_lazily_says_no_when_it_is_asked(model: Model) -> None:
-    """Making it costs nothing; no provider takes the place of one that does not load."""
-    options = Options(model=model.path)
-    late = forecaster(model, options, Scales(), on_gpu=True, lazily=True)
+def test_no_provider_takes_the_place_of_one_that_is_missing(model: Model) -> None:
+    """ONNX Runtime itself would take the CPU instead and say nothing."""
     with pytest.raises(PrecisionBisectError):
-        forecaster(model, options, Scales(), on_gpu=True)
-    late.rest()
-    with pytest.raises(PrecisionBisectError):
-        late.evaluate(Plan.of(()), {})
+        forecaster(model, Options(model=model.path), Scales(), on_gpu=True)

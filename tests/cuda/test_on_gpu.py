@@ -141,7 +141,8 @@ def test_forecasts_are_the_cpus_but_for_the_order_of_sums(tmp_path: Path, low: L
     """
     model = block(tmp_path)
     options = Options(model=model.path, low=low, backend="onnxruntime")
-    assert "cuda" == settle_forecasts(options, model).forecast_on
+    told = [settle_forecasts(options, model, seconds).forecast_on for seconds in (0.001, 1.0)]
+    assert ["cpu", "cuda"] == told
     cpu, gpu = (forecaster(model, options, Scales(), on_gpu=where) for where in (False, True))
     feed = {"x": normal(4, 16, 64, seed=9)}
     count = len(model.table.candidates)

@@ -1,5 +1,7 @@
 """Forecasts on a GPU move to the CPU for good once one fails there; builds stay where they are."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Limits, Slot
 from precision_bisect.plan import Plan
-from precision_bisect.trial import Kind, Outcome, Proposal
+from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 
 LAYERS = len(subject.STEPS)
 PLANS = [Plan.of(range(start, LAYERS)) for start in range(3)]
@@ -95,6 +97,50 @@ def test_nothing_forecasts_while_something_is_timed(kit: Kit, slot: Slot, tmp_pa
     assert [began, None] == pids and began is not None
     assert first == forecasts(forecast(PLANS[0]))
     assert slot.pid not in (None, began)
+
+
+def test_a_build_that_fails_beside_forecasts_is_tried_without_them(
+    kit: Kit, slot: Slot, tmp_path: Path
+) -> None:
+    """Once: the GPU may have had no room for it. Without forecasts there is nothing to retry."""
+    on_gpu, here = children(slot, tmp_path), kit.evaluator(tmp_path)
+    pids: list[int | None] = []
+
+    def crowded(proposal: Proposal) -> Outcome:
+        pids.append(slot.pid)
+        if slot.pid is not None:
+            return Outcome(status=TrialStatus.BUILD_FAILED, message="out of memory")
+        return here(proposal)
+
+    forecasts = GpuForecasts(builds=crowded, on_gpu=on_gpu, on_cpu=here)
+    judge = Proposal(plan=PLANS[0])
+    forecasts(forecast(PLANS[0]))
+    assert here(judge) == forecasts(judge)
+    assert 2 == len(pids) and pids[0] is not None and pids[1] is None
+    forecasts(judge)
+    assert 3 == len(pids)
+
+
+def test_what_is_given_up_is_not_asked_of_the_cpu(
+    folder: Path, kit: Kit, slot: Slot, tmp_path: Path
+) -> None:
+    """Once the run lets go of its children, a forecast that ends with them is none."""
+    on_gpu = children(slot, tmp_path)
+    asked: list[Proposal] = []
+
+    def on_cpu(proposal: Proposal) -> Outcome:
+        asked.append(proposal)
+        return kit.evaluator(tmp_path)(proposal)
+
+    forecasts = GpuForecasts(builds=on_cpu, on_gpu=on_gpu, on_cpu=on_cpu)
+    subject.order(folder, {"do": "hang", "since": 1})
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(forecasts, forecast(PLANS[0]))
+        while not subject.noted(folder):
+            time.sleep(0.05)
+        forecasts.close()
+        assert hanging.result(60).verdict is None
+    assert not asked
 
 
 def test_an_error_of_the_users_script_still_ends_the_run(

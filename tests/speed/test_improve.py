@@ -16,7 +16,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.improve import MOST_BUILDS
 from precision_bisect.speed.limits import Pace, SpeedLimits
-from precision_bisect.trial import Kind, Phase, Trial
+from precision_bisect.trial import Kind, Outcome, Phase, Trial
 from simulated import by
 
 ERRORS = [0.01, 0.01, 0.9, 0.01, 0.01, 0.3, 0.01, 0.3, 0.3, 0.01, 0.3, 0.01]
@@ -51,6 +51,28 @@ def test_the_fewest_layers_are_not_the_fastest(tmp_path: Path) -> None:
     assert oracles.additive(ERRORS)(ending.plan.kept).passed
     assert "for speed" in ending.message
     assert len(improvements(driver)) <= 3
+
+
+def test_what_stands_in_for_one_layer_may_not_for_another(tmp_path: Path) -> None:
+    """Two outputs, the worse one judged: each costly layer has substitutes of its own."""
+    first = [2.0, *[0.0] * 8, 0.2]
+    second = [0.9, *[0.3] * 4, *[0.0] * 5]
+
+    def worse(kept: frozenset[int]) -> Outcome:
+        return oracles.outcome(
+            max(
+                sum(error for i, error in enumerate(errors, start) if i not in kept)
+                for start, errors in ((0, first), (10, second))
+            )
+        )
+
+    graph = chain([3.0, *[0.05] * 9, 2.0, *[0.05] * 9], cast_ms=0.01)
+    asked = case(by(worse), graph, SpeedLimits(min_speedup=1.5))
+    ending, driver = run(asked, tmp_path)
+    assert ending.status is Status.FOUND
+    assert ending.plan is not None
+    assert {0} == {0, 10} & ending.plan.kept
+    assert sum(trial.proposal.kind is Kind.PREDICT for trial in driver.trials) <= 150
 
 
 def test_casts_between_kept_layers_are_filled_in(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def add_isolation_arguments(group: argparse._ArgumentGroup) -> None:
         choices=FORECAST_ON,
         default="auto",
         help="what computes the emulator's forecasts where other backends judge; auto: the GPU "
-        "with --backend onnxruntime, where the model takes little of its memory (auto)",
+        "with --backend onnxruntime, where the model is large for the CPU and small for the GPU's "
+        "memory (auto)",
     )
     group.add_argument(
         "--trial-timeout",

@@ -6,6 +6,7 @@ the next build rests on it.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from precision_bisect.backends.cuda.check import require_cuda
@@ -21,18 +22,21 @@ if TYPE_CHECKING:
     from precision_bisect.backends.emulation.backend import EmulatedBackend
 
 _SHARE = 1 / 4
-"""Of the GPU's memory; builds need the rest."""
+"""Of a GPU's memory, for all that forecasts on it; builds need the rest."""
 _COPIES = 4
 """The weights of both types, and as much for what layers hand on."""
+_WORTH_S = 0.1
+"""A GPU is worth starting from so many seconds of computation an inference on."""
 
 
-def settle_forecasts(options: Options, model: Model) -> Options:
+def settle_forecasts(options: Options, model: Model, seconds: float) -> Options:
     """Return the options with `forecast_on` told, which name the backend.
 
     By themselves forecasts go to the GPU where child processes build sessions of ONNX Runtime on
-    CUDA, and the model is small beside the GPU. Raises UsageError for "cuda" where no build
-    follows a forecast, and where trials run in this process or on a cluster; PluginError or
-    RefusedError where ONNX Runtime has no CUDA.
+    CUDA, the model is small beside the GPU, and large for the CPU, whose cores take `seconds`
+    together for one plain inference. Raises UsageError for "cuda" where no build follows a
+    forecast, and where trials run in this process or on a cluster; PluginError or RefusedError
+    where ONNX Runtime has no CUDA.
     """
     if options.forecast_on == "cuda":
         if options.backend == "emulated":
@@ -59,13 +63,14 @@ def settle_forecasts(options: Options, model: Model) -> Options:
         and options.backend == "onnxruntime"
         and options.cluster is None
         and options.isolate != "never"
-        and _fits(model)
+        and seconds >= _WORTH_S
+        and _fits(model, options)
     )
     return replace(options, forecast_on="cuda" if on_gpu else "cpu")
 
 
 def forecaster(
-    model: Model, options: Options, scales: Scales, *, on_gpu: bool = False, lazily: bool = False
+    model: Model, options: Options, scales: Scales, *, on_gpu: bool = False
 ) -> "EmulatedBackend":
     """Return the emulator of a model for the options' pair; raises as `EmulatedBackend` does."""
     # It brings in ONNX Runtime, which a process that only plans may not need.
@@ -77,8 +82,7 @@ def forecaster(
         options.emulator_threads,
         high=options.high,
         scales=scales,
-        providers=_gpu if on_gpu else _cpu,
-        lazily=lazily,
+        providers=partial(_gpu, options) if on_gpu else _cpu,
     )
 
 
@@ -86,17 +90,18 @@ def _cpu() -> Providers:
     return ON_CPU
 
 
-def _gpu() -> Providers:
+def _gpu(options: Options) -> Providers:
     require_cuda()
-    return on_cuda(most_bytes=_most_bytes())
+    return on_cuda(most_bytes=_most_bytes(options))
 
 
-def _fits(model: Model) -> bool:
+def _fits(model: Model, options: Options) -> bool:
     weights = sum(array.nbytes for array in model.weights.values())
-    most = _most_bytes()
+    most = _most_bytes(options)
     return most is not None and _COPIES * weights <= most
 
 
-def _most_bytes() -> int | None:
-    """Return what a forecast's session may take on the first GPU; None where there is none."""
-    return next((int(gpu.memory_mib * _SHARE) * 2**20 for gpu in devices()), None)
+def _most_bytes(options: Options) -> int | None:
+    """Return what one session may take of the first GPU; None where there is no GPU."""
+    sharing = options.workers if not options.gpus else -(-options.workers // len({*options.gpus}))
+    return next((int(gpu.memory_mib * _SHARE / sharing) * 2**20 for gpu in devices()), None)

@@ -7,12 +7,13 @@ cost most, run low and keeps cheaper layers instead; whether they do is forecast
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.forecast import Forecasts, ask
+from precision_bisect.trial import Outcome
 
 LARGEST_GAP = 8
 """Connected low layers, up to so many, are filled in together."""
@@ -20,6 +21,8 @@ LARGEST_ISLAND = 4
 """Connected kept layers, up to so many, are swapped together."""
 PARTS = 24
 """Layers to keep instead are forecast in so many groups at most, then one by one in the best."""
+HALF = 0.5
+"""Substitutes of other layers that save less than this share of what they should are none."""
 LONGER = 3
 """So many further layers are added where those that should do are forecast not to."""
 
@@ -41,15 +44,11 @@ Worth = tuple[float, float, tuple[int, ...]]
 class Substitutes:
     """What keeping other layers was forecast to save, the most worth first.
 
-    It is forecast beside the first layers that some are looked for, and taken for much the same
-    beside others: a plan that is made of it is forecast anyhow.
+    It is forecast beside the first layers of a plan that some are looked for, and taken for much
+    the same beside others: a plan that is made of it is forecast anyhow. None before that.
     """
 
-    worth: list[Worth] = field(default_factory=list)
-
-    def beside(self, plan: Plan) -> list[Worth]:
-        """Return the groups of which a plan keeps nothing."""
-        return [entry for entry in self.worth if plan.kept.isdisjoint(entry[2])]
+    worth: list[Worth] | None = None
 
 
 def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
@@ -94,7 +93,7 @@ def swap(
 ) -> Search[Move | None]:
     """Return a plan that lets `dropped` run low and is forecast to pass; None if there is none.
 
-    `others` are looked for once and kept for the layers that are asked about next.
+    `others` are looked for where they are not known, or save less than half of what they should.
 
     What it keeps instead is taken by the error that it is forecast to save over what it costs,
     until the forecast is within the limit. Nothing is a substitute for a layer without which the
@@ -106,19 +105,36 @@ def swap(
         return _swapped(graph, plan, bare, dropped)
     if outcome.error is None or not math.isfinite(outcome.error):
         return None
-    if not others.worth:
-        low = [i for i in range(graph.size) if i not in plan.kept]
+    low = [i for i in range(graph.size) if i not in plan.kept]
+    if others.worth is not None:
+        promised = others.worth[: _enough(others.worth, outcome.error, forecasts.limit)]
+        now = yield from _instead(bare, promised)
+        if forecasts.passes(now) and graph.gain(plan.kept, _with(bare, promised)) > 0:
+            return _swapped(graph, plan, Plan.of(_with(bare, promised)), dropped)
+        saved = outcome.error - (math.inf if now.error is None else now.error)
+        if saved < HALF * sum(saving for _, saving, _ in promised):
+            others.worth = None
+    if others.worth is None:
         others.worth = yield from _substitutes(graph, bare, outcome.error, low)
-    worth = others.beside(plan)
+    worth = others.worth
     least = _enough(worth, outcome.error, forecasts.limit)
     for count in range(least, min(least + LONGER, len(worth)) + 1):
-        kept = bare.kept.union(*(part for _, _, part in worth[:count]))
+        kept = _with(bare, worth[:count])
         if graph.gain(plan.kept, kept) <= 0:
             return None
-        (outcome,) = yield from ask([Plan.of(kept)], "with others instead")
-        if forecasts.passes(outcome):
+        now = yield from _instead(bare, worth[:count])
+        if forecasts.passes(now):
             return _swapped(graph, plan, Plan.of(kept), dropped)
     return None
+
+
+def _with(bare: Plan, worth: Sequence[Worth]) -> frozenset[int]:
+    return bare.kept.union(*(part for _, _, part in worth))
+
+
+def _instead(bare: Plan, worth: Sequence[Worth]) -> Search[Outcome]:
+    (outcome,) = yield from ask([Plan.of(_with(bare, worth))], "with others instead")
+    return outcome
 
 
 def _substitutes(

@@ -38,7 +38,7 @@ class EmulatedBackend:
     `scales` has the scale of everything that some plan quantizes. `providers` is asked what
     computes whenever the session is opened. Raises what that does, RefusedError when this ONNX
     Runtime does not keep explicit round trips (the self-test at start), and ModelError when it
-    cannot load the model: the first plan raises them where it is opened `lazily`.
+    cannot load the model.
     """
 
     name: ClassVar[str] = "emulated"
@@ -53,13 +53,12 @@ class EmulatedBackend:
         scales: Scales | None = None,
         *,
         providers: Callable[[], Providers] = lambda: ON_CPU,
-        lazily: bool = False,
     ) -> None:
         pair = Pair(low=low, high=high)
         self._open = partial(_open, model, pair, scales or Scales(), threads, providers)
         self._candidates = len(model.table.candidates)
         self._opening = Lock()
-        self._opened: _Opened | None = None if lazily else self._open()
+        self._opened: _Opened | None = self._open()
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of ONNX Runtime and its provider."""
