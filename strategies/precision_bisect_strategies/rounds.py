@@ -20,6 +20,8 @@ from precision_bisect_strategies.spending import audit
 
 POOR = 0.7
 """Below this expected rank correlation a ranking is poor."""
+HOPE = 1.4
+"""Better ones are given more builds by (1 - POOR) / (1 - rho), to this power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +39,15 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
     """Return the state in which every position is decided on.
 
     The first group is the first `guess` positions, None to choose it, too. With `patience`, the
-    state is returned as it is after so many groups if the ranking is believed to be poor by then.
+    state is returned as it is after so many groups under a poor ranking, after more the better it
+    is believed to be.
     """
     first = guess
     audited = doubted = False
     bet: Bet | None = None
     tried = 0
     while not state.settled() or bet:
-        impatient = patience is not None and tried >= patience and bet is None
-        if impatient and state.beliefs.rho < POOR:
+        if patience is not None and bet is None and tried >= _chances(state, patience):
             return state
         if state.beaten:
             state.settle_for_best()
@@ -83,6 +85,13 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
         if taken:
             state, bet = _merge(state, taken)
     return state
+
+
+def _chances(state: Demotion, patience: int) -> float:
+    """Return after how many builds the ranking has had its chance."""
+    doubt = max(1.0 - state.beliefs.rho, 1e-3)
+    hope: float = max(1.0, ((1.0 - POOR) / doubt) ** HOPE)
+    return patience * hope
 
 
 def _merge(state: Demotion, taken: Sequence[Taken]) -> tuple[Demotion, Bet | None]:

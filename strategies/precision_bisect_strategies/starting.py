@@ -53,7 +53,7 @@ def started(
 
 
 def patience(problem: Problem, state: Demotion) -> int | None:
-    """Return after how many builds a poor ranking is given up; None for never.
+    """Return after how many builds a ranking that proves poor is given up; None for never.
 
     Only where noise hides what layers add: elsewhere each build tells it.
     """

@@ -119,10 +119,7 @@ def heavy(size: int, seed: int, kept: int) -> list[float]:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_useless_ranking_and_noise_cost_fewer_builds_than_layers(workers: int) -> None:
-    """With noise of 10% the sets are near the optimum, where layers on top of others tell nothing.
-
-    Before, these 300 layers took 420 builds with one worker, for sets five times as large.
-    """
+    """With noise of 10% sets are near the optimum, where layers on top of others tell nothing."""
     size, kept, sizes, builds = 300, 10, [], []
     for seed in range(4):
         errors = heavy(size, seed, kept)
