@@ -31,6 +31,11 @@ _PREPACK_NODES = 2**12
 """Above so many bytes of weights, or nodes, sessions keep no second, packed copy of them."""
 
 
+def on_cpu() -> Providers:
+    """Return the CPU's provider."""
+    return ON_CPU
+
+
 def runtime() -> ModuleType:
     """Import and return onnxruntime. Raises PluginError where it is not installed."""
     try:

@@ -15,7 +15,7 @@ from precision_bisect.errors import UsageError
 from precision_bisect.gpu import devices
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
-from precision_bisect.ort import ON_CPU, Providers
+from precision_bisect.ort import Providers, on_cpu
 from precision_bisect.quantization.scales import Scales
 
 if TYPE_CHECKING:
@@ -82,12 +82,8 @@ def forecaster(
         options.emulator_threads,
         high=options.high,
         scales=scales,
-        providers=partial(_gpu, options) if on_gpu else _cpu,
+        providers=partial(_gpu, options) if on_gpu else on_cpu,
     )
-
-
-def _cpu() -> Providers:
-    return ON_CPU
 
 
 def _gpu(options: Options) -> Providers:

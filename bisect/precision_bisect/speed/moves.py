@@ -105,16 +105,14 @@ def swap(
         return _swapped(graph, plan, bare, dropped)
     if outcome.error is None or not math.isfinite(outcome.error):
         return None
-    low = [i for i in range(graph.size) if i not in plan.kept]
     if others.worth is not None:
         promised = others.worth[: _enough(others.worth, outcome.error, forecasts.limit)]
         now = yield from _instead(bare, promised)
-        if forecasts.passes(now) and graph.gain(plan.kept, _with(bare, promised)) > 0:
-            return _swapped(graph, plan, Plan.of(_with(bare, promised)), dropped)
         saved = outcome.error - (math.inf if now.error is None else now.error)
         if saved < HALF * sum(saving for _, saving, _ in promised):
             others.worth = None
     if others.worth is None:
+        low = [i for i in range(graph.size) if i not in plan.kept]
         others.worth = yield from _substitutes(graph, bare, outcome.error, low)
     worth = others.worth
     least = _enough(worth, outcome.error, forecasts.limit)

@@ -24,7 +24,7 @@ from precision_bisect.lowtypes import KINDS
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
 from precision_bisect.options import HighName, LowName
-from precision_bisect.ort import ON_CPU, Providers, Session, check, runtime
+from precision_bisect.ort import Providers, Session, check, on_cpu, runtime
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, rounded_to
 from precision_bisect.protocols import BackendFailure, Sample
@@ -52,7 +52,7 @@ class EmulatedBackend:
         high: HighName = "fp32",
         scales: Scales | None = None,
         *,
-        providers: Callable[[], Providers] = lambda: ON_CPU,
+        providers: Callable[[], Providers] = on_cpu,
     ) -> None:
         pair = Pair(low=low, high=high)
         self._open = partial(_open, model, pair, scales or Scales(), threads, providers)
