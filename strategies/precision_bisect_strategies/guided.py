@@ -6,9 +6,11 @@ from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.trial import Outcome
+from precision_bisect.relay import relay
+from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.asking import ask, cheapest, unrepeated
 from precision_bisect_strategies.choosing import chosen
+from precision_bisect_strategies.leaps import leap
 from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
 from precision_bisect_strategies.ranking import by_sensitivity, rank
 from precision_bisect_strategies.tuning import tuned
@@ -53,7 +55,7 @@ class Guided:
         units = yield from _units(problem, scores, plan)
         room = _room(problem, high, units, scores, forecast)
         if room is None and problem.predicts and math.isfinite(sum(scores)):
-            plan = yield from tuned(problem, by_sensitivity(scores), plan)
+            plan = yield from _leapt(problem, scores, plan)
             units = [part for unit in units for part in _parted(unit, plan)]
         ranked = _ranked(problem, units, scores, plan)
         dropped = sum(plan.kept.isdisjoint(each.unit) for each in ranked)
@@ -75,6 +77,24 @@ def _cost(problem: Problem) -> Callable[[Plan], float]:
     if not problem.costs:
         return len
     return lambda plan: sum(problem.costs[layer] for layer in plan.indices)
+
+
+def _costs(problem: Problem) -> list[float]:
+    """Return what keeping each layer costs."""
+    return [max(cost, LEAST) for cost in problem.costs] or [1.0] * problem.size
+
+
+def _leapt(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[Plan]:
+    """Return the plan to go on from where errors do not just add up: the emulator's, or less."""
+    built: list[tuple[Plan, Outcome]] = []
+
+    def note(proposal: Proposal, outcome: Outcome) -> Outcome:
+        if proposal.kind is not Kind.PREDICT:
+            built.append((proposal.plan, outcome))
+        return outcome
+
+    plan = yield from relay(tuned(problem, by_sensitivity(scores), plan), tell=note)
+    return (yield from leap(problem, scores, _costs(problem), built)) or plan
 
 
 def _units(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[list[Unit]]:
@@ -124,7 +144,7 @@ def _ranked(
 
     Those that the emulator keeps come last. Members of one unit show its error each.
     """
-    costs = [max(cost, LEAST) for cost in problem.costs] or [1.0] * problem.size
+    costs = _costs(problem)
     rated = []
     for unit in units:
         cost = sum(costs[layer] for layer in unit)

@@ -1,0 +1,226 @@
+"""Leaping to smaller plans, where the errors of low layers add up in quadrature.
+
+Rounding errors of many layers are nearly independent: together they come to about the root of the
+sum of their squares, far less than their sum (Higham and Mary, A new approach to probabilistic
+rounding error analysis, SIAM J. Sci. Comput. 41(5), 2019). That tells how many layers can run low,
+but for luck: another plan changes every rounding after its first layer, and its error is 10% above
+or below what is expected, anew each time. Near the limit, then, dropping one layer more is as
+likely to fail as dropping several others. So each build is of the size where the chance that it
+passes times what it saves is largest, and of several plans of that size the emulator's luckiest.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from statistics import NormalDist, median
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.trial import Outcome, Proposal, SampleSet
+from precision_bisect_strategies.asking import ask
+from precision_bisect_strategies.prediction import predicted
+
+SHARES = (0, 1 / 16, 1 / 8, 1 / 4)
+"""Of so many of the layers kept, the most sensitive ones, forecasts are compared."""
+STEADY = 1.6
+"""Errors add up in quadrature where they are the same multiple of that, to within this factor."""
+MOST = 1.6
+"""And where they are no larger a multiple: errors that just add up are."""
+UNLIKE = 2.5
+"""Builds contradict that where they are multiples that differ by more than this factor."""
+LUCK = 0.1
+"""What ln of an error is expected to be off by, before builds tell."""
+BELIEVED = 4
+"""That counts as so many builds."""
+WORTH = 1.0
+"""A leap must be expected to save what so many layers cost."""
+DRAWS = 16
+"""Of so many plans of a size the emulator says which one's error is least."""
+VARIETY = 0.15
+"""Errors of layers are taken as larger or smaller by about this share, for another such plan."""
+
+
+@dataclass(slots=True)
+class Luck:
+    """What errors of builds are, over what is expected in quadrature: ln of the ratios.
+
+    `promised` is the sum of the chances of all leaps so far, of which `kept` passed.
+    """
+
+    ratios: list[float] = field(default_factory=list)
+    promised: float = 0.0
+    kept: int = 0
+
+    def learn(self, expected: float, outcome: Outcome) -> None:
+        """Learn from the build of a plan; `expected` is its error in quadrature."""
+        error = outcome.error
+        if error is not None and 0 < error < math.inf and expected > 0:
+            self.ratios.append(math.log(error / expected))
+
+    @property
+    def told(self) -> bool:
+        """Whether builds say what to expect of others, and agree on it."""
+        if not self.ratios:
+            return False
+        return max(self.ratios) - min(self.ratios) <= math.log(UNLIKE)
+
+    def chances(self, limit: float) -> Callable[[float], float]:
+        """Return the chance that a plan passes, as a function of what is expected of it.
+
+        Errors spread more above the median than below, so the lower half tells of the chance. It
+        shrinks where leaps passed less often than was expected. Needs a build to go by.
+        """
+        middle = median(self.ratios)
+        lower = sum((ratio - middle) ** 2 for ratio in self.ratios if ratio < middle)
+        number = len(self.ratios)
+        spread = math.sqrt((BELIEVED * LUCK**2 + 2 * lower) / (BELIEVED + number))
+        below = NormalDist(middle, spread * math.sqrt(1 + 1 / (number + 1))).cdf
+        borne_out = (1 + self.kept) / (1 + self.promised)
+
+        def chance(expected: float) -> float:
+            return borne_out * below(math.log(limit / expected)) if expected > 0 else 1.0
+
+        return chance
+
+
+class Sizes:
+    """Plans that keep the most sensitive layers for what they cost, and what to expect of them.
+
+    `squares` are the squared errors of single layers, shape (layers,).
+    """
+
+    def __init__(self, squares: Sequence[float], costs: Sequence[float]) -> None:
+        self._squares = squares
+        self._costs = costs
+        order = self._order(squares)
+        saved = accumulate((costs[layer] for layer in order), initial=0.0)
+        left = accumulate((squares[layer] for layer in reversed(order)), initial=0.0)
+        self.costs = list(saved)
+        self._expected = [math.sqrt(each) for each in left][::-1]
+
+    def expected(self, size: int) -> float:
+        """Return the error, in quadrature, of keeping so many."""
+        return self._expected[size]
+
+    def error(self, plan: Plan) -> float:
+        """Return the error of any plan in quadrature."""
+        kept = plan.kept
+        return math.sqrt(sum(each for i, each in enumerate(self._squares) if i not in kept))
+
+    def cost(self, plan: Plan) -> float:
+        """Return what a plan costs."""
+        return sum(self._costs[layer] for layer in plan.indices)
+
+    def plan(self, size: int) -> Plan:
+        """Return the plan that keeps so many of the most sensitive."""
+        return Plan.of(self._order(self._squares)[:size])
+
+    def drawn(self, size: int, chance: random.Random) -> Plan:
+        """Return a plan of this size that is about as good."""
+        factors = [math.exp(2 * VARIETY * chance.gauss(0, 1)) for _ in self._squares]
+        varied = [each * factor for each, factor in zip(self._squares, factors, strict=True)]
+        return Plan.of(self._order(varied)[:size])
+
+    def _order(self, squares: Sequence[float]) -> list[int]:
+        return sorted(range(len(squares)), key=lambda i: (-squares[i] / self._costs[i], i))
+
+
+def leap(
+    problem: Problem,
+    scores: Sequence[float],
+    costs: Sequence[float],
+    built: Sequence[tuple[Plan, Outcome]],
+) -> Search[Plan | None]:
+    """Return the cheapest plan that passed, of those built before and of leaps from there.
+
+    `scores` are finite errors of single layers, `costs` what keeping each costs. Returns None
+    where nothing but all-high has passed, and where errors do not add up in quadrature.
+    """
+    if problem.tolerance is None:
+        return None
+    sizes = Sizes([score**2 for score in scores], costs)
+    if not (yield from _steady(sizes, problem.size)):
+        return None
+    luck = Luck()
+    for plan, outcome in built:
+        luck.learn(sizes.error(plan), outcome)
+    passed = [plan for plan, outcome in built if outcome.passed]
+    best = min(passed, key=sizes.cost, default=Plan.all_high(problem.size))
+    tried = {plan for plan, _ in built}
+    chance = random.Random(problem.seed)
+    while luck.told:
+        found = _worthwhile(sizes, luck.chances(problem.tolerance), sizes.cost(best))
+        if found is None:
+            break
+        size, odds = found
+        plans = yield from _luckiest(problem, sizes, size, tried, chance)
+        if not plans:
+            break
+        outcomes = yield tuple(_leaping(plan, best) for plan in plans)
+        tried.update(plans)
+        for plan, outcome in zip(plans, outcomes, strict=True):
+            luck.learn(sizes.error(plan), outcome)
+            luck.promised += odds
+            luck.kept += bool(outcome.passed)
+            if outcome.passed and sizes.cost(plan) < sizes.cost(best):
+                best = plan
+    return best if len(best) < problem.size else None
+
+
+def _steady(sizes: Sizes, layers: int) -> Search[bool]:
+    """Tell whether forecasts are a steady multiple of what is expected in quadrature."""
+    ratios = []
+    for share in SHARES:
+        size = round(share * layers)
+        outcome = yield from predicted(
+            ask(sizes.plan(size), "whether errors add up in quadrature"), None, SampleSet.RANKING
+        )
+        expected = sizes.expected(size)
+        if not outcome.error or not math.isfinite(outcome.error) or not expected:
+            return False
+        ratios.append(outcome.error / expected)
+    return max(ratios) <= min(MOST, STEADY * min(ratios))
+
+
+def _worthwhile(
+    sizes: Sizes, chance: Callable[[float], float], best: float
+) -> tuple[int, float] | None:
+    """Return the size that should save most, and the chance that a plan of it passes."""
+    found, most = None, WORTH * sizes.costs[-1] / (len(sizes.costs) - 1)
+    for size, cost in enumerate(sizes.costs):
+        if best - cost <= most:
+            break
+        odds = chance(sizes.expected(size))
+        if (best - cost) * odds > most:
+            found, most = (size, odds), (best - cost) * odds
+    return found
+
+
+def _luckiest(
+    problem: Problem, sizes: Sizes, size: int, tried: set[Plan], chance: random.Random
+) -> Search[list[Plan]]:
+    """Return one plan for each worker, those of least forecasts, of several drawn."""
+    drawn = dict.fromkeys(sizes.drawn(size, chance) for _ in range(DRAWS * problem.workers))
+    plans = [plan for plan in drawn if plan not in tried]
+    outcomes: list[Outcome] = []
+    for start in range(0, len(plans), problem.workers):
+        batch = plans[start : start + problem.workers]
+        outcomes += yield from predicted(_forecasts(batch), None, SampleSet.RANKING)
+    told = [
+        (outcome.error, plan)
+        for plan, outcome in zip(plans, outcomes, strict=True)
+        if outcome.error is not None and math.isfinite(outcome.error)
+    ]
+    return [plan for _, plan in sorted(told)[: problem.workers]]
+
+
+def _forecasts(plans: Sequence[Plan]) -> Search[tuple[Outcome, ...]]:
+    return (yield tuple(Proposal(plan=plan, reason="the error of a leap") for plan in plans))
+
+
+def _leaping(plan: Plan, best: Plan) -> Proposal:
+    return Proposal(
+        plan=plan, reason=f"leap from {len(best)} to {len(plan)}", narrowed_to=len(best)
+    )
