@@ -80,7 +80,9 @@ class Luck:
         borne_out = (1 + self.kept) / (1 + self.promised)
 
         def chance(expected: float) -> float:
-            return borne_out * below(math.log(limit / expected)) if expected > 0 else 1.0
+            if expected <= 0:
+                return 1.0
+            return min(1.0, borne_out * below(math.log(limit / expected)))
 
         return chance
 
