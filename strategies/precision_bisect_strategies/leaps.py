@@ -38,6 +38,8 @@ WORTH = 1.0
 """A leap must be expected to save what so many layers cost."""
 DRAWS = 16
 """Of so many plans of a size the emulator says which one's error is least."""
+PATIENCE = 3.0
+"""Leaps end once they promised that so many more of them pass than did."""
 VARIETY = 0.15
 """Errors of layers are taken as larger or smaller by about this share, for another such plan."""
 
@@ -54,35 +56,37 @@ class Luck:
     kept: int = 0
 
     def learn(self, expected: float, outcome: Outcome) -> None:
-        """Learn from the build of a plan; `expected` is its error in quadrature."""
+        """Learn from a build that has a verdict; `expected` is its error in quadrature.
+
+        An overflow is a ratio, too: one that contradicts all others.
+        """
         error = outcome.error
-        if error is not None and 0 < error < math.inf and expected > 0:
+        if outcome.verdict is not None and error is not None and error > 0 and expected > 0:
             self.ratios.append(math.log(error / expected))
 
     @property
     def told(self) -> bool:
-        """Whether builds say what to expect of others, and agree on it."""
-        if not self.ratios:
+        """Whether builds say what to expect of others, agree on it, and bear it out."""
+        if not self.ratios or max(self.ratios) == math.inf:
             return False
-        return max(self.ratios) - min(self.ratios) <= math.log(UNLIKE)
+        if max(self.ratios) - min(self.ratios) > math.log(UNLIKE):
+            return False
+        return self.promised - self.kept < PATIENCE
 
     def chances(self, limit: float) -> Callable[[float], float]:
         """Return the chance that a plan passes, as a function of what is expected of it.
 
-        Errors spread more above the median than below, so the lower half tells of the chance. It
-        shrinks where leaps passed less often than was expected. Needs a build to go by.
+        Errors spread more above the median than below, so the lower half tells of the chance.
+        Needs a build to go by.
         """
         middle = median(self.ratios)
         lower = sum((ratio - middle) ** 2 for ratio in self.ratios if ratio < middle)
         number = len(self.ratios)
         spread = math.sqrt((BELIEVED * LUCK**2 + 2 * lower) / (BELIEVED + number))
         below = NormalDist(middle, spread * math.sqrt(1 + 1 / (number + 1))).cdf
-        borne_out = (1 + self.kept) / (1 + self.promised)
 
         def chance(expected: float) -> float:
-            if expected <= 0:
-                return 1.0
-            return min(1.0, borne_out * below(math.log(limit / expected)))
+            return below(math.log(limit / expected)) if expected > 0 else 1.0
 
         return chance
 
@@ -138,11 +142,13 @@ def leap(
     """Return the cheapest plan that passed, of those built before and of leaps from there.
 
     `scores` are finite errors of single layers, `costs` what keeping each costs. Returns None
-    where nothing but all-high has passed, and where errors do not add up in quadrature.
+    where nothing but all-high has passed, without a tolerance above zero, and where errors do not
+    add up in quadrature.
     """
-    if problem.tolerance is None:
+    squares = [score * score for score in scores]
+    if problem.tolerance is None or problem.tolerance <= 0 or not math.isfinite(sum(squares)):
         return None
-    sizes = Sizes([score**2 for score in scores], costs)
+    sizes = Sizes(squares, costs)
     if not (yield from _steady(sizes, problem.size)):
         return None
     luck = Luck()
@@ -157,7 +163,10 @@ def leap(
         if found is None:
             break
         size, odds = found
-        plans = yield from _luckiest(problem, sizes, size, tried, chance)
+        most = (sizes.cost(best) + sizes.costs[size]) / 2
+        drawn = dict.fromkeys(sizes.drawn(size, chance) for _ in range(DRAWS * problem.workers))
+        fresh = [plan for plan in drawn if plan not in tried and sizes.cost(plan) <= most]
+        plans = yield from _luckiest(problem, fresh)
         if not plans:
             break
         outcomes = yield tuple(_leaping(plan, best) for plan in plans)
@@ -200,12 +209,8 @@ def _worthwhile(
     return found
 
 
-def _luckiest(
-    problem: Problem, sizes: Sizes, size: int, tried: set[Plan], chance: random.Random
-) -> Search[list[Plan]]:
-    """Return one plan for each worker, those of least forecasts, of several drawn."""
-    drawn = dict.fromkeys(sizes.drawn(size, chance) for _ in range(DRAWS * problem.workers))
-    plans = [plan for plan in drawn if plan not in tried]
+def _luckiest(problem: Problem, plans: Sequence[Plan]) -> Search[list[Plan]]:
+    """Return one plan for each worker, those of least forecasts."""
     outcomes: list[Outcome] = []
     for start in range(0, len(plans), problem.workers):
         batch = plans[start : start + problem.workers]

@@ -13,7 +13,7 @@ import oracles
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.trial import Kind, Outcome
+from precision_bisect.trial import Kind, Outcome, TrialStatus, Verdict
 from precision_bisect_strategies import guided
 from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.leaps import Luck, leap
@@ -152,13 +152,66 @@ def test_costs_decide_what_is_worth_keeping() -> None:
     assert cheap > 0.9 * len(plan)
 
 
+def test_dear_layers_do_not_lead_in_circles() -> None:
+    """Plans that pass and save nothing are no leaps: a few dear layers do not keep it going."""
+    chance = random.Random(2)
+    costs = [20.0 if chance.random() < 0.05 else 1.0 for _ in range(100)]
+    errors = [2 * math.sqrt(cost / sum(costs)) for cost in costs]
+    simulation = Simulation(100, rounding(errors, seed=2), emulator=rounding(errors, seed=99))
+    problem = replace(asked(100), costs=costs)
+    plan = simulation.run(Guided().search(problem))
+    assert simulation.passed(plan)
+    assert simulation.count() < 150
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        oracles.outcome(math.inf),
+        replace(oracles.outcome(0.5), verdict=None, status=TrialStatus.NOT_HONOURED),
+        replace(oracles.outcome(0.5), verdict=Verdict.FAIL),
+    ],
+)
+def test_a_layer_that_no_forecast_knows_costs_few_builds(otherwise: Outcome, workers: int) -> None:
+    """Where plans come to something else without one layer, leaps that promised more end soon."""
+    errors = spread(3, low=1.5, size=120)
+    needed = sorted(range(120), key=lambda layer: -errors[layer])[60]
+    judge = rounding(errors, seed=3)
+
+    def engine_of(kept: frozenset[int]) -> Outcome:
+        return judge(kept) if needed in kept or not kept else otherwise
+
+    simulation = Simulation(120, engine_of, emulator=rounding(errors, seed=102, scale=SCALE))
+    low = Plan.of(())
+    built = [(low, simulation.oracle(low.kept))]
+    scores = [SCALE * each for each in errors]
+    simulation.run(leap(asked(120, workers=workers), scores, [1.0] * 120, built))
+    assert simulation.count() <= 12
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1.0])
+def test_none_within_nothing(tolerance: float) -> None:
+    """A limit that no rounding is within tells of no chance."""
+    simulation = engine(0)
+    problem = replace(asked(), tolerance=tolerance)
+    assert leapt(simulation, spread(0, low=1.5), problem) is None
+
+
+def test_none_for_figures_beyond_squaring() -> None:
+    """Errors whose squares overflow are left to the rest of the search."""
+    assert leapt(engine(0), [1e200 * each for each in spread(0, low=1.5)], asked()) is None
+
+
 def test_promises_that_are_not_kept_count() -> None:
-    """A chance that never came true is believed less and less."""
+    """Leaps end where they promised three more passes than came."""
     luck = Luck(ratios=[0.0] * 6)
-    before = luck.chances(1.0)(0.95)
-    luck.promised = 3.0
-    assert luck.chances(1.0)(0.95) == pytest.approx(before / 4)
+    assert luck.told
     assert luck.chances(1.0)(0.0) == 1.0
+    luck.promised = 3.0
+    assert not luck.told
+    luck.kept = 1
+    assert luck.told
 
 
 @settings(max_examples=30, deadline=None)
