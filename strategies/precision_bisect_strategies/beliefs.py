@@ -10,13 +10,14 @@ probabilities of adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 
 testing with unequal probabilities: Kealy, Johnson, Piechocki 2014).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_bisect_strategies.fitting import Fitted
 from precision_bisect_strategies.rankings import (
     BENDS,
     DRAWS,
@@ -42,6 +43,13 @@ DOUBTED = 4.0
 FARTHEST = 1.0
 """Nor do they change ln of what is believed of others by more than this."""
 
+CERTAIN = 0.95
+"""From this expected correlation on the next layer in line is the next to demote."""
+NEARLY = 0.98
+"""From this correlation on a ranking's order is right but for layers that differ little."""
+MISFIT = 0.1
+"""A group adds up to so much more (ln) than is believed, though it holds no heavy layer."""
+
 Positions: TypeAlias = list[int]
 
 
@@ -52,6 +60,8 @@ class Beliefs:
     its cost, infinity for one that overflows; `costs`, shape (layers,), are what keeping each
     costs. `room` is the error that all layers that run low may add up
     to, None where there are no figures. `expected` is how many culprits the ranking suggests.
+    `noisy` tells that builds differ by more than single layers add; `credit` is whether a ranking
+    counts as nearly right before it has proved so (see `lenient`).
     """
 
     def __init__(
@@ -62,6 +72,8 @@ class Beliefs:
         room: float | None,
         expected: int,
         seed: int = 0,
+        noisy: bool = False,
+        credit: bool = False,
     ) -> None:
         self._size = len(scores)
         self._costs: Array = np.asarray(costs, np.float64)
@@ -77,6 +89,9 @@ class Beliefs:
         self._ranks = orders(self._size, seed)
         self._bent: Array = np.maximum(self._values, 0.0) ** BENDS[:, None]
         self._scales = self._log_scales()
+        self._noisy = noisy
+        self._credit = credit
+        self._fitted = Fitted(self._values, self._costs)
 
     def _log_scales(self) -> Array:
         """Return for each K and exponent the factor (ln) on errors at which just K do not fit."""
@@ -96,6 +111,7 @@ class Beliefs:
         """Return beliefs that learn on their own from here."""
         other = copy(self)
         other._log_weights = self._log_weights.copy()
+        other._fitted = self._fitted.copy()
         return other
 
     @property
@@ -114,6 +130,30 @@ class Beliefs:
     def rho(self) -> float:
         """The expected rank correlation between the ranking and the truth."""
         return float(self.weights.sum(axis=1) @ (RHOS * (1 - MISSED)))
+
+    @property
+    def certain(self) -> bool:
+        """Whether the ranking is right as far as can be told, and errors tell single layers."""
+        return self._figures and not self._noisy and self.rho > CERTAIN
+
+    @property
+    def lenient(self) -> bool:
+        """Whether a group that adds a little more than believed counts as holding no heavy layer.
+
+        A ranking that has yet to prove right is given that credit if asked for.
+        """
+        return self._nearly_right and (self._credit or self.rho > SURE)
+
+    @property
+    def _nearly_right(self) -> bool:
+        likeliest = self._likeliest
+        right = RHOS[likeliest] >= NEARLY and MISSED[likeliest] == 0
+        return self._figures and not self._noisy and bool(right)
+
+    @property
+    def _likeliest(self) -> int:
+        """The ranking that is believed most."""
+        return int(self.weights.sum(axis=1).argmax())
 
     def passing(self, group: Positions, *, bad: bool) -> Array:
         """Return the probability that the first m of `group` hold no culprit, for m >= 1.
@@ -142,6 +182,7 @@ class Beliefs:
         """Learn that these positions add `error`, give or take `noise`, when they run low."""
         if not self._figures or not noise < error < np.inf:
             return
+        self._fitted.learn(group, self._ranks[:, :, group], error, noise)
         measured = np.hypot(FIGURE_SPREAD, noise / error)
         for bend, values in enumerate(self._bent):
             errors = values[self._ranks[:, :, group]] * self._costs[group]
@@ -159,18 +200,35 @@ class Beliefs:
         """
         if not self._figures:
             return np.inf
+        levels = []
+        for errors, costs in self._cheapest_first(undecided, kept):
+            fits = int(np.searchsorted(np.cumsum(errors), room, side="right"))
+            levels.append(errors[fits] / costs[fits] if fits < len(errors) else np.inf)
+        return float(np.exp(np.mean(np.log(np.maximum(levels, TINY)))))
+
+    def saved(self, room: float, undecided: Positions, kept: Mapping[int, float]) -> float:
+        """Return the expected cost of the layers that fit into `room`; the rest is as in `price`.
+
+        Needs figures.
+        """
+        costs = [
+            float(costs[: np.searchsorted(np.cumsum(errors), room, side="right")].sum())
+            for errors, costs in self._cheapest_first(undecided, kept)
+        ]
+        return sum(costs) / len(costs)
+
+    def _cheapest_first(
+        self, undecided: Positions, kept: Mapping[int, float]
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield errors and costs in the order in which to demote, for each likely true order."""
         some = list(kept)
         costs = self._costs[undecided + some]
         measured = np.array([kept[i] for i in some])
-        levels = []
         for ranks in self._likely_ranks():
             factor = self._measured_over(self._errors(ranks, some), measured)
             errors = np.append(factor * self._errors(ranks, undecided), measured)
-            rates = errors / costs
-            order = np.argsort(rates)
-            fits = int(np.searchsorted(np.cumsum(errors[order]), room, side="right"))
-            levels.append(rates[order[fits]] if fits < len(order) else np.inf)
-        return float(np.exp(np.mean(np.log(np.maximum(levels, TINY)))))
+            order = np.argsort(errors / costs)
+            yield errors[order], costs[order]
 
     def _measured_over(self, believed: Array, measured: Array) -> float:
         """Return by how much single layers were measured above what is believed of them."""
@@ -180,12 +238,21 @@ class Beliefs:
         ratio *= len(measured) / (len(measured) + DOUBTED)
         return float(np.exp(np.clip(ratio, -FARTHEST, FARTHEST)))
 
-    def fair_sum(self, group: Positions, price: float) -> float:
-        """Return the expected sum of those errors of a group that are at most `price` per cost."""
+    def fair_sum(self, group: Positions, price: float, added: float) -> float:
+        """Return what a group that `added` so much should add: no layer above `price` per cost.
+
+        Where errors are believed leniently, the ranking's scale may be off by as much as the group
+        adds too much, up to `MISFIT`, and layers above the price count up to it.
+        """
+        most = price * self._costs[group]
         sums = []
         for ranks in self._likely_ranks():
             errors = self._errors(ranks, group)
-            sums.append(float(errors[errors <= price * self._costs[group]].sum()))
+            if self.lenient:
+                scale = np.clip(added / max(errors.sum(), TINY), 1.0, np.exp(MISFIT))
+                sums.append(float(np.minimum(scale * errors, most).sum()))
+            else:
+                sums.append(float(errors[errors <= most].sum()))
         return sum(sums) / len(sums)
 
     def holds(self, group: Positions, total: float, price: float) -> float:
@@ -227,11 +294,14 @@ class Beliefs:
 
     def _likely_ranks(self) -> NDArray[np.int64]:
         """Return the orders that were drawn for the likeliest rho, shape (draws, layers)."""
-        likely: NDArray[np.int64] = self._ranks[int(self.weights.sum(axis=1).argmax())]
+        likely: NDArray[np.int64] = self._ranks[self._likeliest]
         return likely
 
     def _errors(self, ranks: NDArray[np.int64], group: Positions) -> Array:
         """Return a group's errors in these true orders, by the likeliest exponent."""
+        fitted = self._fitted.values(self._likeliest) if self._nearly_right else None
+        if fitted is not None:
+            return np.asarray(fitted[ranks[..., group]] * self._costs[group])
         weights = self._all_weights().sum(axis=0)
         bend = int(weights.sum(axis=0).argmax())
         scale = float(weights[:, bend] @ self._scales[:, bend] / weights[:, bend].sum())

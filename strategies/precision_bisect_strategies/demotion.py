@@ -10,6 +10,7 @@ where the beliefs put the culprit, down to one layer, which is kept. Nested adap
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome
@@ -23,6 +24,9 @@ FAIR = 0.15
 """A build is worth it when it is expected to save this many layers."""
 USELESS = 0.2
 """Below this expected correlation a ranking says less than which layers are neighbours."""
+
+Lowered: TypeAlias = tuple[list[int], float]
+"""The positions of a group that runs low, and what it added."""
 
 
 @dataclass(slots=True)
@@ -47,7 +51,7 @@ class Demotion:
     workers: int = 1
     pool: list[int] = field(default_factory=list)
     kept: dict[int, float | None] = field(default_factory=dict)
-    lowered: list[tuple[list[int], float]] = field(default_factory=list)
+    lowered: list[Lowered] = field(default_factory=list)
     largest: int | None = None
     noise: float = 0.0
     best: Passed | None = None
@@ -175,16 +179,27 @@ class Demotion:
         if taken.added is not None:
             self.lowered.append((taken.group, taken.added))
 
+    def raise_again(self, groups: Sequence[Lowered], error: float | None) -> None:
+        """Make low groups suspect again; the plan that keeps them passed with `error`."""
+        self.plan, self.error = self.with_([i for group, _ in groups for i in group]), error
+        self.lowered = [each for each in self.lowered if each not in groups]
+        self.suspects += [Line(group, bad=True, error=added) for group, added in groups]
+
     def put_back(self, taken: Sequence[Taken]) -> None:
         """Make groups undecided again that did not pass together with others."""
         self.pool = [*self.pool, *(i for each in taken for i in each.group)]
 
     def _nested(self, line: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
-        """Judge a suspect line's cuts that have verdicts, the nearest first, until one fails."""
+        """Judge a suspect line's cuts that have verdicts, the nearest first, until one fails.
+
+        One that fails within one that passes says nothing: keeping more hurt there.
+        """
         self.suspects.remove(line)
         taken: list[Taken] = []
         done, spent = 0, 0.0
         told = [pair for pair in mine if pair[1].verdict]
+        passing = max((at for at, pair in enumerate(told) if pair[1].passed), default=0)
+        told = [pair for at, pair in enumerate(told) if at >= passing or pair[1].passed]
         for probe, outcome in told or mine[:1]:
             group, rest = line.positions[done : probe.end], line.positions[probe.end :]
             if outcome.verdict is None:
@@ -249,7 +264,19 @@ class Demotion:
         """Tell whether what a group added buys as much as it would elsewhere."""
         if not added or not math.isfinite(price):
             return True
-        fair = 0.0 if len(group) == 1 else self.beliefs.fair_sum(group, price)
+        fair = 0.0 if len(group) == 1 else self.beliefs.fair_sum(group, price, added)
         sure = max(added - DOUBT * self.noise, 0.0)
         regret = (sure - fair) / (price * self.beliefs.cost(group)) - 1
-        return regret <= FAIR * (1 + math.log2(len(group)) / 2)
+        if regret <= FAIR * (1 + math.log2(len(group)) / 2):
+            return True
+        return len(group) == 1 and self.beliefs.certain and self._as_good(group[0], added)
+
+    def _as_good(self, position: int, added: float) -> bool:
+        """Tell whether as many layers can go with this one first as with the cheapest first."""
+        known = {i: error for i, error in self.kept.items() if error is not None}
+        decided = {*self.kept, position, *(i for group, _ in self.lowered for i in group)}
+        others = [i for i in range(len(self.order)) if i not in decided]
+        cost = self.beliefs.cost([position])
+        best = self.beliefs.saved(self.room, others, known | {position: added})
+        after = self.beliefs.saved(self.room - added, others, known)
+        return best - (cost + after) <= FAIR * cost

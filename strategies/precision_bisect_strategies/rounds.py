@@ -16,7 +16,7 @@ from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.probes import Probe, Taken
-from precision_bisect_strategies.spending import audit
+from precision_bisect_strategies.spending import audit, fitting, reconsider, refill
 
 POOR = 0.7
 """Below this expected rank correlation a ranking is poor."""
@@ -46,6 +46,7 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
     audited = doubted = False
     bet: Bet | None = None
     tried = 0
+    lenient = state.beliefs.lenient
     while not state.settled() or bet:
         if patience is not None and bet is None and tried >= _chances(state, patience):
             return state
@@ -56,10 +57,14 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
         probes = state.probes(first, state.workers - bool(tested))
         first = None
         tried += len(probes)
-        if not (bet or audited or state.suspects) and len(probes[0].group) == 1:
-            audited = True
-            yield from audit(state)
-            continue
+        if not (bet or state.suspects) and len(probes[0].group) == 1:
+            if not audited:
+                audited = True
+                yield from audit(state)
+                continue
+            if state.beliefs.certain and fitting(state, fair=True):
+                yield from refill(state, fair=True)
+                continue
         outcomes = yield (
             *_testing(tested, state.plan),
             *(_dropping(state, probe) for probe in probes),
@@ -84,6 +89,9 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
         doubted = bet is not None
         if taken:
             state, bet = _merge(state, taken)
+        elif lenient and not (bet or state.beliefs.lenient):
+            lenient = False
+            yield from reconsider(state)
     return state
 
 

@@ -45,6 +45,24 @@ def audit(state: Demotion) -> Search[None]:
                 state.lowered.append((half, part))
 
 
+def reconsider(state: Demotion) -> Search[None]:
+    """Make groups undecided again that run low, though what they added is no fair price now."""
+    price = state.price
+    unfair = [each for each in state.lowered if not state.fair(*each, price)]
+    if not unfair:
+        return
+    positions = [i for group, _ in unfair for i in group]
+    (outcome,) = yield (
+        Proposal(
+            plan=state.with_(positions),
+            reason=f"keep {len(positions)} of the low ones again: the ranking is not as good",
+            narrowed_to=len(state.plan),
+        ),
+    )
+    if outcome.passed:
+        state.raise_again(unfair, outcome.error)
+
+
 def _heavy(state: Demotion, price: float) -> list[tuple[list[int], float]]:
     """Return the groups that most likely hold a layer above a price, where it is worth it."""
     few = RELATIVE * (len(state.kept) + len(state.pool))
@@ -60,9 +78,12 @@ def _heavy(state: Demotion, price: float) -> list[tuple[list[int], float]]:
     return [(group, total) for _, group, total in found[: state.workers]]
 
 
-def refill(state: Demotion) -> Search[None]:
-    """Spend what is left on the kept layers that add least: on all that should fit, or fewer."""
-    chosen = _fitting(state)
+def refill(state: Demotion, *, fair: bool = False) -> Search[None]:
+    """Spend what is left on the kept layers that add least: on all that should fit, or fewer.
+
+    With `fair` on those only that add less than the price.
+    """
+    chosen = fitting(state, fair=fair)
     while chosen:
         tries = [chosen[: len(chosen) >> times] for times in range(state.workers)]
         tries = [some for some in tries if some]
@@ -72,12 +93,28 @@ def refill(state: Demotion) -> Search[None]:
             some, outcome = passed[0]
             state.plan, state.error = state.without(some), outcome.error
             state.lowered += [([i], state.kept.pop(i) or 0.0) for i in some]
-            chosen = _fitting(state)
+            chosen = fitting(state, fair=fair)
         elif len(tries[-1]) == 1:
             state.kept[chosen[0]] = None
-            chosen = _fitting(state)
+            chosen = fitting(state, fair=fair)
         else:
             chosen = chosen[: len(tries[-1]) // 2]
+
+
+def fitting(state: Demotion, *, fair: bool = False) -> list[int]:
+    """Return the cheapest kept positions that should fit into what is left together.
+
+    With `fair` those only that add less than the price.
+    """
+    price = state.price if fair else math.inf
+    measured = [(error, i) for i, error in state.kept.items() if error is not None]
+    measured.sort(key=lambda pair: (pair[0] / state.beliefs.cost([pair[1]]), pair[1]))
+    chosen, left = [], state.room
+    for error, position in measured:
+        if error <= left < math.inf and error / state.beliefs.cost([position]) < price:
+            chosen.append(position)
+            left -= error
+    return chosen
 
 
 def _cheapest(state: Demotion, some: list[int]) -> Proposal:
@@ -153,15 +190,3 @@ def _instead(state: Demotion, unit: int) -> list[int]:
 
 def _layers(state: Demotion, group: list[int]) -> int:
     return sum(len(state.order[i]) for i in group)
-
-
-def _fitting(state: Demotion) -> list[int]:
-    """Return the cheapest kept positions that should fit into what is left together."""
-    measured = [(error, i) for i, error in state.kept.items() if error is not None]
-    measured.sort(key=lambda pair: (pair[0] / state.beliefs.cost([pair[1]]), pair[1]))
-    chosen, left = [], state.room
-    for error, position in measured:
-        if error <= left < math.inf:
-            chosen.append(position)
-            left -= error
-    return chosen

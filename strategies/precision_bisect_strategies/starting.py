@@ -37,6 +37,8 @@ def started(
         room=room,
         expected=len(ranked) - dropped,
         seed=problem.seed,
+        noisy=_noisy(problem),
+        credit=problem.workers == 1,
     )
     if low.error is not None and high.error is not None:
         beliefs.learn_sum(line, low.error - high.error)
@@ -57,8 +59,10 @@ def patience(problem: Problem, state: Demotion) -> int | None:
 
     Only where noise hides what layers add: elsewhere each build tells it.
     """
-    if problem.tolerance is None or not state.beliefs.figures:
-        return None
-    if problem.noise < NOISY * problem.tolerance:
+    if not _noisy(problem) or not state.beliefs.figures:
         return None
     return max(LEAST_PATIENCE, round(PATIENCE * len(state.order)))
+
+
+def _noisy(problem: Problem) -> bool:
+    return problem.tolerance is not None and problem.noise >= NOISY * problem.tolerance

@@ -17,6 +17,7 @@ from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.ddmin import Ddmin
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.guided import Guided
+from precision_bisect_strategies.probes import Line, Probe
 from textbook import quickxplain
 
 LAYERS = 2000
@@ -306,3 +307,70 @@ def batched(search: Search[Plan], batches: list[tuple[Proposal, ...]]) -> Search
     except StopIteration as end:
         plan: Plan = end.value
         return plan
+
+
+def additive(size: int, few: int, seed: int) -> list[float]:
+    """Return heavy-tailed errors, of which all but the `few` largest fit into the tolerance."""
+    rng = random.Random(seed)
+    errors = sorted(rng.lognormvariate(0, 2) for _ in range(size))
+    fits = sum(errors[:-few]) + errors[-few] / 2
+    scaled = [error * oracles.TOLERANCE / fits for error in errors]
+    rng.shuffle(scaled)
+    return scaled
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_right_ranking_takes_few_builds_beside_the_certificate(seed: int) -> None:
+    """Where the emulator has the order, builds go to proof: the optimum passes within twelve."""
+    size, few = 400, 40
+    errors = additive(size, few, seed)
+    scores = [1.3 * error**1.1 for error in errors]
+    plan, simulation = oracles.certified(
+        Guided(), oracles.problem(size), oracles.additive(errors), scores, mode="groups"
+    )
+    assert len(plan) == few
+    builds = [trial for trial in simulation.trials if trial.proposal.kind is Kind.JUDGE]
+    small = (
+        number
+        for number, trial in enumerate(builds)
+        if trial.outcome.passed and len(trial.proposal.plan) == few
+    )
+    assert next(small) <= 12
+    assert len(builds) <= few + 18
+
+
+def test_groups_are_looked_at_again_once_a_ranking_is_worse_than_it_seemed() -> None:
+    """What was demoted in good faith is undone where the ranking proves poor; sets stay small."""
+    size, few, again, kept = 300, 20, 0, 0
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        errors = additive(size, few, seed)
+        scores = [error * rng.lognormvariate(0, 1.5) for error in errors]
+        oracle = oracles.additive(errors)
+        plan, simulation = oracles.certified(Guided(), oracles.problem(size), oracle, scores)
+        assert simulation.passed(plan)
+        kept += len(plan)
+        again += any("ones again" in trial.proposal.reason for trial in simulation.trials)
+    assert again
+    assert kept <= 1.2 * few * SEEDS
+
+
+def test_a_cut_that_fails_within_one_that_passes_is_no_culprit() -> None:
+    """Of nested groups the largest that passes is demoted, whatever failed within it."""
+    size = 20
+    scores = [float(place + 1) for place in range(size)]
+    state = Demotion(
+        order=[(layer,) for layer in range(size)],
+        beliefs=Beliefs(scores, [1.0] * size, room=None, expected=3),
+        limit=None,
+        plan=Plan.all_high(size),
+        error=None,
+        suspects=[Line(list(range(size)), bad=True)],
+        workers=4,
+    )
+    probes = [Probe(state.suspects[0], 0, end) for end in (2, 5, 9, 14)]
+    errors = (2.0, 0.1, 0.2, 3.0)
+    (taken,) = state.digest(probes, [oracles.outcome(error) for error in errors])
+    assert taken.group == list(range(9))
+    assert [line.positions for line in state.suspects] == [list(range(9, 14))]
+    assert state.pool == list(range(14, size))
