@@ -89,6 +89,7 @@ class Beliefs:
         self._ranks = orders(self._size, seed)
         self._bent: Array = np.maximum(self._values, 0.0) ** BENDS[:, None]
         self._scales = self._log_scales()
+        self._log_clean_at_most: Array = np.zeros(self._size)
         self._noisy = noisy
         self._credit = credit
         self._fitted = Fitted(self._values, self._costs)
@@ -160,17 +161,31 @@ class Beliefs:
 
         Shape (len(group),); `bad` says that the whole group is known to hold one.
         """
-        clean = np.exp(np.cumsum(self._log_clean[:, :, group], axis=2))
+        clean = np.exp(np.cumsum(self._log_clean_of(group), axis=2))
         if bad:
             whole = clean[:, :, -1:]
             clean = (clean - whole) / np.maximum(1 - whole, TINY)
         chances: Array = np.einsum("rk,rkm->m", self.weights, clean)
         return chances
 
+    def expect(self, chances: Mapping[int, float]) -> None:
+        """Believe that these positions, and no others, are culprits with at least these chances.
+
+        Whatever the ranking says of them; chances are below one.
+        """
+        self._log_clean_at_most = np.zeros(self._size)
+        for position, chance in chances.items():
+            self._log_clean_at_most[position] = np.log1p(-chance)
+
+    def _log_clean_of(self, group: Positions) -> Array:
+        """Return ln of the chance to be no culprit, shape (rankings, counts, len(group))."""
+        clean: Array = np.minimum(self._log_clean[:, :, group], self._log_clean_at_most[group])
+        return clean
+
     def learn(self, part: Positions, rest: Positions, *, clean: bool, bad: bool) -> None:
         """Learn whether `part` holds no culprit; `bad` if `part` and `rest` were suspect."""
-        of_part = self._log_clean[:, :, part].sum(axis=2)
-        of_rest = self._log_clean[:, :, rest].sum(axis=2)
+        of_part = self._log_clean_of(part).sum(axis=2)
+        of_rest = self._log_clean_of(rest).sum(axis=2)
         told = of_part if clean else _log_not(of_part)
         if bad:
             told = told - _log_not(of_part + of_rest)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.neighbours import beside
 from precision_bisect_strategies.probes import Line, Passed, Probe, Taken, Tested, cuts, disjoint
 from precision_bisect_strategies.units import Unit
 
@@ -39,7 +40,8 @@ class Demotion:
     passed and `error` is its own; while a bet is open (see `rounds`) it only should pass, with
     about that error. `largest` is the size of the largest group to try, where larger ones had no
     verdict. `noise` is what two builds of one plan differ by. `best` is
-    the cheapest plan that dropping one group led to, where builds are noisy.
+    the cheapest plan that dropping one group led to, where builds are noisy. `chosen` is what the
+    emulator would keep.
     """
 
     order: Sequence[Unit]
@@ -55,6 +57,7 @@ class Demotion:
     largest: int | None = None
     noise: float = 0.0
     best: Passed | None = None
+    chosen: Plan = field(default_factory=lambda: Plan.of(()))
 
     def copy(self) -> "Demotion":
         """Return a state that goes its own way from here."""
@@ -124,17 +127,28 @@ class Demotion:
     def _arrange(self) -> None:
         """Put what is undecided in order: along the ranking, or the network if it is useless.
 
-        What must be kept often lies together there.
+        What must be kept often lies together there. Where errors do not add up, likely neighbours
+        of kept layers come last.
         """
         useless = self.beliefs.rho < USELESS
+        near = {} if self.beliefs.figures else self._beside_kept()
+        self.beliefs.expect(near)
 
         def arranged(positions: list[int]) -> list[int]:
-            return sorted(positions, key=self.order.__getitem__ if useless else None)
+            return sorted(positions, key=lambda i: (i in near, self.order[i] if useless else (i,)))
 
         self.pool = arranged(self.pool)
         self.suspects = [
             replace(line, positions=arranged(line.positions)) for line in self.suspects
         ]
+
+    def _beside_kept(self) -> dict[int, float]:
+        """Return the undecided positions beside kept ones that likely must stay; see `beside`."""
+        undecided = [*self.pool, *(i for line in self.suspects for i in line.positions)]
+        at = {layer: i for i in undecided for layer in self.order[i]}
+        kept = [layer for i in self.kept for layer in self.order[i]]
+        found = beside(kept, at.keys(), self.chosen.kept)
+        return {at[layer]: chance for layer, chance in found.items()}
 
     def digest(self, probes: Sequence[Probe], outcomes: Sequence[Outcome]) -> list[Taken]:
         """Learn from a round; return the groups that passed at a fair price, disjoint ones."""

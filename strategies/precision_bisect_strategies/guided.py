@@ -51,7 +51,7 @@ class Guided:
         high = yield from ask(everything, "every layer high")
         low = yield from ask(Plan.of(()), "every layer low")
         forecast = yield from predicted(ask(Plan.of(()), "the error expected"), None)
-        plan = yield from chosen(problem, scores, _limit(problem, low, forecast))
+        plan = hint = yield from chosen(problem, scores, _limit(problem, low, forecast))
         units = yield from _units(problem, scores, plan)
         room = _room(problem, high, units, scores, forecast)
         if room is None and problem.predicts and math.isfinite(sum(scores)):
@@ -59,12 +59,12 @@ class Guided:
             units = [part for unit in units for part in _parted(unit, plan)]
         ranked = _ranked(problem, units, scores, plan)
         dropped = sum(plan.kept.isdisjoint(each.unit) for each in ranked)
-        state = started(problem, ranked, dropped, room, high, low)
+        state = started(problem, ranked, dropped, room, high, low, hint)
         state = yield from demote(state, dropped, patience(problem, state))
         if not state.settled():
             told = yield from ranked_alone(problem, ranked, high.error or 0.0)
             if told is not None:
-                best, state = state.best, started(problem, *told, room, high, low)
+                best, state = state.best, started(problem, *told, room, high, low, hint)
                 state.best = best
             state = yield from demote(state, None if told is None else told[1])
         yield from refill(state)

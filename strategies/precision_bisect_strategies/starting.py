@@ -24,11 +24,12 @@ def started(
     room: float | None,
     high: Outcome,
     low: Outcome,
+    chosen: Plan,
 ) -> Demotion:
     """Return the state in which nothing is decided on, the first `dropped` likely to go.
 
     `room` is the error that may be added, None where errors do not add up; `high` and `low` are
-    the outcomes of both ends.
+    the outcomes of both ends, `chosen` is what the emulator would keep.
     """
     line = list(range(len(ranked)))
     beliefs = Beliefs(
@@ -51,6 +52,7 @@ def started(
         suspects=[Line(line, bad=True, error=low.error)],
         workers=problem.workers,
         noise=problem.noise,
+        chosen=chosen,
     )
 
 
