@@ -44,7 +44,7 @@ FARTHEST = 1.0
 """Nor do they change ln of what is believed of others by more than this."""
 
 CERTAIN = 0.95
-"""From this expected correlation on the next layer in line is the next to demote."""
+"""Above this expected correlation the next layer in line is the next to demote."""
 NEARLY = 0.98
 """From this correlation on a ranking's order is right but for layers that differ little."""
 MISFIT = 0.1
@@ -60,8 +60,9 @@ class Beliefs:
     its cost, infinity for one that overflows; `costs`, shape (layers,), are what keeping each
     costs. `room` is the error that all layers that run low may add up
     to, None where there are no figures. `expected` is how many culprits the ranking suggests.
-    `noisy` tells that builds differ by more than single layers add; `credit` is whether a ranking
-    counts as nearly right before it has proved so (see `lenient`).
+    `exact` tells that builds of a plan agree and layers cost alike, so that the next layer in line
+    is the next to demote if the ranking is right; `credit` is whether a ranking counts as nearly
+    right before it has proved so (see `lenient`).
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Beliefs:
         room: float | None,
         expected: int,
         seed: int = 0,
-        noisy: bool = False,
+        exact: bool = True,
         credit: bool = False,
     ) -> None:
         self._size = len(scores)
@@ -90,9 +91,10 @@ class Beliefs:
         self._bent: Array = np.maximum(self._values, 0.0) ** BENDS[:, None]
         self._scales = self._log_scales()
         self._log_clean_at_most: Array = np.zeros(self._size)
-        self._noisy = noisy
+        self._exact = exact
         self._credit = credit
-        self._fitted = Fitted(self._values, self._costs)
+        finite = np.where(np.isfinite(self._values), self._values, 0.0)
+        self._fitted = Fitted(finite, self._costs)
 
     def _log_scales(self) -> Array:
         """Return for each K and exponent the factor (ln) on errors at which just K do not fit."""
@@ -135,7 +137,7 @@ class Beliefs:
     @property
     def certain(self) -> bool:
         """Whether the ranking is right as far as can be told, and errors tell single layers."""
-        return self._figures and not self._noisy and self.rho > CERTAIN
+        return self._figures and self._exact and self.rho > CERTAIN
 
     @property
     def lenient(self) -> bool:
@@ -149,7 +151,7 @@ class Beliefs:
     def _nearly_right(self) -> bool:
         likeliest = self._likeliest
         right = RHOS[likeliest] >= NEARLY and MISSED[likeliest] == 0
-        return self._figures and not self._noisy and bool(right)
+        return self._figures and self._exact and bool(right)
 
     @property
     def _likeliest(self) -> int:

@@ -23,6 +23,8 @@ DOUBT = 0.5
 """So much of what two builds of one plan differ by may be no part of what a group added."""
 FAIR = 0.15
 """A build is worth it when it is expected to save this many layers."""
+MUCH = 0.5
+"""A layer that alone adds this share of the limit does not stay for rounding errors."""
 USELESS = 0.2
 """Below this expected correlation a ranking says less than which layers are neighbours."""
 
@@ -143,10 +145,18 @@ class Demotion:
         ]
 
     def _beside_kept(self) -> dict[int, float]:
-        """Return the undecided positions beside kept ones that likely must stay; see `beside`."""
+        """Return the undecided positions beside kept ones that likely must stay; see `beside`.
+
+        Kept ones that add little each tell nothing: rounding errors do not come in runs.
+        """
         undecided = [*self.pool, *(i for line in self.suspects for i in line.positions)]
         at = {layer: i for i in undecided for layer in self.order[i]}
-        kept = [layer for i in self.kept for layer in self.order[i]]
+        kept = [
+            layer
+            for i, error in self.kept.items()
+            if error is None or self.limit is None or error >= MUCH * self.limit
+            for layer in self.order[i]
+        ]
         found = beside(kept, at.keys(), self.chosen.kept)
         return {at[layer]: chance for layer, chance in found.items()}
 
@@ -194,7 +204,7 @@ class Demotion:
             self.lowered.append((taken.group, taken.added))
 
     def raise_again(self, groups: Sequence[Lowered], error: float | None) -> None:
-        """Make low groups suspect again; the plan that keeps them passed with `error`."""
+        """Suspect low groups again; the plan that keeps them passed with `error`."""
         self.plan, self.error = self.with_([i for group, _ in groups for i in group]), error
         self.lowered = [each for each in self.lowered if each not in groups]
         self.suspects += [Line(group, bad=True, error=added) for group, added in groups]
@@ -206,7 +216,7 @@ class Demotion:
     def _nested(self, line: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
         """Judge a suspect line's cuts that have verdicts, the nearest first, until one fails.
 
-        One that fails within one that passes says nothing: keeping more hurt there.
+        One that fails within one that passes says nothing: it was bad luck, or keeping more hurt.
         """
         self.suspects.remove(line)
         taken: list[Taken] = []
@@ -288,8 +298,7 @@ class Demotion:
     def _as_good(self, position: int, added: float) -> bool:
         """Tell whether as many layers can go with this one first as with the cheapest first."""
         known = {i: error for i, error in self.kept.items() if error is not None}
-        decided = {*self.kept, position, *(i for group, _ in self.lowered for i in group)}
-        others = [i for i in range(len(self.order)) if i not in decided]
+        others = [i for i in self._inside(self.plan) if i != position and i not in self.kept]
         cost = self.beliefs.cost([position])
         best = self.beliefs.saved(self.room, others, known | {position: added})
         after = self.beliefs.saved(self.room - added, others, known)

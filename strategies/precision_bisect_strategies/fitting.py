@@ -4,6 +4,8 @@ A ranking whose order is right may still be off by a scale and by an exponent. B
 sums of groups, by least squares on their logarithms: more sharply than each group tells of itself.
 """
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +25,7 @@ class Fitted:
     """
 
     def __init__(self, values: Array, costs: Array) -> None:
-        self._values = values
+        self._values: Array = values / (float(values.max(initial=0.0)) or 1.0)
         self._costs = costs
         self._ratios: list[Array] = []
         self._spreads: list[Array] = []
@@ -32,10 +34,11 @@ class Fitted:
 
     def copy(self) -> "Fitted":
         """Return one that learns on its own from here."""
-        other = Fitted(self._values, self._costs)
+        other = copy(self)
         other._ratios = list(self._ratios)
         other._spreads = list(self._spreads)
         other._noises = list(self._noises)
+        other._found = {}
         return other
 
     def learn(

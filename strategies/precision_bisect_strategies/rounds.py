@@ -16,7 +16,7 @@ from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.probes import Probe, Taken
-from precision_bisect_strategies.spending import audit, fitting, reconsider, refill
+from precision_bisect_strategies.spending import affordable, audit, reconsider, refill
 
 POOR = 0.7
 """Below this expected rank correlation a ranking is poor."""
@@ -41,12 +41,16 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
     The first group is the first `guess` positions, None to choose it, too. With `patience`, the
     state is returned as it is after so many groups under a poor ranking, after more the better it
     is believed to be.
+
+    Single layers come last. Before that, low groups are looked through for heavy ones, and kept
+    ones are dropped that cost less than the price. A ranking that was given credit from the start
+    and loses it has its groups looked at again, once.
     """
     first = guess
     audited = doubted = False
     bet: Bet | None = None
     tried = 0
-    lenient = state.beliefs.lenient
+    credited = state.beliefs.lenient
     while not state.settled() or bet:
         if patience is not None and bet is None and tried >= _chances(state, patience):
             return state
@@ -62,7 +66,7 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
                 audited = True
                 yield from audit(state)
                 continue
-            if state.beliefs.certain and fitting(state, fair=True):
+            if state.beliefs.certain and affordable(state, fair=True):
                 yield from refill(state, fair=True)
                 continue
         outcomes = yield (
@@ -89,8 +93,8 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
         doubted = bet is not None
         if taken:
             state, bet = _merge(state, taken)
-        elif lenient and not (bet or state.beliefs.lenient):
-            lenient = False
+        elif credited and not (bet or state.beliefs.lenient):
+            credited = False
             yield from reconsider(state)
     return state
 

@@ -46,7 +46,7 @@ def audit(state: Demotion) -> Search[None]:
 
 
 def reconsider(state: Demotion) -> Search[None]:
-    """Make groups undecided again that run low, though what they added is no fair price now."""
+    """Suspect groups again that run low, though what they added is no fair price any more."""
     price = state.price
     unfair = [each for each in state.lowered if not state.fair(*each, price)]
     if not unfair:
@@ -83,7 +83,7 @@ def refill(state: Demotion, *, fair: bool = False) -> Search[None]:
 
     With `fair` on those only that add less than the price.
     """
-    chosen = fitting(state, fair=fair)
+    chosen = affordable(state, fair=fair)
     while chosen:
         tries = [chosen[: len(chosen) >> times] for times in range(state.workers)]
         tries = [some for some in tries if some]
@@ -93,15 +93,15 @@ def refill(state: Demotion, *, fair: bool = False) -> Search[None]:
             some, outcome = passed[0]
             state.plan, state.error = state.without(some), outcome.error
             state.lowered += [([i], state.kept.pop(i) or 0.0) for i in some]
-            chosen = fitting(state, fair=fair)
+            chosen = affordable(state, fair=fair)
         elif len(tries[-1]) == 1:
             state.kept[chosen[0]] = None
-            chosen = fitting(state, fair=fair)
+            chosen = affordable(state, fair=fair)
         else:
             chosen = chosen[: len(tries[-1]) // 2]
 
 
-def fitting(state: Demotion, *, fair: bool = False) -> list[int]:
+def affordable(state: Demotion, *, fair: bool = False) -> list[int]:
     """Return the cheapest kept positions that should fit into what is left together.
 
     With `fair` those only that add less than the price.

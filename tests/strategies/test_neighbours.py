@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Simulation
+from precision_bisect.plan import Plan
 from precision_bisect.trial import Kind
+from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.neighbours import LIKELY, beside
 
@@ -78,3 +81,24 @@ def test_the_other_half_of_a_pair_is_looked_for_beside_it(workers: int) -> None:
             assert simulation.run(Guided().search(asked)).kept == set(found)
             builds[pairs] += sum(t.proposal.kind is Kind.JUDGE for t in simulation.trials)
     assert builds[True] <= 5 / 6 * builds[False]
+
+
+@pytest.mark.parametrize(("added", "told"), [(0.9, True), (None, True), (0.1, False)])
+def test_rounding_errors_do_not_come_in_runs(added: float | None, told: bool) -> None:
+    """Neighbours of a layer that adds most of the limit wait till last; of others they do not."""
+    state = Demotion(
+        order=[(layer,) for layer in range(SIZE)],
+        beliefs=Beliefs(
+            [1.0 + layer for layer in range(SIZE)], [1.0] * SIZE, room=None, expected=3
+        ),
+        limit=oracles.TOLERANCE,
+        plan=Plan.all_high(SIZE),
+        error=0.0,
+        suspects=[],
+        pool=[layer for layer in range(SIZE) if layer != 50],
+        kept={50: None if added is None else added * oracles.TOLERANCE},
+        chosen=Plan.of(PAIRS),
+    )
+    state.probes(None, 1)
+    assert (state.pool[-2:] == [49, 51]) is told
+    assert (state.pool == sorted(state.pool)) is not told

@@ -355,6 +355,25 @@ def test_groups_are_looked_at_again_once_a_ranking_is_worse_than_it_seemed() -> 
     assert kept <= 1.2 * few * SEEDS
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_layers_that_cost_unlike_are_weighed_one_by_one(workers: int) -> None:
+    """No credit is given where a heavy layer may be cheap: answers cost about what they must."""
+    size, few, paid, least = 100, 10, 0.0, 0.0
+    for seed in range(12):
+        rng = random.Random(seed)
+        errors = additive(size, few, seed)
+        costs = [rng.choice((1.0, 2.0, 4.0)) for _ in range(size)]
+        scores = [error * rng.lognormvariate(0, 0.1) for error in errors]
+        asked = replace(oracles.problem(size), costs=costs, workers=workers)
+        plan, _ = oracles.certified(Guided(), asked, oracles.additive(errors), scores)
+        paid += sum(costs[layer] for layer in plan.indices)
+        room = oracles.TOLERANCE
+        for layer in sorted(range(size), key=lambda layer: errors[layer] / costs[layer]):
+            least += costs[layer] if errors[layer] > room else 0.0
+            room -= errors[layer] if errors[layer] <= room else 0.0
+    assert paid <= {1: 1.13, 4: 1.08}[workers] * least
+
+
 def test_a_cut_that_fails_within_one_that_passes_is_no_culprit() -> None:
     """Of nested groups the largest that passes is demoted, whatever failed within it."""
     size = 20
