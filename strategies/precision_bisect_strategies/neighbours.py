@@ -2,15 +2,18 @@
 
 A tensor beyond a type's range spoils the layer that writes it and those that read it, so layers
 that must stay for an overflow seldom come alone. How long their runs are, in network order, is
-told by what the emulator chooses, which costs no build, and by those that were found.
+told by what the emulator chooses, which costs no build, and more so by those that were found where
+it chose none.
 """
 
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-LIKELY = 0.25
+LIKELY = 0.3
 """A neighbour that must stay with a smaller chance is like any other layer."""
+BELIEVED = 1.0
+"""What the emulator's runs say counts as so many that were found."""
 
 
 @dataclass(slots=True)
@@ -25,9 +28,13 @@ class Runs:
         self.reached.update(range(1, length + ended))
         self.longer.update(range(1, length))
 
-    def chance(self, length: int) -> float:
-        """Return the chance that a run of this length goes on; 0 where nothing is known."""
+    def share(self, length: int) -> float:
+        """Return the share of runs of this length that went on, less where few are known."""
         return self.longer[length] / (self.reached[length] + 1)
+
+    def chance(self, length: int, expected: float) -> float:
+        """Return the chance that a run of this length goes on, `expected` where none are known."""
+        return (self.longer[length] + BELIEVED * expected) / (self.reached[length] + BELIEVED)
 
 
 def beside(
@@ -37,18 +44,20 @@ def beside(
 
     `kept` are layers that were found to be needed, `chosen` those that the emulator keeps.
     """
-    runs = Runs()
+    foreseen, found = Runs(), Runs()
     for first, last in _runs(chosen):
-        runs.note(last - first + 1, ended=True)
+        foreseen.note(last - first + 1, ended=True)
     open_ends = []
     for first, last in _runs(kept):
         ends = [layer for layer in (first - 1, last + 1) if layer in undecided]
-        runs.note(last - first + 1, ended=not ends)
+        if not any(layer in chosen for layer in range(first, last + 1)):
+            found.note(last - first + 1, ended=not ends)
         open_ends.append((last - first + 1, ends))
     others: dict[int, float] = {}
     for length, ends in open_ends:
+        chance = found.chance(length, foreseen.share(length))
         for layer in ends:
-            others[layer] = others.get(layer, 1.0) * (1 - runs.chance(length) / len(ends))
+            others[layer] = others.get(layer, 1.0) * (1 - chance / len(ends))
     return {layer: 1 - other for layer, other in others.items() if 1 - other >= LIKELY}
 
 

@@ -43,9 +43,14 @@ def test_single_layers_have_no_likely_neighbours() -> None:
     assert beside([], range(100), PAIRS) == {}
 
 
-def test_runs_that_were_found_tell_as_much_as_chosen_ones() -> None:
-    """Pairs whose ends are known to run low speak for the next one, without the emulator."""
-    assert beside([*PAIRS, 50], {49, 51}, []) == beside([50], {49, 51}, PAIRS)
+def test_what_was_found_tells_more_than_what_was_foreseen() -> None:
+    """Two single layers where the emulator chose none outweigh its pairs; pairs confirm them."""
+    single, pairs = [20, 24], [20, 21, 24, 25]
+    assert beside([50], {49, 51}, PAIRS)
+    assert beside([*single, 50], {49, 51}, PAIRS) == {}
+    assert beside([*pairs, 50], {49}, PAIRS)[49] > beside([50], {49}, PAIRS)[49]
+    assert beside([*PAIRS, 50], {49, 51}, PAIRS) == beside([50], {49, 51}, PAIRS)
+    assert beside([*pairs, 50], {49}, [])[49] == pytest.approx(2 / 3)
 
 
 @given(LAYERS, LAYERS, LAYERS)
