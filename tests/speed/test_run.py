@@ -212,7 +212,7 @@ def test_progress_tells_the_speed(tmp_path: Path) -> None:
 
 def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
     """Two sessions of one graph on ONNX Runtime are about as fast as each other."""
-    text = "(float[64,64] x) => (float[64,64] y) { a = MatMul(x, x) y = Exp(a) }"
+    text = "(float[256,256] x) => (float[256,256] y) { a = MatMul(x, x) y = Exp(a) }"
     model = load_text(text, tmp_path)
     opener = Opener(providers=[CPU], profiles=tmp_path / "profile")
     writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
@@ -222,7 +222,7 @@ def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
         sessions = TypedSessions(writer, opener, tmp_path / folder)
         return SessionEngine(sessions.open(everything), "cpu")
 
-    feed = {"x": normal(64, 64)}
+    feed = {"x": normal(256, 256)}
     with (
         Stopwatch(lambda plan: build("baseline"), everything) as stopwatch,
         build("candidate") as engine,
