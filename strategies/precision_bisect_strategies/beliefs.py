@@ -22,11 +22,13 @@ from precision_bisect_strategies.rankings import (
     BENDS,
     DRAWS,
     MISSED,
+    POOR,
     RHOS,
     TINY,
     Array,
     bends,
     culprits,
+    even,
     likely,
     numbers,
     orders,
@@ -43,6 +45,10 @@ DOUBTED = 4.0
 FARTHEST = 1.0
 """Nor do they change ln of what is believed of others by more than this."""
 
+NEAREST = 64
+"""Whether so many layers fit is looked into."""
+DOUBTFUL = 0.5
+"""A ranking counts as poor from this chance on."""
 CERTAIN = 0.95
 """Above this expected correlation the next layer in line is the next to demote."""
 NEARLY = 0.98
@@ -61,8 +67,7 @@ class Beliefs:
     costs. `room` is the error that all layers that run low may add up
     to, None where there are no figures. `expected` is how many culprits the ranking suggests.
     `exact` tells that builds of a plan agree and layers cost alike, so that the next layer in line
-    is the next to demote if the ranking is right; `credit` is whether a ranking counts as nearly
-    right before it has proved so (see `lenient`).
+    is the next to demote if the ranking is right.
     """
 
     def __init__(
@@ -74,7 +79,6 @@ class Beliefs:
         expected: int,
         seed: int = 0,
         exact: bool = True,
-        credit: bool = False,
     ) -> None:
         self._size = len(scores)
         self._costs: Array = np.asarray(costs, np.float64)
@@ -82,7 +86,7 @@ class Beliefs:
         self._room = room
         self.counts = numbers(self._size)
         self._figures = room is not None and bool(np.isfinite(self._values).all())
-        self._log_clean = np.log1p(-culprits(self._size, self.counts))
+        self._log_clean = np.log1p(-even(culprits(self._size, self.counts), scores))
         self._log_weights = np.zeros((len(RHOS), len(self.counts), len(BENDS)))
         self._log_weights += np.log(trust(self._figures))[:, None, None]
         self._log_weights += np.log(likely(self.counts, max(expected, 0.5)))[:, None]
@@ -92,7 +96,6 @@ class Beliefs:
         self._scales = self._log_scales()
         self._log_clean_at_most: Array = np.zeros(self._size)
         self._exact = exact
-        self._credit = credit
         finite = np.where(np.isfinite(self._values), self._values, 0.0)
         self._fitted = Fitted(finite, self._costs)
 
@@ -135,20 +138,22 @@ class Beliefs:
         return float(self.weights.sum(axis=1) @ (RHOS * (1 - MISSED)))
 
     @property
+    def poor(self) -> bool:
+        """Whether the ranking's order is more likely than not far from the true one."""
+        return float(self.weights.sum(axis=1)[POOR].sum()) > DOUBTFUL
+
+    @property
     def certain(self) -> bool:
         """Whether the ranking is right as far as can be told, and errors tell single layers."""
         return self._figures and self._exact and self.rho > CERTAIN
 
     @property
-    def lenient(self) -> bool:
-        """Whether a group that adds a little more than believed counts as holding no heavy layer.
+    def nearly_right(self) -> bool:
+        """Whether the likeliest ranking's order is right, but for layers that differ little.
 
-        A ranking that has yet to prove right is given that credit if asked for.
+        Groups that add a little more than believed then count as holding no heavy layer. A ranking
+        that has yet to prove right is given that credit.
         """
-        return self._nearly_right and (self._credit or self.rho > SURE)
-
-    @property
-    def _nearly_right(self) -> bool:
         likeliest = self._likeliest
         right = RHOS[likeliest] >= NEARLY and MISSED[likeliest] == 0
         return self._figures and self._exact and bool(right)
@@ -258,14 +263,14 @@ class Beliefs:
     def fair_sum(self, group: Positions, price: float, added: float) -> float:
         """Return what a group that `added` so much should add: no layer above `price` per cost.
 
-        Where errors are believed leniently, the ranking's scale may be off by as much as the group
+        Where the ranking is nearly right, its scale may be off by as much as the group
         adds too much, up to `MISFIT`, and layers above the price count up to it.
         """
         most = price * self._costs[group]
         sums = []
         for ranks in self._likely_ranks():
             errors = self._errors(ranks, group)
-            if self.lenient:
+            if self.nearly_right:
                 scale = np.clip(added / max(errors.sum(), TINY), 1.0, np.exp(MISFIT))
                 sums.append(float(np.minimum(scale * errors, most).sum()))
             else:
@@ -300,6 +305,20 @@ class Beliefs:
         above = phi((sums.mean(axis=1) - np.log(max(error, TINY))) / spreads)
         return float(self.weights.sum(axis=1) @ above)
 
+    def fitting(self, group: Positions, room: float) -> Array:
+        """Return the chance that the first m of `group` add at most `room`, for m >= 1.
+
+        Shape (len(group),). That of the first `NEAREST` counts for longer groups, too.
+        """
+        if not self._figures or not np.isfinite(room):
+            return np.ones(len(group))
+        totals = np.cumsum(self._errors(self._ranks, group[:NEAREST]), axis=2)
+        sums = np.log(np.maximum(totals, TINY))
+        spreads = np.hypot(sums.std(axis=1), FIGURE_SPREAD)
+        within = phi((np.log(max(room, TINY)) - sums.mean(axis=1)) / spreads)
+        chances = np.minimum.accumulate(self.weights.sum(axis=1) @ within)
+        return np.append(chances, np.full(len(group) - len(chances), chances[-1]))
+
     def expected(self, group: Positions) -> list[float]:
         """Return the median error of each position, by the likeliest orders."""
         errors: Array = np.median(self._errors(self._likely_ranks(), group), axis=0)
@@ -316,7 +335,7 @@ class Beliefs:
 
     def _errors(self, ranks: NDArray[np.int64], group: Positions) -> Array:
         """Return a group's errors in these true orders, by the likeliest exponent."""
-        fitted = self._fitted.values(self._likeliest) if self._nearly_right else None
+        fitted = self._fitted.values(self._likeliest) if self.nearly_right else None
         if fitted is not None:
             return np.asarray(fitted[ranks[..., group]] * self._costs[group])
         weights = self._all_weights().sum(axis=0)

@@ -16,11 +16,22 @@ from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.neighbours import beside
-from precision_bisect_strategies.probes import Line, Passed, Probe, Taken, Tested, cuts, disjoint
+from precision_bisect_strategies.probes import (
+    Line,
+    Passed,
+    Probe,
+    Taken,
+    Tested,
+    chances,
+    cuts,
+    disjoint,
+)
 from precision_bisect_strategies.units import Unit
 
 DOUBT = 0.5
 """So much of what two builds of one plan differ by may be no part of what a group added."""
+DENSE = 0.6
+"""Layers that may go with a smaller chance are tested side by side, not in nested groups."""
 FAIR = 0.15
 """A build is worth it when it is expected to save this many layers."""
 MUCH = 0.5
@@ -116,13 +127,15 @@ class Demotion:
     def probes(self, guess: int | None, count: int) -> list[Probe]:
         """Choose at most `count` groups; `guess` is where a suspect line is cut at first."""
         self._arrange()
+        if count > 1 and guess is None:
+            self._release()
         lines = self.suspects[:count]
-        groups = disjoint(self.beliefs, self.pool, count - len(lines), self.largest)
+        groups = disjoint(self.beliefs, self.pool, count - len(lines), self.largest, self.room)
         free = count - len(groups)
         chosen: list[Probe] = []
         for number, line in enumerate(lines):
             share = (free - len(chosen)) // (len(lines) - number)
-            nested = cuts(self.beliefs, line, share, self.largest, guess)
+            nested = cuts(self.beliefs, line, share, self.largest, self.room, guess)
             chosen += [Probe(line, 0, cut) for cut in nested]
         return chosen + groups
 
@@ -143,6 +156,19 @@ class Demotion:
         self.suspects = [
             replace(line, positions=arranged(line.positions)) for line in self.suspects
         ]
+
+    def _release(self) -> None:
+        """Make suspect lines undecided that likely hold many culprits.
+
+        Of nested groups all would fail. That there is one among so many says nothing.
+        """
+        for line in list(self.suspects):
+            if len(line.positions) > self.workers:
+                first = Line(line.positions[:1], bad=False)
+                if chances(self.beliefs, first, self.room)[0] < DENSE:
+                    self.suspects.remove(line)
+                    self.pool = self.pool + line.positions
+        self._arrange()
 
     def _beside_kept(self) -> dict[int, float]:
         """Return the undecided positions beside kept ones that likely must stay; see `beside`.
@@ -217,6 +243,7 @@ class Demotion:
         """Judge a suspect line's cuts that have verdicts, the nearest first, until one fails.
 
         One that fails within one that passes says nothing: it was bad luck, or keeping more hurt.
+        Under a right ranking the farthest that passes is taken if it is fair as a whole.
         """
         self.suspects.remove(line)
         taken: list[Taken] = []
@@ -224,6 +251,11 @@ class Demotion:
         told = [pair for pair in mine if pair[1].verdict]
         passing = max((at for at, pair in enumerate(told) if pair[1].passed), default=0)
         told = [pair for at, pair in enumerate(told) if at >= passing or pair[1].passed]
+        passing = len([pair for pair in told if pair[1].passed]) - 1
+        if passing > 0 and self.beliefs.nearly_right:
+            probe, outcome = told[passing]
+            whole = line.positions[: probe.end]
+            told = told[passing:] if self.fair(whole, self._added(outcome), price) else told
         for probe, outcome in told or mine[:1]:
             group, rest = line.positions[done : probe.end], line.positions[probe.end :]
             if outcome.verdict is None:
@@ -266,7 +298,13 @@ class Demotion:
     def _learn(
         self, group: list[int], rest: list[int], added: float | None, *, clean: bool, bad: bool
     ) -> None:
-        self.beliefs.learn(group, rest, clean=clean, bad=bad)
+        """Learn what a group is, and what it added.
+
+        A single layer's figure says it all: whether it is fair also depends on what is left.
+        """
+        told = added is not None and self.beliefs.figures and not self.noise
+        if clean or len(group) > 1 or not told:
+            self.beliefs.learn(group, rest, clean=clean, bad=bad)
         if added is not None:
             self.beliefs.learn_sum(group, added, self.noise)
 

@@ -42,12 +42,14 @@ class Guided:
 
     def _search(self, problem: Problem) -> Search[Plan]:
         from precision_bisect_strategies.alone import ranked_alone
+        from precision_bisect_strategies.refining import moved, refined
         from precision_bisect_strategies.rounds import demote
         from precision_bisect_strategies.spending import exchange, refill
-        from precision_bisect_strategies.starting import patience, started
+        from precision_bisect_strategies.starting import added, believed, patience, started
 
         everything = Plan.all_high(problem.size)
-        scores = yield from rank(problem)
+        told = yield from rank(problem)
+        scores = told.scores
         high = yield from ask(everything, "every layer high")
         low = yield from ask(Plan.of(()), "every layer low")
         forecast = yield from predicted(ask(Plan.of(()), "the error expected"), None)
@@ -60,13 +62,20 @@ class Guided:
         ranked = _ranked(problem, units, scores, plan)
         dropped = sum(plan.kept.isdisjoint(each.unit) for each in ranked)
         state = started(problem, ranked, dropped, room, high, low, hint)
-        state = yield from demote(state, dropped, patience(problem, state))
-        if not state.settled():
-            told = yield from ranked_alone(problem, ranked, high.error or 0.0)
-            if told is not None:
-                best, state = state.best, started(problem, *told, room, high, low, hint)
+        patient = patience(problem, state)
+        refinable = problem.predicts and bool(told.shared) and patient is None
+        refinable = refinable and len(units) == problem.size
+        state = yield from demote(state, dropped, patient, refinable=refinable)
+        if refinable and not state.settled():
+            ranked = _ranked(problem, units, (yield from refined(problem, told)), plan)
+            beliefs = believed(problem, ranked, dropped, room)
+            state = yield from demote(moved(state, ranked, beliefs, added(low, high)), None)
+        elif not state.settled():
+            alone = yield from ranked_alone(problem, ranked, high.error or 0.0)
+            if alone is not None:
+                best, state = state.best, started(problem, *alone, room, high, low, hint)
                 state.best = best
-            state = yield from demote(state, None if told is None else told[1])
+            state = yield from demote(state, None if alone is None else alone[1])
         yield from refill(state)
         yield from exchange(state)
         return state.plan

@@ -40,7 +40,7 @@ class ProbDD:
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Rank, then drop groups until each layer went or could not."""
-        scores = yield from rank(problem)
+        scores = (yield from rank(problem)).scores
         chances = _priors(scores, problem.tolerance or 0.0)
         undecided = tuple(sorted((chance, layer) for layer, chance in enumerate(chances)))
         start = _Beliefs(kept=Plan.all_high(problem.size), undecided=undecided)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+import numpy as np
+
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.rankings import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,14 @@ class Passed:
 Tested: TypeAlias = tuple[Probe, Outcome]
 
 
-def disjoint(beliefs: Beliefs, pool: list[int], count: int, largest: int | None) -> list[Probe]:
+def disjoint(
+    beliefs: Beliefs, pool: list[int], count: int, largest: int | None, room: float
+) -> list[Probe]:
     """Choose at most `count` groups of the pool, smaller ones rather than fewer."""
     line = Line(pool, bad=False)
     ends = [0]
     while len(ends) <= count and ends[-1] < len(pool):
-        (size,) = cuts(beliefs, Line(pool[ends[-1] :], bad=False), 1, largest)
+        (size,) = cuts(beliefs, Line(pool[ends[-1] :], bad=False), 1, largest, room)
         ends.append(ends[-1] + size)
     while len(ends) <= min(count, ends[-1]):
         size, start = max((end - start, start) for start, end in pairwise(ends))
@@ -73,19 +78,33 @@ def disjoint(beliefs: Beliefs, pool: list[int], count: int, largest: int | None)
 
 
 def cuts(
-    beliefs: Beliefs, line: Line, count: int, largest: int | None, guess: int | None = None
+    beliefs: Beliefs,
+    line: Line,
+    count: int,
+    largest: int | None,
+    room: float,
+    guess: int | None = None,
 ) -> list[int]:
     """Return where to cut a line: so that passing is as likely as not, or evenly spread.
 
-    The first is at `guess`, if given; none beyond `largest`.
+    The first is at `guess`, if given; none beyond `largest`. `room` is what may be added.
     """
     most = len(line.positions) - 1 if line.bad else len(line.positions)
     most = min(most, largest or most)
     if guess is not None and count == 1:
         return [max(1, min(guess, most))]
-    chances = beliefs.passing(line.positions, bad=line.bad)[:most]
+    passing = chances(beliefs, line, room)[:most]
     found = {max(1, min(guess, most))} if guess is not None else set()
     for number in range(count - len(found)):
         aim = (number + 1) / (count - len(found) + 1)
-        found.add(int(abs(chances - aim).argmin()) + 1)
+        found.add(int(abs(passing - aim).argmin()) + 1)
     return sorted(found)
+
+
+def chances(beliefs: Beliefs, line: Line, room: float) -> Array:
+    """Return the chance that the first m of a line can be demoted, for m >= 1.
+
+    They hold no culprit and add at most `room`; shape (len(line.positions),).
+    """
+    passing = beliefs.passing(line.positions, bad=line.bad)
+    return np.asarray(np.minimum(passing, beliefs.fitting(line.positions, room)))

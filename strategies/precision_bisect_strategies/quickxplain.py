@@ -27,7 +27,7 @@ class QuickXplain:
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Rank, then divide."""
-        scores = yield from rank(problem)
+        scores = (yield from rank(problem)).scores
         start = _Open(segments=(tuple(by_sensitivity(scores)),))
         end = yield from speculate(problem, _settle_last, start)
         return Plan.of(end.needed)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
@@ -18,15 +19,25 @@ NEGLIGIBLE = 0.01
 """Blocks that come to this share of the tolerance together are not looked into."""
 
 
-def rank(problem: Problem) -> Search[Sequence[float]]:
-    """Return one figure per layer, in network order: larger is more sensitive.
+class Sensitivity(NamedTuple):
+    """One figure per layer, in network order: larger is more sensitive.
 
-    It is the error with that layer alone low. Large models are measured in blocks of consecutive
-    layers first, and the layers of the most sensitive blocks one by one. Layers of other blocks
-    share their block's error.
+    It is the error with that layer alone low. `shared` are the layers that were not measured one
+    by one: they share their block's error.
+    """
+
+    scores: list[float]
+    shared: frozenset[int]
+
+
+def rank(problem: Problem) -> Search[Sensitivity]:
+    """Measure the layers; large models in blocks of consecutive layers first.
+
+    Of these the layers of the most sensitive blocks are measured one by one.
     """
     if problem.size < BLOCKS_FROM:
-        return (yield from measure(problem, [(layer,) for layer in range(problem.size)]))
+        scores = yield from measure(problem, [(layer,) for layer in range(problem.size)])
+        return Sensitivity(scores, frozenset())
     blocks = [
         tuple(range(start, min(start + BLOCK, problem.size)))
         for start in range(0, problem.size, BLOCK)
@@ -42,7 +53,7 @@ def rank(problem: Problem) -> Search[Sequence[float]]:
     errors = yield from measure(problem, [(layer,) for layer in singles])
     for layer, error in zip(singles, errors, strict=True):
         scores[layer] = error
-    return scores
+    return Sensitivity(scores, frozenset(range(problem.size)).difference(singles))
 
 
 def by_sensitivity(scores: Sequence[float]) -> list[int]:
@@ -62,7 +73,7 @@ def _worst(errors: Sequence[float], tolerance: float | None, most: int) -> list[
     return sorted(places[max(small, len(places) - most // BLOCK) :])
 
 
-def measure(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[Sequence[float]]:
+def measure(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[float]]:
     """Return what the emulator says is the error with each group low and everything else high."""
     everything = Plan.all_high(problem.size)
     errors: list[float] = []

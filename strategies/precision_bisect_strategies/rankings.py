@@ -6,6 +6,7 @@ Phi((rho z - t) / sqrt(1 - rho^2)), where t cuts off K of n. A ranking may also 
 share of the layers altogether, as where no sample made them overflow: these stand anywhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TypeAlias
@@ -33,35 +34,40 @@ Array: TypeAlias = NDArray[np.float64]
 class Ranking:
     """A rank correlation, the share of layers that it does not hold for, and its weight at first.
 
-    `trust` is relative to that of the others.
+    `trust` is relative to that of the others, `blind` the same where outcomes alone, without
+    figures, show how good it is.
     """
 
     rho: float
     missed: float = 0.0
-    trust: float = 1.0
+    trust: float
+    blind: float
 
 
 RANKINGS = (
-    Ranking(rho=0.0, trust=3.0),
-    *(Ranking(rho=rho) for rho in (0.3, 0.5, 0.7, 0.8)),
-    Ranking(rho=0.9, trust=2.0),
-    Ranking(rho=0.95, trust=4.0),
-    Ranking(rho=0.98, trust=10.0),
-    Ranking(rho=0.995, trust=10.0),
-    Ranking(rho=0.98, missed=0.2, trust=4.0),
-    Ranking(rho=0.98, missed=0.5, trust=4.0),
+    Ranking(rho=0.0, trust=3.0, blind=6.0),
+    Ranking(rho=0.3, trust=1.0, blind=1.5),
+    Ranking(rho=0.5, trust=1.0, blind=2.0),
+    Ranking(rho=0.7, trust=1.0, blind=3.0),
+    Ranking(rho=0.8, trust=1.0, blind=3.0),
+    Ranking(rho=0.9, trust=2.0, blind=3.0),
+    Ranking(rho=0.95, trust=4.0, blind=3.0),
+    Ranking(rho=0.98, trust=10.0, blind=4.0),
+    Ranking(rho=0.995, trust=10.0, blind=4.0),
+    Ranking(rho=0.98, missed=0.2, trust=4.0, blind=4.0),
+    Ranking(rho=0.98, missed=0.5, trust=4.0, blind=4.0),
 )
-"""On engines and with all inputs 0.98 to 0.99 were measured, and none missed."""
+"""On engines and with all inputs 0.98 to 0.99 were measured, and none missed. Where outcomes alone
+count, each build tells at most a bit: more evenly spread ones are told apart in fewer."""
 RHOS: Array = np.array([each.rho for each in RANKINGS])
 MISSED: Array = np.array([each.missed for each in RANKINGS])
-TRUST: Array = np.array([each.trust for each in RANKINGS])
-BLIND = 2.0
-"""A useless one weighs so many times as much where outcomes alone, without figures, show it."""
+POOR = RHOS <= 0.8
+"""The rankings whose order is far from the true one, but for layers that were missed."""
 
 
 def trust(figures: bool) -> Array:
     """Return the weight of each ranking at first."""
-    return TRUST if figures else np.where(RHOS == 0.0, BLIND * TRUST, TRUST)
+    return np.array([each.trust if figures else each.blind for each in RANKINGS])
 
 
 def numbers(size: int) -> Array:
@@ -97,6 +103,14 @@ def culprits(size: int, counts: Array) -> Array:
     seen = np.stack([phi(each) for each in scaled])
     seen += MISSED[:, None, None] * (counts[None, :, None] / size - seen)
     return np.clip(seen, TINY, 1 - TINY)
+
+
+def even(chances: Array, scores: Sequence[float]) -> Array:
+    """Return chances of shape (..., layers), the same for neighbours of equal scores."""
+    starts = np.flatnonzero(np.append(True, np.not_equal(scores[1:], scores[:-1])))
+    counts = np.diff(np.append(starts, len(scores)))
+    means = np.add.reduceat(chances, starts, axis=-1) / counts
+    return np.asarray(np.repeat(means, counts, axis=-1))
 
 
 def orders(size: int, seed: int) -> NDArray[np.int64]:

@@ -35,12 +35,18 @@ class Bet:
     before: Demotion
 
 
-def demote(state: Demotion, guess: int | None, patience: int | None = None) -> Search[Demotion]:
+def demote(
+    state: Demotion,
+    guess: int | None,
+    patience: int | None = None,
+    *,
+    refinable: bool = False,
+) -> Search[Demotion]:
     """Return the state in which every position is decided on.
 
     The first group is the first `guess` positions, None to choose it, too. With `patience`, the
     state is returned as it is after so many groups under a poor ranking, after more the better it
-    is believed to be.
+    is believed to be. Where the ranking is `refinable`, it is also returned once that proves poor.
 
     Single layers come last. Before that, low groups are looked through for heavy ones, and kept
     ones are dropped that cost less than the price. A ranking that was given credit from the start
@@ -50,9 +56,11 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
     audited = doubted = False
     bet: Bet | None = None
     tried = 0
-    credited = state.beliefs.lenient
+    credited = state.beliefs.nearly_right
     while not state.settled() or bet:
         if patience is not None and bet is None and tried >= _chances(state, patience):
+            return state
+        if refinable and bet is None and state.beliefs.poor:
             return state
         if state.beaten:
             state.settle_for_best()
@@ -93,7 +101,7 @@ def demote(state: Demotion, guess: int | None, patience: int | None = None) -> S
         doubted = bet is not None
         if taken:
             state, bet = _merge(state, taken)
-        elif credited and not (bet or state.beliefs.lenient):
+        elif credited and not (bet or state.beliefs.nearly_right):
             credited = False
             yield from reconsider(state)
     return state

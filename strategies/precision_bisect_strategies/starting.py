@@ -32,17 +32,9 @@ def started(
     the outcomes of both ends, `chosen` is what the emulator would keep.
     """
     line = list(range(len(ranked)))
-    beliefs = Beliefs(
-        [each.rate for each in ranked],
-        [each.cost for each in ranked],
-        room=room,
-        expected=len(ranked) - dropped,
-        seed=problem.seed,
-        exact=not _noisy(problem) and len({*problem.costs}) < 2,
-        credit=problem.workers == 1,
-    )
-    if low.error is not None and high.error is not None:
-        beliefs.learn_sum(line, low.error - high.error)
+    beliefs = believed(problem, ranked, dropped, room)
+    if (everything := added(low, high)) is not None:
+        beliefs.learn_sum(line, everything)
     return Demotion(
         order=[each.unit for each in ranked],
         beliefs=beliefs,
@@ -53,6 +45,27 @@ def started(
         workers=problem.workers,
         noise=problem.noise,
         chosen=chosen,
+    )
+
+
+def added(low: Outcome, high: Outcome) -> float | None:
+    """Return what all layers add, None without figures."""
+    if low.error is None or high.error is None:
+        return None
+    return low.error - high.error
+
+
+def believed(
+    problem: Problem, ranked: Sequence[Rated], dropped: int, room: float | None
+) -> Beliefs:
+    """Return what is believed before any build; arguments as in `started`."""
+    return Beliefs(
+        [each.rate for each in ranked],
+        [each.cost for each in ranked],
+        room=room,
+        expected=len(ranked) - dropped,
+        seed=problem.seed,
+        exact=not _noisy(problem) and len({*problem.costs}) < 2,
     )
 
 

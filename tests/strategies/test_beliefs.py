@@ -168,3 +168,27 @@ def test_infinite_scores_tell_nothing_of_what_runs_low() -> None:
     """Where a group may be of layers that the ranking calls infinite, no chance is made up."""
     known = Beliefs([0.1, 0.2, math.inf, math.inf], [1.0] * 4, room=None, expected=1)
     assert known.reaches([0, 1], 0.1) == 0.0
+
+
+def test_layers_of_equal_scores_are_equally_likely() -> None:
+    """Which of two layers that the ranking calls infinite stands first says nothing."""
+    scores = [0.1, 0.2, 0.3, math.inf, math.inf, math.inf]
+    known = Beliefs(scores, [1.0] * len(scores), room=None, expected=2)
+    chances = [float(known.passing([place], bad=False)[0]) for place in range(len(scores))]
+    assert chances[3] == pytest.approx(chances[4]) == pytest.approx(chances[5])
+    assert chances[0] > chances[1] > chances[2] > chances[3]
+
+
+@given(st.floats(0.01, 100.0), st.integers(1, 120))
+@FEW
+def test_more_layers_fit_less_likely(room: float, count: int) -> None:
+    """Chances to fit fall with the number of layers, and rise with the room."""
+    known = beliefs(200, room=1.0)
+    group = list(range(200 - count, 200))
+    chances = known.fitting(group, room)
+    assert chances.shape == (count,)
+    assert (np.diff(chances) <= 1e-9).all()
+    assert (known.fitting(group, 2 * room) >= chances - 1e-9).all()
+    assert (known.fitting(group, math.inf) == 1.0).all()
+    assert known.fitting(group, 0.0)[0] < 1e-6
+    assert (beliefs(200).fitting(group, room) == 1.0).all()
