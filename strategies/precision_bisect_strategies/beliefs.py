@@ -21,8 +21,8 @@ from precision_bisect_strategies.fitting import Fitted
 from precision_bisect_strategies.rankings import (
     BENDS,
     DRAWS,
+    FAR_OFF,
     MISSED,
-    POOR,
     RHOS,
     TINY,
     Array,
@@ -140,7 +140,7 @@ class Beliefs:
     @property
     def poor(self) -> bool:
         """Whether the ranking's order is more likely than not far from the true one."""
-        return float(self.weights.sum(axis=1)[POOR].sum()) > DOUBTFUL
+        return float(self.weights.sum(axis=1)[FAR_OFF].sum()) > DOUBTFUL
 
     @property
     def certain(self) -> bool:
@@ -213,6 +213,14 @@ class Beliefs:
             spreads = np.hypot(sums.std(axis=1), measured)[:, None]
             distances = (np.log(error) - means) / spreads
             self._log_weights[:, :, bend] -= np.log1p(distances**2 / 3) * 2 + np.log(spreads)
+
+    def tells_all(self, error: float | None, noise: float) -> bool:
+        """Whether what a single layer adds says all that its failing could tell.
+
+        That it does not fit, or is no fair price, also depends on what is left. Its error does
+        not, unless it may be noise.
+        """
+        return self._figures and error is not None and 0.0 < error < np.inf and not noise
 
     def price(self, room: float, undecided: Positions, kept: Mapping[int, float]) -> float:
         """Return the error per cost at which keeping a layer begins to pay; infinity if all fit.
@@ -310,7 +318,7 @@ class Beliefs:
 
         Shape (len(group),). That of the first `NEAREST` counts for longer groups, too.
         """
-        if not self._figures or not np.isfinite(room):
+        if not (self._figures and group and np.isfinite(room)):
             return np.ones(len(group))
         totals = np.cumsum(self._errors(self._ranks, group[:NEAREST]), axis=2)
         sums = np.log(np.maximum(totals, TINY))

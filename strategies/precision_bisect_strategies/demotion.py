@@ -249,13 +249,14 @@ class Demotion:
         taken: list[Taken] = []
         done, spent = 0, 0.0
         told = [pair for pair in mine if pair[1].verdict]
-        passing = max((at for at, pair in enumerate(told) if pair[1].passed), default=0)
-        told = [pair for at, pair in enumerate(told) if at >= passing or pair[1].passed]
-        passing = len([pair for pair in told if pair[1].passed]) - 1
-        if passing > 0 and self.beliefs.nearly_right:
-            probe, outcome = told[passing]
-            whole = line.positions[: probe.end]
-            told = told[passing:] if self.fair(whole, self._added(outcome), price) else told
+        farthest = max((at for at, pair in enumerate(told) if pair[1].passed), default=0)
+        passed = [pair for pair in told[: farthest + 1] if pair[1].passed]
+        failed = told[farthest + 1 :] if passed else told
+        if len(passed) > 1 and self.beliefs.nearly_right:
+            probe, outcome = passed[-1]
+            if self.fair(line.positions[: probe.end], self._added(outcome), price):
+                passed = passed[-1:]
+        told = passed + failed
         for probe, outcome in told or mine[:1]:
             group, rest = line.positions[done : probe.end], line.positions[probe.end :]
             if outcome.verdict is None:
@@ -298,12 +299,7 @@ class Demotion:
     def _learn(
         self, group: list[int], rest: list[int], added: float | None, *, clean: bool, bad: bool
     ) -> None:
-        """Learn what a group is, and what it added.
-
-        A single layer's figure says it all: whether it is fair also depends on what is left.
-        """
-        told = added is not None and self.beliefs.figures and not self.noise
-        if clean or len(group) > 1 or not told:
+        if clean or len(group) > 1 or not self.beliefs.tells_all(added, self.noise):
             self.beliefs.learn(group, rest, clean=clean, bad=bad)
         if added is not None:
             self.beliefs.learn_sum(group, added, self.noise)

@@ -12,7 +12,7 @@ from precision_bisect_strategies.asking import ask, cheapest, unrepeated
 from precision_bisect_strategies.choosing import chosen
 from precision_bisect_strategies.leaps import leap
 from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
-from precision_bisect_strategies.ranking import by_sensitivity, rank
+from precision_bisect_strategies.ranking import Sensitivity, by_sensitivity, rank
 from precision_bisect_strategies.tuning import tuned
 from precision_bisect_strategies.units import Rated, Unit, together
 
@@ -42,10 +42,10 @@ class Guided:
 
     def _search(self, problem: Problem) -> Search[Plan]:
         from precision_bisect_strategies.alone import ranked_alone
-        from precision_bisect_strategies.refining import moved, refined
+        from precision_bisect_strategies.refining import moved, refined, unknown
         from precision_bisect_strategies.rounds import demote
         from precision_bisect_strategies.spending import exchange, refill
-        from precision_bisect_strategies.starting import added, believed, patience, started
+        from precision_bisect_strategies.starting import added, believed, noisy, patience, started
 
         everything = Plan.all_high(problem.size)
         told = yield from rank(problem)
@@ -54,7 +54,7 @@ class Guided:
         low = yield from ask(Plan.of(()), "every layer low")
         forecast = yield from predicted(ask(Plan.of(()), "the error expected"), None)
         plan = hint = yield from chosen(problem, scores, _limit(problem, low, forecast))
-        units = yield from _units(problem, scores, plan)
+        units = yield from _units(problem, told, plan)
         room = _room(problem, high, units, scores, forecast)
         if room is None and problem.predicts and math.isfinite(sum(scores)):
             plan = yield from _leapt(problem, scores, plan)
@@ -63,7 +63,7 @@ class Guided:
         dropped = sum(plan.kept.isdisjoint(each.unit) for each in ranked)
         state = started(problem, ranked, dropped, room, high, low, hint)
         patient = patience(problem, state)
-        refinable = problem.predicts and bool(told.shared) and patient is None
+        refinable = problem.predicts and bool(unknown(told)) and not noisy(problem)
         refinable = refinable and len(units) == problem.size
         state = yield from demote(state, dropped, patient, refinable=refinable)
         if refinable and not state.settled():
@@ -106,11 +106,11 @@ def _leapt(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[Plan
     return (yield from leap(problem, scores, _costs(problem), built)) or plan
 
 
-def _units(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[list[Unit]]:
+def _units(problem: Problem, told: Sensitivity, plan: Plan) -> Search[list[Unit]]:
     """Return what is decided on together; looked for where that saves builds."""
     if not problem.predicts:
         return [(layer,) for layer in range(problem.size)]
-    return (yield from together(problem, scores, 3 * len(plan)))
+    return (yield from together(problem, told, 3 * len(plan)))
 
 
 def _parted(unit: Unit, plan: Plan) -> list[Unit]:

@@ -61,8 +61,8 @@ RANKINGS = (
 count, each build tells at most a bit: more evenly spread ones are told apart in fewer."""
 RHOS: Array = np.array([each.rho for each in RANKINGS])
 MISSED: Array = np.array([each.missed for each in RANKINGS])
-POOR = RHOS <= 0.8
-"""The rankings whose order is far from the true one, but for layers that were missed."""
+FAR_OFF = RHOS <= 0.8
+"""The rankings whose order is far from the true one; one that missed some layers is not."""
 
 
 def trust(figures: bool) -> Array:
@@ -106,11 +106,15 @@ def culprits(size: int, counts: Array) -> Array:
 
 
 def even(chances: Array, scores: Sequence[float]) -> Array:
-    """Return chances of shape (..., layers), the same for neighbours of equal scores."""
-    starts = np.flatnonzero(np.append(True, np.not_equal(scores[1:], scores[:-1])))
-    counts = np.diff(np.append(starts, len(scores)))
-    means = np.add.reduceat(chances, starts, axis=-1) / counts
-    return np.asarray(np.repeat(means, counts, axis=-1))
+    """Return chances of shape (..., layers), the same for all layers of infinite scores.
+
+    Which of those stands first says nothing. Of others that are equal it may: they can be of two
+    kinds, those that the emulator chooses to keep, and the rest.
+    """
+    endless = np.isinf(scores)
+    if not endless.any():
+        return chances
+    return np.where(endless, chances[..., endless].mean(axis=-1, keepdims=True), chances)
 
 
 def orders(size: int, seed: int) -> NDArray[np.int64]:

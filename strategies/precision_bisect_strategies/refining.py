@@ -16,9 +16,14 @@ from precision_bisect_strategies.ranking import Sensitivity, measure
 from precision_bisect_strategies.units import Rated
 
 
+def unknown(told: Sensitivity) -> list[int]:
+    """Return the layers that share an error: what each adds of it is not known."""
+    return [layer for layer in sorted(told.shared) if told.scores[layer] > 0.0]
+
+
 def refined(problem: Problem, told: Sensitivity) -> Search[list[float]]:
     """Return the scores, with those measured that layers share so far."""
-    layers = sorted(told.shared)
+    layers = unknown(told)
     errors = yield from measure(problem, [(layer,) for layer in layers])
     scores = list(told.scores)
     for layer, error in zip(layers, errors, strict=True):
@@ -48,7 +53,8 @@ def moved(
         beliefs.learn_sum(group, added, state.noise)
     kept = {place[state.order[i]]: error for i, error in state.kept.items()}
     for i, error in kept.items():
-        beliefs.learn([i], [], clean=False, bad=False)
+        if not beliefs.tells_all(error, state.noise):
+            beliefs.learn([i], [], clean=False, bad=False)
         if error is not None:
             beliefs.learn_sum([i], error, state.noise)
     suspects = [replace(line, positions=at(line.positions)) for line in state.suspects]

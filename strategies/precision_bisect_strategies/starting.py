@@ -65,7 +65,7 @@ def believed(
         room=room,
         expected=len(ranked) - dropped,
         seed=problem.seed,
-        exact=not _noisy(problem) and len({*problem.costs}) < 2,
+        exact=not noisy(problem) and len({*problem.costs}) < 2,
     )
 
 
@@ -74,10 +74,11 @@ def patience(problem: Problem, state: Demotion) -> int | None:
 
     Only where noise hides what layers add: elsewhere each build tells it.
     """
-    if not _noisy(problem) or not state.beliefs.figures:
+    if not noisy(problem) or not state.beliefs.figures:
         return None
     return max(LEAST_PATIENCE, round(PATIENCE * len(state.order)))
 
 
-def _noisy(problem: Problem) -> bool:
+def noisy(problem: Problem) -> bool:
+    """Whether noise hides what single layers add near the tolerance."""
     return problem.tolerance is not None and problem.noise >= NOISY * problem.tolerance

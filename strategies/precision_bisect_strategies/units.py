@@ -8,10 +8,11 @@ such layers are torn apart by whatever the ranking gets wrong about each.
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from precision_bisect.protocols import Problem, Search
-from precision_bisect_strategies.ranking import measure
+from precision_bisect_strategies.ranking import Sensitivity, measure
 
 MOST = 1000
 """At most so many layers are looked at."""
@@ -35,16 +36,17 @@ class Rated(NamedTuple):
     cost: float
 
 
-def together(problem: Problem, scores: Sequence[float], watched: int) -> Search[list[Unit]]:
+def together(problem: Problem, told: Sensitivity, watched: int) -> Search[list[Unit]]:
     """Return all layers in units, in network order: neighbours that act together in one.
 
     Pairs of the `watched` most sensitive layers are looked at, and where there is one that acts
-    together, many more.
+    together, many more. Not of layers that were not measured alone.
     """
+    scores = told.scores
     ranked = sorted(range(problem.size), key=lambda layer: (-scores[layer], layer))
-    joined = yield from _joined(problem, scores, ranked, frozenset(ranked[:watched]))
+    joined = yield from _joined(problem, told, ranked, frozenset(ranked[:watched]))
     if joined:
-        joined = yield from _joined(problem, scores, ranked, frozenset(ranked[:MOST]))
+        joined = yield from _joined(problem, told, ranked, frozenset(ranked[:MOST]))
     units: list[Unit] = []
     for layer in range(problem.size):
         if layer - 1 in joined:
@@ -55,17 +57,20 @@ def together(problem: Problem, scores: Sequence[float], watched: int) -> Search[
 
 
 def _joined(
-    problem: Problem, scores: Sequence[float], ranked: Sequence[int], watched: frozenset[int]
+    problem: Problem, told: Sensitivity, ranked: Sequence[int], watched: frozenset[int]
 ) -> Search[frozenset[int]]:
     """Return the layers that act together with the next one.
 
     For each such pair one layer is also paired with one far away that is as sensitive as the
     other: where such errors do not add either, that neighbours' do not says nothing.
     """
+    scores = told.scores
     pairs = [
-        (left, left + 1)
-        for left in range(problem.size - 1)
-        if (left in watched or left + 1 in watched) and _comparable(scores[left], scores[left + 1])
+        pair
+        for pair in pairwise(range(problem.size))
+        if not watched.isdisjoint(pair)
+        and told.shared.isdisjoint(pair)
+        and _comparable(*(scores[layer] for layer in pair))
     ]
     joint = yield from measure(problem, pairs)
     suspects = [

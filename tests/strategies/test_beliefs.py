@@ -170,8 +170,8 @@ def test_infinite_scores_tell_nothing_of_what_runs_low() -> None:
     assert known.reaches([0, 1], 0.1) == 0.0
 
 
-def test_layers_of_equal_scores_are_equally_likely() -> None:
-    """Which of two layers that the ranking calls infinite stands first says nothing."""
+def test_layers_of_infinite_scores_are_equally_likely() -> None:
+    """Which of two layers that overflow for the emulator stands first says nothing."""
     scores = [0.1, 0.2, 0.3, math.inf, math.inf, math.inf]
     known = Beliefs(scores, [1.0] * len(scores), room=None, expected=2)
     chances = [float(known.passing([place], bad=False)[0]) for place in range(len(scores))]
@@ -192,3 +192,28 @@ def test_more_layers_fit_less_likely(room: float, count: int) -> None:
     assert (known.fitting(group, math.inf) == 1.0).all()
     assert known.fitting(group, 0.0)[0] < 1e-6
     assert (beliefs(200).fitting(group, room) == 1.0).all()
+
+
+def test_of_layers_that_score_alike_the_last_are_those_that_the_emulator_keeps() -> None:
+    """An emulator without figures still says which layers it would keep: they stand last."""
+    known = Beliefs([0.0] * 20, [1.0] * 20, room=None, expected=4)
+    chances = known.passing(list(range(20)), bad=False)
+    assert known.passing([19], bad=False)[0] < 0.6 < known.passing([0], bad=False)[0]
+    assert chances[15] > 2 * chances[19]
+
+
+@pytest.mark.parametrize("error", [math.inf, math.nan, None, 0.0])
+def test_a_single_layer_without_a_usable_figure_is_told_by_its_failing(
+    error: float | None,
+) -> None:
+    """Only a positive, finite error says what an outcome alone could tell; none where noisy."""
+    known = beliefs(20, room=1.0)
+    assert not known.tells_all(error, 0.0)
+    assert known.tells_all(0.5, 0.0)
+    assert not known.tells_all(0.5, 0.1)
+    assert not beliefs(20).tells_all(0.5, 0.0)
+
+
+def test_no_layers_fit_anywhere() -> None:
+    """Of an empty group there are no chances."""
+    assert beliefs(20, room=1.0).fitting([], 0.5).shape == (0,)

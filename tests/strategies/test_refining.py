@@ -23,11 +23,12 @@ from precision_bisect_strategies.ranking import (
     measure,
     rank,
 )
-from precision_bisect_strategies.refining import moved, refined
-from precision_bisect_strategies.units import Rated
+from precision_bisect_strategies.refining import moved, refined, unknown
+from precision_bisect_strategies.units import Rated, together
 
 SIZE = 4000
 NEEDED = 12
+NONE: frozenset[int] = frozenset()
 
 
 def searched(spread: float, seed: int, *, predicts: bool = True) -> tuple[int, int]:
@@ -100,6 +101,27 @@ def test_what_layers_share_is_measured(workers: int) -> None:
     assert len(again.trials) == len(told.shared)
     alone = Simulation(size, oracles.additive(scores))
     assert found == alone.run(measure(asked, [(layer,) for layer in range(size)]))
+
+
+def test_harmless_blocks_have_no_unknown_layers() -> None:
+    """Where a block adds nothing each of its layers adds nothing: no forecast tells more."""
+    told = Sensitivity([0.0, 0.0, 0.5, 0.5, 1.0], frozenset({0, 1, 2, 3}))
+    assert unknown(told) == [2, 3]
+
+
+def test_what_layers_share_joins_no_units() -> None:
+    """That a pair adds less than two shares of its block does not mean that it acts together."""
+    size, blocks = 60, (range(4, 8), range(40, 44))
+    scores = [1.0 if layer in (4, 40) else 0.01 for layer in range(size)]
+    shares = list(scores)
+    for block in blocks:
+        for layer in block:
+            shares[layer] = sum(scores[inside] for inside in block) / len(block)
+    asked = replace(oracles.problem(size), predicts=True)
+    shared = frozenset(layer for block in blocks for layer in block)
+    for told, joined in ((Sensitivity(shares, shared), False), (Sensitivity(shares, NONE), True)):
+        units = Simulation(size, oracles.additive(scores)).run(together(asked, told, size))
+        assert (len(units) < size) is joined
 
 
 def test_small_models_share_nothing() -> None:
