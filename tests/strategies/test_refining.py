@@ -17,8 +17,6 @@ from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.probes import Line
 from precision_bisect_strategies.ranking import (
-    BLOCK,
-    SINGLES_FOR_BUILDS,
     Sensitivity,
     measure,
     rank,
@@ -26,9 +24,17 @@ from precision_bisect_strategies.ranking import (
 from precision_bisect_strategies.refining import moved, refined, unknown
 from precision_bisect_strategies.units import Rated, together
 
-SIZE = 4000
+SIZE, ALONE = 1000, 256
+"""So many layers, of which so many are measured alone at first."""
 NEEDED = 12
 NONE: frozenset[int] = frozenset()
+
+
+@pytest.fixture(autouse=True)
+def _few_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let models of a thousand layers be large ones."""
+    monkeypatch.setattr("precision_bisect_strategies.ranking.SINGLES_FOR_BUILDS", ALONE)
+    monkeypatch.setattr("precision_bisect_strategies.ranking.SINGLES", ALONE)
 
 
 def searched(spread: float, seed: int, *, predicts: bool = True) -> tuple[int, int]:
@@ -70,7 +76,7 @@ def test_a_poor_ranking_is_refined_and_that_saves_builds(monkeypatch: pytest.Mon
         with monkeypatch.context() as context:
             context.setattr("precision_bisect_strategies.beliefs.DOUBTFUL", 2.0)
             builds, singles = searched(0.5, seed)
-        assert singles <= SINGLES_FOR_BUILDS
+        assert singles <= ALONE
         without += builds
     assert with_ <= 0.9 * without
 
@@ -78,24 +84,24 @@ def test_a_poor_ranking_is_refined_and_that_saves_builds(monkeypatch: pytest.Mon
 def test_a_right_ranking_stays_one_by_blocks() -> None:
     """No layer of a harmless block is measured where the sensitive ones are the culprits."""
     _, singles = searched(0.1, 0)
-    assert singles <= SINGLES_FOR_BUILDS
+    assert singles <= ALONE
 
 
 def test_trials_that_are_no_builds_are_not_saved_by_more_trials() -> None:
     """Where the emulator judges, a layer's forecast costs as much as a trial."""
     _, singles = searched(2.0, 0, predicts=False)
-    assert singles <= SINGLES_FOR_BUILDS
+    assert singles <= ALONE
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_what_layers_share_is_measured(workers: int) -> None:
     """Afterwards every layer has its own error; those that had are not asked again."""
-    size = SINGLES_FOR_BUILDS + 4 * BLOCK
+    size = 600
     scores = [1.0 + layer for layer in range(size)]
     asked = replace(oracles.problem(size), predicts=True, workers=workers)
     first = Simulation(size, oracles.additive(scores))
     told = first.run(rank(asked))
-    assert len(told.shared) == size - SINGLES_FOR_BUILDS
+    assert len(told.shared) == size - ALONE
     again = Simulation(size, oracles.additive(scores))
     found = again.run(refined(asked, told))
     assert len(again.trials) == len(told.shared)
