@@ -23,8 +23,8 @@ MOST_NAMED = 10
 class Break:
     """A plan that passed and one that keeps more and failed, with their errors, if any.
 
-    `noise` tells that both errors are within twice the difference between two builds of one plan
-    of the tolerance, which explains them; nothing is refuted then.
+    `noise` tells that both errors are as near the tolerance as luck takes some of so many builds,
+    which explains them; nothing is refuted then.
     """
 
     passed: Plan
@@ -72,9 +72,10 @@ def breaks(
 ) -> Sequence[Break]:
     """Return one break per failing plan that has any, clear ones first, then smaller plans.
 
-    `noise` is the error between two builds of the same plan. Of the passing plans within the
-    failing one the one that lacks fewest of its layers is named, a clear one before one that is
-    within the noise.
+    `noise` is the error between two builds of the same plan. Twice as far from the tolerance is
+    within the noise, or as far as the luckiest of all builds may be. Of the passing plans within
+    the failing one the one that lacks fewest of its layers is named, a clear one before one that
+    is within the noise.
 
     Only passing plans that contain no other one are looked at: what contains a plan contains
     those within it. For m trials and k such plans that is O(m k) operations on bit masks.
@@ -82,16 +83,18 @@ def breaks(
     clear: list[_Judged] = []
     near: list[_Judged] = []
     failed: list[_Judged] = []
-    for trial in judged(trials, samples):
+    told = judged(trials, samples)
+    spread = noise * max(MARGIN, _farthest(len(told)))
+    for trial in told:
         entry = _entry(trial)
         if trial.outcome.failed:
             failed.append(entry)
         else:
-            (near if _near(entry.error, tolerance, noise) else clear).append(entry)
+            (near if _near(entry.error, tolerance, spread) else clear).append(entry)
     clear, near = _minimal(clear), _minimal(near)
     found = []
     for entry in failed:
-        doubtful = _near(entry.error, tolerance, noise)
+        doubtful = _near(entry.error, tolerance, spread)
         if within := _within(entry, clear):
             found.append(_break(within, entry, noise=False))
         elif within := _within(entry, near):
@@ -104,11 +107,20 @@ def _entry(trial: Trial) -> _Judged:
     return _Judged(plan.mask, plan, trial.outcome.error)
 
 
-def _near(error: float | None, tolerance: float | None, noise: float) -> bool:
-    """Tell whether a search leaves room for an error so near; without figures it leaves none."""
-    if error is None or tolerance is None or noise <= 0:
+def _farthest(builds: int) -> float:
+    """Return how far off one of so many builds is by luck, over what two builds differ by.
+
+    The largest of m normal values is about sqrt(2 ln m) standard deviations above their mean; two
+    differ by 2 / sqrt(pi) of these on average.
+    """
+    return math.sqrt(2 * math.log(max(builds, 1))) * math.sqrt(math.pi) / 2
+
+
+def _near(error: float | None, tolerance: float | None, spread: float) -> bool:
+    """Tell whether luck may have moved an error across the tolerance; it needs figures."""
+    if error is None or tolerance is None or spread <= 0:
         return False
-    return math.isfinite(error) and abs(error - tolerance) <= MARGIN * noise
+    return math.isfinite(error) and abs(error - tolerance) <= spread
 
 
 def _minimal(passed: Sequence[_Judged]) -> list[_Judged]:

@@ -1,106 +1,150 @@
-"""What units add when they alone run low, measured on the engine.
+"""What units add alone, measured on the engine.
 
 For builds whose noise grows with their error. On top of a plan near the limit, what one layer adds
-drowns in the noise of all others; beside all-high there is none but its own. Groups are measured
-first and halved where it matters, the worst first: best-first search, which ends once no group can
-hold a unit as bad as the best of those that must be kept.
+drowns in the noise of all others; beside all-high there is none but its own. Groups of neighbours
+in the ranking are measured, and halved where that is expected to save most: where they likely hold
+a unit worse than the best of those that must be kept.
 """
 
-import heapq
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Kind, Outcome, Proposal
+from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.rankings import Array
 from precision_bisect_strategies.units import Rated, Unit
 
-BLOCK = 8
-"""So many units are measured together at first."""
+SHARES = 32
+"""A group that is measured at first is expected to add so many times what a kept unit does."""
+WORTH = 0.25
+"""A build is worth it when it is expected to save this many layers."""
+CHECKED = (1 / 8, 1 / 4, 1 / 2, 1)
+"""A ranking is checked by the most sensitive ones of such shares of what is kept."""
 SURE = 4.0
 """What is left of a group beside its first half is believed above so many times its noise."""
 FAR = 1e3
 """Errors count as at most so many times the limit, infinite ones, too."""
+BLOCK = 8
+"""So many units are built together to see what noise is like there."""
 PROBES = 3
 """So many blocks are built twice at first."""
 LESS = 0.2
 """The share of the noise below which what they differ by is less than that of larger errors."""
 
 
-@dataclass(slots=True)
 class _Measured:
-    """Errors of single units, and of groups: (-error per cost at most, first, group, error)."""
+    """What groups add, and what each of their units is believed to; shape (units,)."""
 
-    costs: Sequence[float]
-    limit: float
-    single: dict[int, float] = field(default_factory=dict)
-    groups: list[tuple[float, int, range, float]] = field(default_factory=list)
+    def __init__(self, beliefs: Beliefs, costs: Sequence[float], limit: float) -> None:
+        self.errors: Array = np.zeros(len(costs))
+        self._beliefs = beliefs
+        self._costs: Array = np.asarray(costs, np.float64)
+        self._limit = limit
+        self._groups: list[tuple[range, float]] = []
 
-    def note(self, group: range, error: float) -> None:
+    def note(self, group: range, error: float, noise: float) -> None:
         """Note what a group adds."""
-        if len(group) == 1:
-            self.single[group.start] = error
-        else:
-            rate = error / min(self.costs[group.start : group.stop])
-            heapq.heappush(self.groups, (-rate, group.start, group, error))
+        self._beliefs.learn_sum([*group], error, noise)
+        self.errors[group] = self._beliefs.parts([*group], error)
+        if len(group) > 1:
+            self._groups.append((group, error))
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """The units, least error per cost first."""
+        return np.argsort(self.errors / self._costs, kind="stable")
+
+    @property
+    def fitting(self) -> int:
+        """How many units in this order may go."""
+        sums = self.errors[self.order].cumsum()
+        return int(np.searchsorted(sums, self._limit, side="right"))
 
     def worst(self, count: int) -> list[tuple[range, float]]:
-        """Take out at most `count` groups, the worst first, that may hold a unit to keep."""
+        """Take out at most `count` groups that are worth a build, the most promising first."""
         price = self._price()
-        taken: list[tuple[range, float]] = []
-        while self.groups and len(taken) < count and -self.groups[0][0] > price:
-            _, _, group, error = heapq.heappop(self.groups)
-            taken.append((group, error))
+        if math.isinf(price):
+            return []
+        found = [(self._saves(*each, price), each) for each in self._groups]
+        found.sort(key=lambda pair: (-pair[0], pair[1][0].start))
+        taken = [each for saved, each in found[:count] if saved >= WORTH]
+        self._groups = [each for each in self._groups if each not in taken]
         return taken
 
-    def errors(self) -> list[float]:
-        """Return one error per unit; those of a group share its own."""
-        errors = [0.0] * len(self.costs)
-        for _, _, group, error in self.groups:
-            for i in group:
-                errors[i] = error / len(group)
-        for i, error in self.single.items():
-            errors[i] = error
-        return errors
+    def _saves(self, group: range, error: float, price: float) -> float:
+        """Return how many layers a build that looks for heavy units in a group should save."""
+        positions = [*group]
+        saved = self._beliefs.excess(positions, error, price) / self._beliefs.cost(positions)
+        return saved / (1 + math.log2(len(group)))
 
     def _price(self) -> float:
-        """Return the least error per cost of the single units that must be kept."""
-        total = sum(error for *_, error in self.groups) + sum(self.single.values())
-        price = math.inf
-        for i in sorted(self.single, key=lambda i: -self.single[i] / self.costs[i]):
-            if total <= self.limit:
-                return price
-            total -= self.single[i]
-            price = self.single[i] / self.costs[i]
-        return price if total <= self.limit else 0.0
+        """Return the least error per cost of the units that do not fit; infinity if all do."""
+        fitting = self.fitting
+        if fitting == len(self.errors):
+            return math.inf
+        place = self.order[fitting]
+        return float(self.errors[place] / self._costs[place])
+
+
+def measurable(problem: Problem, ranked: Sequence[Rated], least: float) -> Search[bool]:
+    """Whether what few units add alone is told by fewer builds than noise would ask for.
+
+    `least` is the error of all-high. Builds some blocks twice; most must differ by less than
+    errors at the limit do.
+    """
+    if problem.tolerance is None or problem.tolerance <= least:
+        return False
+    beside = _Beside(problem, [each.unit for each in ranked], least, problem.tolerance - least)
+    size = len(ranked)
+    probes = [range(at, min(at + BLOCK, size)) for at in range(0, size, BLOCK)][:PROBES]
+    first = yield from beside.measure(probes)
+    second = yield from beside.measure(probes, Kind.AGAIN)
+    differ = median(abs(one - other) for one, other in zip(first, second, strict=True))
+    return differ < LESS * problem.noise
 
 
 def ranked_alone(
-    problem: Problem, ranked: Sequence[Rated], least: float
-) -> Search[tuple[list[Rated], int] | None]:
+    problem: Problem, ranked: Sequence[Rated], beliefs: Beliefs, least: float
+) -> Search[tuple[list[Rated], int]]:
     """Return the units in the order of what each was measured to add, and how many may go.
 
-    `least` is the error of all-high. Returns None where the noise of little is no less than that
-    of much, and where there is no tolerance above it.
+    `least` is the error of all-high, below the tolerance; `beliefs` are of this ranking.
+    """
+    limit = (problem.tolerance or 0.0) - least
+    beside = _Beside(problem, [each.unit for each in ranked], least, limit)
+    measured = _Measured(beliefs, [each.cost for each in ranked], limit)
+    yield from _measured(beside, measured, beliefs)
+    errors = [float(error) for error in measured.errors]
+    again = [
+        Rated(ranked[i].unit, errors[i] / ranked[i].cost, ranked[i].cost) for i in measured.order
+    ]
+    return again, measured.fitting
+
+
+def checked(
+    problem: Problem, ranked: Sequence[Rated], beliefs: Beliefs, least: float, kept: int
+) -> Search[None]:
+    """Let beliefs learn what parts of the `kept` most sensitive units add alone.
+
+    `least` is the error of all-high. Where the tolerance is no higher, nothing is built.
     """
     if problem.tolerance is None or problem.tolerance <= least:
-        return None
-    beside = _Beside(problem, [each.unit for each in ranked], least, problem.tolerance - least)
-    if not (yield from _shrinks(beside)):
-        return None
-    measured = _Measured([each.cost for each in ranked], beside.limit)
-    yield from _measured(beside, measured)
-    again = [
-        Rated(each.unit, error / each.cost, each.cost)
-        for each, error in zip(ranked, measured.errors(), strict=True)
-    ]
-    again.sort(key=lambda each: each.rate)
-    sums = list(accumulate(each.rate * each.cost for each in again))
-    return again, bisect_right(sums, beside.limit)
+        return
+    limit, size = problem.tolerance - least, len(ranked)
+    beside = _Beside(problem, [each.unit for each in ranked], least, limit)
+    starts = sorted({size - round(kept * share) for share in CHECKED} - {size})
+    groups = [range(start, end) for start, end in pairwise([*starts, size])]
+    errors = yield from beside.measure(groups)
+    for group, error in zip(groups, errors, strict=True):
+        beliefs.learn_sum([*group], error, problem.noise / limit * error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +155,6 @@ class _Beside:
     order: Sequence[Unit]
     least: float
     limit: float
-
-    @property
-    def blocks(self) -> list[range]:
-        """The units in runs of `BLOCK`."""
-        size = len(self.order)
-        return [range(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK)]
 
     def measure(self, groups: Sequence[range], kind: Kind = Kind.JUDGE) -> Search[list[float]]:
         """Return what each group adds."""
@@ -141,39 +179,39 @@ class _Beside:
         return 0.0 if outcome.passed else FAR * self.limit
 
 
-def _shrinks(beside: _Beside) -> Search[bool]:
-    """Build some blocks twice; tell whether most differ by less than errors at the limit do."""
-    probes = beside.blocks[:PROBES]
-    first = yield from beside.measure(probes)
-    second = yield from beside.measure(probes, Kind.AGAIN)
-    differ = median(abs(one - other) for one, other in zip(first, second, strict=True))
-    return differ < LESS * beside.problem.noise
-
-
-def _measured(beside: _Beside, measured: _Measured) -> Search[None]:
-    """Measure blocks, and halves of those that matter, until no group can hold what must stay.
+def _measured(beside: _Beside, measured: _Measured, beliefs: Beliefs) -> Search[None]:
+    """Measure groups, and halves of those that matter, until no build is worth it.
 
     The noise that the problem names is taken for that of an error at the limit, and in proportion
     below. What of a group its first half leaves is measured, too, where that drowns in it.
     """
     share = beside.problem.noise / beside.limit
-    blocks = beside.blocks
-    for block, error in zip(blocks, (yield from beside.measure(blocks)), strict=True):
-        measured.note(block, error)
+    groups = _groups(beside, beliefs)
+    for group, error in zip(groups, (yield from beside.measure(groups)), strict=True):
+        measured.note(group, error, share * error)
     while worst := measured.worst(beside.problem.workers):
         halves = [_halves(group) for group, _ in worst]
         firsts = yield from beside.measure([first for first, _ in halves])
         unsure = []
         for (_, whole), (first, second), error in zip(worst, halves, firsts, strict=True):
-            measured.note(first, error)
-            left = whole - error
-            if left > SURE * share * math.hypot(whole, error):
-                measured.note(second, left)
+            measured.note(first, error, share * error)
+            left, noise = whole - error, share * math.hypot(whole, error)
+            if left > SURE * noise:
+                measured.note(second, left, noise)
             else:
                 unsure.append(second)
         seconds = yield from beside.measure(unsure)
         for second, error in zip(unsure, seconds, strict=True):
-            measured.note(second, error)
+            measured.note(second, error, share * error)
+
+
+def _groups(beside: _Beside, beliefs: Beliefs) -> list[range]:
+    """Return all units in runs that are expected to add much the same."""
+    positions = list(range(len(beside.order)))
+    price = beliefs.price(beside.limit, positions, {})
+    shares = beliefs.parts(positions).cumsum() / (SHARES * price * beliefs.cost(positions))
+    ends = np.flatnonzero(np.diff(np.floor(shares))) + 1
+    return [range(start, end) for start, end in pairwise([0, *ends.tolist(), len(positions)])]
 
 
 def _halves(group: range) -> tuple[range, range]:

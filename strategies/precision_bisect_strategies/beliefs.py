@@ -45,6 +45,10 @@ DOUBTED = 4.0
 FARTHEST = 1.0
 """Nor do they change ln of what is believed of others by more than this."""
 
+ASTRAY = 0.02
+"""The chance that a group holds a layer of which the ranking is altogether wrong."""
+ASTRAY_SPREAD = 3.0
+"""Standard deviation of ln of what such a group adds."""
 NEAREST = 64
 """Whether so many layers fit is looked into."""
 DOUBTFUL = 0.5
@@ -299,6 +303,53 @@ class Beliefs:
         likely = weights * np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2) + TINY
         heavy = (errors >= price * costs).any(axis=2)
         return float((likely * heavy).sum() / likely.sum())
+
+    def parts(self, group: Positions, total: float | None = None) -> Array:
+        """Return the expected error of each position, given that together they add `total`."""
+        errors, likely = self._weighed(group, total)
+        parts: Array = np.einsum("rd,rdm->m", likely, errors)
+        return parts
+
+    def excess(self, group: Positions, total: float, price: float) -> float:
+        """Return the cost that is saved if positions above `price` per cost of a group are kept.
+
+        As expected, given that the group adds `total`: what each adds above the price, over it. A
+        total that no order makes likely comes from one layer about which the ranking is wrong.
+        """
+        errors, likely = self._weighed(group, total)
+        above = np.maximum(errors / max(price, TINY) - self._costs[group], 0.0)
+        saved = float((likely * above.sum(axis=2)).sum())
+        wrong = self._astray(group, total)
+        alone = max(total / max(price, TINY) - float(self._costs[group].min()), 0.0)
+        return (1 - wrong) * saved + wrong * alone
+
+    def _astray(self, group: Positions, total: float) -> float:
+        """Return the chance that a layer of a group that adds `total` is astray in the ranking."""
+        distances = self._distances(self._errors(self._ranks, group), total)
+        near = np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2)
+        right = float((self.weights.sum(axis=1)[:, None] / DRAWS * near).sum())
+        wrong = ASTRAY * FIGURE_SPREAD / ASTRAY_SPREAD
+        return wrong / (wrong + right)
+
+    def _weighed(self, group: Positions, total: float | None) -> tuple[Array, Array]:
+        """Return errors in all orders, shape (rankings, draws, group), and how likely each is.
+
+        They are scaled to add `total`, and are the likelier the less that changes them.
+        """
+        errors = self._errors(self._ranks, group)
+        likely = np.repeat(self.weights.sum(axis=1)[:, None] / DRAWS, DRAWS, axis=1)
+        if total is not None:
+            distances = self._distances(errors, total)
+            likely = likely * np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2) + TINY
+            likely /= likely.sum()
+            errors = errors * np.exp(-distances)[:, :, None]
+        return errors, likely
+
+    def _distances(self, errors: Array, total: float) -> Array:
+        """Return ln of what errors of shape (..., group) come to, over `total`."""
+        sums = np.maximum(errors.sum(axis=-1), TINY)
+        distances: Array = np.log(sums / max(total, TINY))
+        return distances
 
     def reaches(self, group: Positions, error: float) -> float:
         """Return the chance that these positions add at least `error`.

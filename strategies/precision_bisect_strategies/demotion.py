@@ -28,8 +28,8 @@ from precision_bisect_strategies.probes import (
 )
 from precision_bisect_strategies.units import Unit
 
-DOUBT = 0.5
-"""So much of what two builds of one plan differ by may be no part of what a group added."""
+DOUBT = 2.0
+"""So many times what two builds of one plan differ by may be no part of what a group added."""
 DENSE = 0.6
 """Layers that may go with a smaller chance are tested side by side, not in nested groups."""
 FAIR = 0.15

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from precision_bisect.plan import Plan
@@ -9,8 +10,10 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.relay import relay
 from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.asking import ask, cheapest, unrepeated
+from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.choosing import chosen
-from precision_bisect_strategies.leaps import leap
+from precision_bisect_strategies.demotion import Demotion
+from precision_bisect_strategies.leaps import QUADRATURE, SUM, Law, leap
 from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
 from precision_bisect_strategies.ranking import Sensitivity, by_sensitivity, rank
 from precision_bisect_strategies.tuning import tuned
@@ -18,6 +21,9 @@ from precision_bisect_strategies.units import Rated, Unit, together
 
 ADDITIVE = 0.5
 """Errors add up where all layers low come to at least this share of the sum of each alone."""
+
+MANY = 24
+"""Where builds are noisy the ranking is checked if more layers than this are kept."""
 
 LEAST = 1e-9
 """What a layer costs at least, so that an error per cost exists."""
@@ -41,11 +47,10 @@ class Guided:
         return (yield from cheapest(unrepeated(self._search(problem)), _cost(problem)))
 
     def _search(self, problem: Problem) -> Search[Plan]:
-        from precision_bisect_strategies.alone import ranked_alone
-        from precision_bisect_strategies.refining import moved, refined, unknown
+        from precision_bisect_strategies.refining import refined, unknown
         from precision_bisect_strategies.rounds import demote
         from precision_bisect_strategies.spending import exchange, refill
-        from precision_bisect_strategies.starting import added, believed, noisy, patience, started
+        from precision_bisect_strategies.starting import noisy, patience
 
         everything = Plan.all_high(problem.size)
         told = yield from rank(problem)
@@ -56,29 +61,108 @@ class Guided:
         plan = hint = yield from chosen(problem, scores, _limit(problem, low, forecast))
         units = yield from _units(problem, told, plan)
         room = _room(problem, high, units, scores, forecast)
-        if room is None and problem.predicts and math.isfinite(sum(scores)):
-            plan = yield from _leapt(problem, scores, plan)
+        if problem.predicts and math.isfinite(sum(scores)) and (room is None or noisy(problem)):
+            plan = yield from _leapt(problem, scores, plan, QUADRATURE if room is None else SUM)
             units = [part for unit in units for part in _parted(unit, plan)]
         ranked = _ranked(problem, units, scores, plan)
-        dropped = sum(plan.kept.isdisjoint(each.unit) for each in ranked)
-        state = started(problem, ranked, dropped, room, high, low, hint)
-        patient = patience(problem, state)
-        refinable = problem.predicts and bool(unknown(told)) and not noisy(problem)
-        refinable = refinable and len(units) == problem.size
-        state = yield from demote(state, dropped, patient, refinable=refinable)
-        if refinable and not state.settled():
-            ranked = _ranked(problem, units, (yield from refined(problem, told)), plan)
-            beliefs = believed(problem, ranked, dropped, room)
-            state = yield from demote(moved(state, ranked, beliefs, added(low, high)), None)
-        elif not state.settled():
-            alone = yield from ranked_alone(problem, ranked, high.error or 0.0)
-            if alone is not None:
-                best, state = state.best, started(problem, *alone, room, high, low, hint)
-                state.best = best
-            state = yield from demote(state, None if alone is None else alone[1])
+        course = _Course(problem, room, high, low, hint)
+        state, dropped = course.start(ranked, plan)
+        refinable = problem.predicts and bool(unknown(told)) and len(units) == problem.size
+        stops = refinable and not noisy(problem)
+        if not (yield from _astray(course, state, ranked, dropped)):
+            state = yield from demote(state, dropped, patience(problem, state), refinable=stops)
+        if not state.settled():
+            if refinable:
+                scores = yield from refined(problem, told)
+                ranked = _ranked(problem, units, scores, plan)
+            go_on = _refined if stops else _alone
+            state = yield from go_on(course, state, ranked, dropped)
         yield from refill(state)
         yield from exchange(state)
         return state.plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """What holds from the beginning to the end of a demotion; see `started`."""
+
+    problem: Problem
+    room: float | None
+    high: Outcome
+    low: Outcome
+    hint: Plan
+
+    def start(self, ranked: Sequence[Rated], plan: Plan) -> tuple[Demotion, int]:
+        """Return the state in which nothing is decided on, and how many `plan` drops."""
+        from precision_bisect_strategies.starting import started
+
+        dropped = sum(plan.kept.isdisjoint(each.unit) for each in ranked)
+        state = started(self.problem, ranked, dropped, self.room, self.high, self.low, self.hint)
+        return state, dropped
+
+    def believed(self, ranked: Sequence[Rated], dropped: int) -> Beliefs:
+        """Return what is believed of another ranking, the first `dropped` of it likely to go."""
+        from precision_bisect_strategies.starting import believed
+
+        return believed(self.problem, ranked, dropped, self.room)
+
+
+def _astray(
+    course: _Course, state: Demotion, ranked: Sequence[Rated], dropped: int
+) -> Search[bool]:
+    """Tell, where noise would hide it, whether the ranking is poor, by what a few groups add.
+
+    Not where so few layers are kept that to try each takes hardly more builds.
+    """
+    from precision_bisect_strategies.alone import checked
+    from precision_bisect_strategies.rounds import POOR
+    from precision_bisect_strategies.starting import noisy
+
+    kept, beliefs = len(ranked) - dropped, state.beliefs
+    if not noisy(course.problem) or not beliefs.figures or kept <= MANY:
+        return False
+    yield from checked(course.problem, ranked, beliefs, course.high.error or 0.0, kept)
+    return beliefs.rho < POOR
+
+
+def _refined(
+    course: _Course, state: Demotion, ranked: Sequence[Rated], dropped: int
+) -> Search[Demotion]:
+    """Go on along a ranking for which every layer was measured by the emulator."""
+    from precision_bisect_strategies.refining import moved
+    from precision_bisect_strategies.rounds import demote
+    from precision_bisect_strategies.starting import added
+
+    beliefs = course.believed(ranked, dropped)
+    return (yield from demote(moved(state, ranked, beliefs, added(course.low, course.high)), None))
+
+
+def _alone(
+    course: _Course, state: Demotion, ranked: Sequence[Rated], dropped: int
+) -> Search[Demotion]:
+    """Begin anew along what units add alone, where the engine tells that despite its noise."""
+    from precision_bisect_strategies.alone import measurable, ranked_alone
+    from precision_bisect_strategies.rounds import demote
+    from precision_bisect_strategies.starting import added
+
+    problem, best = course.problem, state.best
+    beliefs = course.believed(ranked, dropped)
+    least = course.high.error or 0.0
+    if not beliefs.figures or not (yield from measurable(problem, ranked, least)):
+        return (yield from demote(state, None))
+    if (everything := added(course.low, course.high)) is not None:
+        beliefs.learn_sum(list(range(len(ranked))), everything)
+    again, guess = yield from ranked_alone(problem, ranked, beliefs, least)
+    scores = [0.0] * problem.size
+    for each in again:
+        for layer in each.unit:
+            scores[layer] = each.rate * each.cost / len(each.unit)
+    plan = Plan.of(layer for each in again[guess:] for layer in each.unit)
+    plan = yield from _leapt(problem, scores, plan, SUM)
+    again.sort(key=lambda each: (not plan.kept.isdisjoint(each.unit), each.rate))
+    state, dropped = course.start(again, plan)
+    state.best = best
+    return (yield from demote(state, dropped))
 
 
 def _cost(problem: Problem) -> Callable[[Plan], float]:
@@ -93,8 +177,8 @@ def _costs(problem: Problem) -> list[float]:
     return [max(cost, LEAST) for cost in problem.costs] or [1.0] * problem.size
 
 
-def _leapt(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[Plan]:
-    """Return the plan to go on from where errors do not just add up: the emulator's, or less."""
+def _leapt(problem: Problem, scores: Sequence[float], plan: Plan, law: Law) -> Search[Plan]:
+    """Return the plan to go on from where luck decides near the limit: this one, or less."""
     built: list[tuple[Plan, Outcome]] = []
 
     def note(proposal: Proposal, outcome: Outcome) -> Outcome:
@@ -102,8 +186,11 @@ def _leapt(problem: Problem, scores: Sequence[float], plan: Plan) -> Search[Plan
             built.append((proposal.plan, outcome))
         return outcome
 
-    plan = yield from relay(tuned(problem, by_sensitivity(scores), plan), tell=note)
-    return (yield from leap(problem, scores, _costs(problem), built)) or plan
+    if law is QUADRATURE:
+        plan = yield from relay(tuned(problem, by_sensitivity(scores), plan), tell=note)
+    else:
+        yield from relay(ask(plan, f"what was chosen: {len(plan)} of {problem.size}"), tell=note)
+    return (yield from leap(problem, scores, _costs(problem), built, law)) or plan
 
 
 def _units(problem: Problem, told: Sensitivity, plan: Plan) -> Search[list[Unit]]:

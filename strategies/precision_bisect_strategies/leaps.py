@@ -1,12 +1,13 @@
-"""Leaping to smaller plans, where the errors of low layers add up in quadrature.
+"""Leaping to smaller plans, where luck decides near the limit.
 
 Rounding errors of many layers are nearly independent: together they come to about the root of the
 sum of their squares, far less than their sum (Higham and Mary, A new approach to probabilistic
 rounding error analysis, SIAM J. Sci. Comput. 41(5), 2019). That tells how many layers can run low,
 but for luck: another plan changes every rounding after its first layer, and its error is 10% above
-or below what is expected, anew each time. Near the limit, then, dropping one layer more is as
-likely to fail as dropping several others. So each build is of the size where the chance that it
-passes times what it saves is largest, and of several plans of that size the emulator's luckiest.
+or below what is expected, anew each time. Where builds are noisy, errors that just add up are off
+by as much. Near the limit, then, dropping one layer more is as likely to fail as dropping several
+others. So each build is of the size where the chance that it passes times what it saves is
+largest, and in quadrature, of several plans of that size, the emulator's luckiest.
 """
 
 import math
@@ -34,19 +35,38 @@ LUCK = 0.1
 """What ln of an error is expected to be off by, before builds tell."""
 BELIEVED = 4
 """That counts as so many builds."""
-WORTH = 1.0
-"""A leap must be expected to save what so many layers cost."""
-DRAWS = 16
-"""Of so many plans of a size the emulator says which one's error is least."""
 PATIENCE = 3.0
 """Leaps end once they promised that so many more of them pass than did."""
+HUGE = 1e150
+"""Errors from here on count as infinite: their squares would overflow."""
 VARIETY = 0.15
 """Errors of layers are taken as larger or smaller by about this share, for another such plan."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """How errors of single layers come together: as the root of the sum of their powers.
+
+    A leap must be expected to save what `worth` layers cost, and to pass with the chance `least`.
+    Of `draws` plans of a size the emulator says which one's error is least.
+    """
+
+    power: float
+    worth: float
+    least: float = 0.0
+    draws: int = 1
+
+
+QUADRATURE = Law(power=2.0, worth=1.0, draws=16)
+"""Luck is a plan's own: each build of it shows the same."""
+SUM = Law(power=1.0, worth=0.7, least=0.5)
+"""Luck is a build's own. A plan that needs much of it would fail when it is built again, and
+forecasts do not know it."""
+
+
 @dataclass(slots=True)
 class Luck:
-    """What errors of builds are, over what is expected in quadrature: ln of the ratios.
+    """What errors of builds are, over what is expected of them: ln of the ratios.
 
     `promised` is the sum of the chances of all leaps so far, of which `kept` passed.
     """
@@ -56,7 +76,7 @@ class Luck:
     kept: int = 0
 
     def learn(self, expected: float, outcome: Outcome) -> None:
-        """Learn from a build that has a verdict; `expected` is its error in quadrature.
+        """Learn from a build that has a verdict; `expected` is its error by the law.
 
         An overflow is a ratio, too: one that contradicts all others.
         """
@@ -94,26 +114,32 @@ class Luck:
 class Sizes:
     """Plans that keep the most sensitive layers for what they cost, and what to expect of them.
 
-    `squares` are the squared errors of single layers, shape (layers,).
+    `scores` are the errors of single layers, shape (layers,), which add up by the law.
     """
 
-    def __init__(self, squares: Sequence[float], costs: Sequence[float]) -> None:
-        self._squares = squares
+    def __init__(
+        self, scores: Sequence[float], costs: Sequence[float], law: Law = QUADRATURE
+    ) -> None:
+        self._power = law.power
+        self._powers = [score**law.power if score < HUGE else math.inf for score in scores]
         self._costs = costs
-        order = self._order(squares)
+        order = self._order(self._powers)
         saved = accumulate((costs[layer] for layer in order), initial=0.0)
-        left = accumulate((squares[layer] for layer in reversed(order)), initial=0.0)
+        left = accumulate((self._powers[layer] for layer in reversed(order)), initial=0.0)
         self.costs = list(saved)
-        self._expected = [math.sqrt(each) for each in left][::-1]
+        self._expected = [self._root(each) for each in left][::-1]
 
     def expected(self, size: int) -> float:
-        """Return the error, in quadrature, of keeping so many."""
+        """Return the error of keeping so many."""
         return self._expected[size]
 
     def error(self, plan: Plan) -> float:
-        """Return the error of any plan in quadrature."""
+        """Return the error of any plan."""
         kept = plan.kept
-        return math.sqrt(sum(each for i, each in enumerate(self._squares) if i not in kept))
+        return self._root(sum(each for i, each in enumerate(self._powers) if i not in kept))
+
+    def _root(self, total: float) -> float:
+        return float(total ** (1 / self._power))
 
     def cost(self, plan: Plan) -> float:
         """Return what a plan costs."""
@@ -121,16 +147,16 @@ class Sizes:
 
     def plan(self, size: int) -> Plan:
         """Return the plan that keeps so many of the most sensitive."""
-        return Plan.of(self._order(self._squares)[:size])
+        return Plan.of(self._order(self._powers)[:size])
 
     def drawn(self, size: int, chance: random.Random) -> Plan:
         """Return a plan of this size that is about as good."""
-        factors = [math.exp(2 * VARIETY * chance.gauss(0, 1)) for _ in self._squares]
-        varied = [each * factor for each, factor in zip(self._squares, factors, strict=True)]
+        spread = self._power * VARIETY
+        varied = [each * math.exp(spread * chance.gauss(0, 1)) for each in self._powers]
         return Plan.of(self._order(varied)[:size])
 
-    def _order(self, squares: Sequence[float]) -> list[int]:
-        return sorted(range(len(squares)), key=lambda i: (-squares[i] / self._costs[i], i))
+    def _order(self, powers: Sequence[float]) -> list[int]:
+        return sorted(range(len(powers)), key=lambda i: (-powers[i] / self._costs[i], i))
 
 
 def leap(
@@ -138,18 +164,20 @@ def leap(
     scores: Sequence[float],
     costs: Sequence[float],
     built: Sequence[tuple[Plan, Outcome]],
+    law: Law,
 ) -> Search[Plan | None]:
     """Return the cheapest plan that passed, of those built before and of leaps from there.
 
     `scores` are finite errors of single layers, `costs` what keeping each costs. Returns None
     where nothing but all-high has passed, without a tolerance above zero, and where errors do not
-    add up in quadrature.
+    add up in quadrature though the law says so.
     """
-    squares = [score * score for score in scores]
-    if problem.tolerance is None or problem.tolerance <= 0 or not math.isfinite(sum(squares)):
+    if problem.tolerance is None or problem.tolerance <= 0:
         return None
-    sizes = Sizes(squares, costs)
-    if not (yield from _steady(sizes, problem.size)):
+    sizes = Sizes(scores, costs, law)
+    if not math.isfinite(sizes.expected(0)):
+        return None
+    if law is QUADRATURE and not (yield from _steady(sizes, problem.size)):
         return None
     luck = Luck()
     for plan, outcome in built:
@@ -159,14 +187,16 @@ def leap(
     tried = {plan for plan, _ in built}
     chance = random.Random(problem.seed)
     while luck.told:
-        found = _worthwhile(sizes, luck.chances(problem.tolerance), sizes.cost(best))
+        found = _worthwhile(sizes, law, luck.chances(problem.tolerance), sizes.cost(best))
         if found is None:
             break
         size, odds = found
         most = (sizes.cost(best) + sizes.costs[size]) / 2
-        drawn = dict.fromkeys(sizes.drawn(size, chance) for _ in range(DRAWS * problem.workers))
-        fresh = [plan for plan in drawn if plan not in tried and sizes.cost(plan) <= most]
-        plans = yield from _luckiest(problem, fresh)
+        number = law.draws * problem.workers
+        drawn = dict.fromkeys(sizes.drawn(size, chance) for _ in range(number))
+        plans = [plan for plan in drawn if plan not in tried and sizes.cost(plan) <= most]
+        if law.draws > 1:
+            plans = yield from _luckiest(problem, plans)
         if not plans:
             break
         outcomes = yield tuple(_leaping(plan, best) for plan in plans)
@@ -196,15 +226,15 @@ def _steady(sizes: Sizes, layers: int) -> Search[bool]:
 
 
 def _worthwhile(
-    sizes: Sizes, chance: Callable[[float], float], best: float
+    sizes: Sizes, law: Law, chance: Callable[[float], float], best: float
 ) -> tuple[int, float] | None:
     """Return the size that should save most, and the chance that a plan of it passes."""
-    found, most = None, WORTH * sizes.costs[-1] / (len(sizes.costs) - 1)
+    found, most = None, law.worth * sizes.costs[-1] / (len(sizes.costs) - 1)
     for size, cost in enumerate(sizes.costs):
         if best - cost <= most:
             break
         odds = chance(sizes.expected(size))
-        if (best - cost) * odds > most:
+        if odds >= law.least and (best - cost) * odds > most:
             found, most = (size, odds), (best - cost) * odds
     return found
 

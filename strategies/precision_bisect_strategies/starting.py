@@ -1,5 +1,6 @@
 """The state that a demotion starts from: everything high, and a ranking to believe in or not."""
 
+import math
 from collections.abc import Sequence
 
 from precision_bisect.plan import Plan
@@ -12,9 +13,9 @@ from precision_bisect_strategies.units import Rated
 
 NOISY = 0.02
 """From this share of the tolerance on, noise hides what single layers add near it."""
-LEAST_PATIENCE = 16
-PATIENCE = 1 / 16
-"""A ranking that proves poor is given up after so many builds per unit, and that many at least."""
+LEAST_PATIENCE = 12
+"""A ranking that proves poor is given up after as many builds as the root of the number of units:
+few for thousands, and that many at least."""
 
 
 def started(
@@ -76,7 +77,7 @@ def patience(problem: Problem, state: Demotion) -> int | None:
     """
     if not noisy(problem) or not state.beliefs.figures:
         return None
-    return max(LEAST_PATIENCE, round(PATIENCE * len(state.order)))
+    return max(LEAST_PATIENCE, round(math.sqrt(len(state.order))))
 
 
 def noisy(problem: Problem) -> bool:

@@ -62,6 +62,14 @@ def test_only_what_noise_explains_is_noise(passed: float, failed: float, noise: 
     assert noise == found.noise
 
 
+@pytest.mark.parametrize(("builds", "noise"), [(2, False), (50, False), (1000, True)])
+def test_of_many_builds_some_are_farther_off(builds: int, noise: bool) -> None:
+    """What is no luck among few builds is that of one among a thousand."""
+    rest = [trial([number], 2.0) for number in range(10, 8 + builds)]
+    found = breaks([trial([1], 0.71), trial([1, 2], 1.29), *rest], JUDGED, TOLERANCE, NOISE)
+    assert [noise] == [each.noise for each in found]
+
+
 def test_a_clear_pass_is_named_before_a_doubtful_one() -> None:
     """A plan within the failing one that passed clearly shows more than one near the limit."""
     trials = [trial([1], 0.99), trial([1, 2], 0.2), trial([1, 2, 3], 1.01)]

@@ -217,3 +217,39 @@ def test_a_single_layer_without_a_usable_figure_is_told_by_its_failing(
 def test_no_layers_fit_anywhere() -> None:
     """Of an empty group there are no chances."""
     assert beliefs(20, room=1.0).fitting([], 0.5).shape == (0,)
+
+
+@given(st.integers(3, 60), st.floats(1e-4, 100.0), st.data())
+@FEW
+def test_parts_of_a_group_come_to_what_it_adds(
+    size: int, total: float, data: st.DataObject
+) -> None:
+    """And no layer of one that adds no more than the price is worth keeping."""
+    known = beliefs(size, room=1.0)
+    start = data.draw(st.integers(0, size - 2))
+    group = list(range(start, data.draw(st.integers(start + 1, size))))
+    assert total == pytest.approx(known.parts(group, total).sum())
+    assert 0.0 == pytest.approx(known.excess(group, total, price=1.001 * total), abs=1e-12)
+    saved = [known.excess(group, total, price=total / part) for part in (2, 8, 32)]
+    assert saved == sorted(saved)
+    assert saved[-1] <= 32
+
+
+def test_a_group_that_adds_too_much_likely_holds_a_heavy_layer() -> None:
+    """What is saved by keeping its heavy layers grows with what the group adds."""
+    known = beliefs(100, room=1.0)
+    group = list(range(40))
+    usual = known.parts(group).sum()
+    price = known.price(1.0, list(range(100)), {})
+    saved = [known.excess(group, times * usual, price) for times in (1.0, 10.0, 100.0)]
+    assert saved[0] < saved[1] < saved[2]
+
+
+def test_a_layer_astray_is_looked_for_where_all_seem_alike() -> None:
+    """A group of equals holds none, but one that adds ten times as much as equals do may."""
+    known = Beliefs([1.0] * 200, [1.0] * 200, room=1.0, expected=10)
+    group = list(range(50))
+    usual = known.parts(group).sum()
+    price = known.price(1.0, list(range(200)), {})
+    assert known.excess(group, usual, price) < 1
+    assert known.excess(group, 10 * usual, price) > 100

@@ -2,8 +2,10 @@
 
 import math
 import random
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Kind, Outcome, TrialStatus, Verdict
 from precision_bisect_strategies import guided
 from precision_bisect_strategies.guided import Guided
-from precision_bisect_strategies.leaps import Luck, leap
+from precision_bisect_strategies.leaps import QUADRATURE, SUM, Luck, Sizes, leap
 
 LAYERS = 200
 
@@ -63,7 +65,7 @@ def leapt(simulation: Simulation, scores: Sequence[float], problem: Problem) -> 
     """Leap from all-low's build alone; `scores` are the emulator's."""
     low = Plan.of(())
     built = [(low, simulation.oracle(low.kept))]
-    return simulation.run(leap(problem, scores, [1.0] * problem.size, built))
+    return simulation.run(leap(problem, scores, [1.0] * problem.size, built, QUADRATURE))
 
 
 def expected(errors: Sequence[float]) -> int:
@@ -146,7 +148,7 @@ def test_costs_decide_what_is_worth_keeping() -> None:
     simulation = Simulation(LAYERS, rounding(errors), emulator=rounding(errors, seed=9))
     low = Plan.of(())
     built = [(low, simulation.oracle(low.kept))]
-    plan = simulation.run(leap(asked(), errors, costs, built))
+    plan = simulation.run(leap(asked(), errors, costs, built, QUADRATURE))
     assert plan is not None
     cheap = sum(layer % 2 == 0 for layer in plan.indices)
     assert cheap > 0.9 * len(plan)
@@ -186,7 +188,8 @@ def test_a_layer_that_no_forecast_knows_costs_few_builds(otherwise: Outcome, wor
     low = Plan.of(())
     built = [(low, simulation.oracle(low.kept))]
     scores = [SCALE * each for each in errors]
-    simulation.run(leap(asked(120, workers=workers), scores, [1.0] * 120, built))
+    problem = asked(120, workers=workers)
+    simulation.run(leap(problem, scores, [1.0] * 120, built, QUADRATURE))
     assert simulation.count() <= 12
 
 
@@ -201,6 +204,50 @@ def test_none_within_nothing(tolerance: float) -> None:
 def test_none_for_figures_beyond_squaring() -> None:
     """Errors whose squares overflow are left to the rest of the search."""
     assert leapt(engine(0), [1e200 * each for each in spread(0, low=1.5)], asked()) is None
+
+
+def noisy_sums(seed: int, low: float, noise: float = 0.1) -> tuple[list[float], Oracle]:
+    """Return errors that add up, and an engine each of whose builds has luck of its own."""
+    scale = low / sum(errors := spread(seed, low=low))
+    errors = [scale * each for each in errors]
+    luck = random.Random(seed)
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        total = sum(error for layer, error in enumerate(errors) if layer not in kept)
+        return oracles.outcome(total * math.exp(luck.gauss(0, noise)))
+
+    return errors, judge
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_noisy_sums_are_leapt_to_without_much_luck(workers: int) -> None:
+    """A few builds come to what must stay, and what that adds is hardly above the limit."""
+    for seed in range(8):
+        errors, judge = noisy_sums(seed, low=1.6)
+        simulation = Simulation(LAYERS, judge)
+        built = [(Plan.of(()), oracles.outcome(sum(errors)))]
+        law = SUM
+        problem = asked(workers=workers, seed=seed)
+        plan = simulation.run(leap(problem, errors, [1.0] * LAYERS, built, law))
+        assert plan is not None
+        assert simulation.passed(plan)
+        assert Sizes(errors, [1.0] * LAYERS, law).error(plan) <= 1.15 * oracles.TOLERANCE
+        worst = sorted(errors)
+        least = LAYERS - bisect_right(list(accumulate(worst)), oracles.TOLERANCE)
+        assert len(plan) <= 1.15 * least + 1
+        assert simulation.count() <= 16
+        assert simulation.count(predicted=True) == 0
+
+
+def test_laws_say_what_is_expected() -> None:
+    """The sum, or the root of the squares, of what runs low; the worst stay for their cost."""
+    errors, costs = [3.0, 4.0, 12.0], [1.0, 1.0, 6.0]
+    summed, squared = Sizes(errors, costs, SUM), Sizes(errors, costs, QUADRATURE)
+    assert (19.0, 13.0) == (summed.expected(0), squared.expected(0))
+    assert (15.0, 5.0) == (summed.expected(1), squared.expected(1))
+    assert (Plan.of([1]), Plan.of([2])) == (summed.plan(1), squared.plan(1))
+    assert (7.0, 5.0) == (summed.error(Plan.of([2])), squared.error(Plan.of([2])))
+    assert [0.0, 0.0] == [each.expected(3) for each in (summed, squared)]
 
 
 def test_promises_that_are_not_kept_count() -> None:
