@@ -67,6 +67,7 @@ def _own(workers: int, work: Path) -> Iterator[str]:
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
             local_directory=str(work / "dask"),
+            scheduler_kwargs={"local_directory": str(work / "dask")},
         )
     except Exception as error:
         raise ClusterError(f"--cluster local cannot be started: {first_line(error)}") from error
