@@ -27,7 +27,8 @@ SHARES = 32
 WORTH = 0.25
 """A build is worth it when it is expected to save this many layers."""
 CHECKED = (1 / 8, 1 / 4, 1 / 2, 1)
-"""A ranking is checked by the most sensitive ones of such shares of what is kept."""
+"""A ranking is checked by what lies between such shares of the units that are kept, the most
+sensitive first."""
 SURE = 4.0
 """What is left of a group beside its first half is believed above so many times its noise."""
 FAR = 1e3
@@ -44,18 +45,25 @@ class _Measured:
     """What groups add, and what each of their units is believed to; shape (units,)."""
 
     def __init__(self, beliefs: Beliefs, costs: Sequence[float], limit: float) -> None:
-        self.errors: Array = np.zeros(len(costs))
+        self.errors: Array = beliefs.parts(list(range(len(costs))))
         self._beliefs = beliefs
         self._costs: Array = np.asarray(costs, np.float64)
         self._limit = limit
         self._groups: list[tuple[range, float]] = []
 
-    def note(self, group: range, error: float, noise: float) -> None:
-        """Note what a group adds."""
-        self._beliefs.learn_sum([*group], error, noise)
+    def note(self, group: range, error: float | None, noise: float) -> float:
+        """Note what a group adds, give or take the share `noise` of it; return it.
+
+        One without a verdict adds what is believed of it; nothing is learnt from that.
+        """
+        if error is None:
+            error = float(self.errors[group].sum())
+        else:
+            self._beliefs.learn_sum([*group], error, noise * error)
         self.errors[group] = self._beliefs.parts([*group], error)
         if len(group) > 1:
             self._groups.append((group, error))
+        return error
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -80,9 +88,9 @@ class _Measured:
         return taken
 
     def _saves(self, group: range, error: float, price: float) -> float:
-        """Return how many layers a build that looks for heavy units in a group should save."""
+        """Return how many usual units a build that looks for heavy ones in a group should save."""
         positions = [*group]
-        saved = self._beliefs.excess(positions, error, price) / self._beliefs.cost(positions)
+        saved = self._beliefs.excess(positions, error, price) / float(self._costs.mean())
         return saved / (1 + math.log2(len(group)))
 
     def _price(self) -> float:
@@ -95,20 +103,25 @@ class _Measured:
 
 
 def measurable(problem: Problem, ranked: Sequence[Rated], least: float) -> Search[bool]:
-    """Whether what few units add alone is told by fewer builds than noise would ask for.
+    """Find out whether noise is less where few units run low; builds some blocks twice.
 
-    `least` is the error of all-high. Builds some blocks twice; most must differ by less than
-    errors at the limit do.
+    Most of them must differ by less than errors at the limit do. `least` is the error of all-high.
+    Where units are few, or the tolerance is no higher than that, nothing is built.
     """
-    if problem.tolerance is None or problem.tolerance <= least:
+    few = len(ranked) <= PROBES * BLOCK
+    if few or problem.tolerance is None or problem.tolerance <= least:
         return False
     beside = _Beside(problem, [each.unit for each in ranked], least, problem.tolerance - least)
     size = len(ranked)
     probes = [range(at, min(at + BLOCK, size)) for at in range(0, size, BLOCK)][:PROBES]
     first = yield from beside.measure(probes)
     second = yield from beside.measure(probes, Kind.AGAIN)
-    differ = median(abs(one - other) for one, other in zip(first, second, strict=True))
-    return differ < LESS * problem.noise
+    differences = [
+        abs(one - other)
+        for one, other in zip(first, second, strict=True)
+        if one is not None and other is not None
+    ]
+    return bool(differences) and median(differences) < LESS * problem.noise
 
 
 def ranked_alone(
@@ -144,7 +157,8 @@ def checked(
     groups = [range(start, end) for start, end in pairwise([*starts, size])]
     errors = yield from beside.measure(groups)
     for group, error in zip(groups, errors, strict=True):
-        beliefs.learn_sum([*group], error, problem.noise / limit * error)
+        if error is not None:
+            beliefs.learn_sum([*group], error, problem.noise / limit * error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +170,12 @@ class _Beside:
     least: float
     limit: float
 
-    def measure(self, groups: Sequence[range], kind: Kind = Kind.JUDGE) -> Search[list[float]]:
-        """Return what each group adds."""
+    def measure(
+        self, groups: Sequence[range], kind: Kind = Kind.JUDGE
+    ) -> Search[list[float | None]]:
+        """Return what each group adds, None without a verdict."""
         everything, workers = Plan.all_high(self.problem.size), self.problem.workers
-        errors: list[float] = []
+        errors: list[float | None] = []
         for start in range(0, len(groups), workers):
             outcomes = yield tuple(
                 Proposal(
@@ -172,8 +188,10 @@ class _Beside:
             errors += [self._added(outcome) for outcome in outcomes]
         return errors
 
-    def _added(self, outcome: Outcome) -> float:
-        """Return the error added, bounded; what has no figure adds most unless it passed."""
+    def _added(self, outcome: Outcome) -> float | None:
+        """Return the error added, bounded; what failed without a figure adds most."""
+        if outcome.verdict is None:
+            return None
         if outcome.error is not None and not math.isnan(outcome.error):
             return min(max(outcome.error - self.least, 0.0), FAR * self.limit)
         return 0.0 if outcome.passed else FAR * self.limit
@@ -188,21 +206,21 @@ def _measured(beside: _Beside, measured: _Measured, beliefs: Beliefs) -> Search[
     share = beside.problem.noise / beside.limit
     groups = _groups(beside, beliefs)
     for group, error in zip(groups, (yield from beside.measure(groups)), strict=True):
-        measured.note(group, error, share * error)
+        measured.note(group, error, share)
     while worst := measured.worst(beside.problem.workers):
         halves = [_halves(group) for group, _ in worst]
         firsts = yield from beside.measure([first for first, _ in halves])
         unsure = []
         for (_, whole), (first, second), error in zip(worst, halves, firsts, strict=True):
-            measured.note(first, error, share * error)
+            error = measured.note(first, error, share)
             left, noise = whole - error, share * math.hypot(whole, error)
             if left > SURE * noise:
-                measured.note(second, left, noise)
+                measured.note(second, left, noise / left)
             else:
                 unsure.append(second)
         seconds = yield from beside.measure(unsure)
         for second, error in zip(unsure, seconds, strict=True):
-            measured.note(second, error, share * error)
+            measured.note(second, error, share)
 
 
 def _groups(beside: _Beside, beliefs: Beliefs) -> list[range]:

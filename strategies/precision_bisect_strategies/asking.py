@@ -36,11 +36,14 @@ def unrepeated(search: Search[T]) -> Search[T]:
 
 
 def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan]:
-    """Return the same search; it ends with the cheapest plan that passed, or the smallest such."""
+    """Return the same search; it ends with the cheapest plan that passed, or the smallest such.
+
+    A plan that failed when it was built first and passed when it was built again has not.
+    """
     passed: list[Plan] = []
 
     def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
-        if outcome.passed and proposal.kind is not Kind.PREDICT:
+        if outcome.passed and proposal.kind is Kind.JUDGE:
             passed.append(proposal.plan)
         return outcome
 

@@ -24,15 +24,18 @@ from precision_bisect_strategies.rankings import (
     FAR_OFF,
     MISSED,
     RHOS,
+    TIED,
     TINY,
     Array,
     bends,
     culprits,
     even,
     likely,
+    log_not,
     numbers,
     orders,
     phi,
+    tied,
     trust,
 )
 
@@ -44,7 +47,6 @@ DOUBTED = 4.0
 """So many measured ones speak half as loudly as they would if there were many."""
 FARTHEST = 1.0
 """Nor do they change ln of what is believed of others by more than this."""
-
 ASTRAY = 0.02
 """The chance that a group holds a layer of which the ranking is altogether wrong."""
 ASTRAY_SPREAD = 3.0
@@ -99,6 +101,8 @@ class Beliefs:
         self._bent: Array = np.maximum(self._values, 0.0) ** BENDS[:, None]
         self._scales = self._log_scales()
         self._log_clean_at_most: Array = np.zeros(self._size)
+        self._tied = tied(self._values)
+        self._jitter = np.random.default_rng(seed).standard_normal((DRAWS, self._size))
         self._exact = exact
         finite = np.where(np.isfinite(self._values), self._values, 0.0)
         self._fitted = Fitted(finite, self._costs)
@@ -197,11 +201,11 @@ class Beliefs:
         """Learn whether `part` holds no culprit; `bad` if `part` and `rest` were suspect."""
         of_part = self._log_clean_of(part).sum(axis=2)
         of_rest = self._log_clean_of(rest).sum(axis=2)
-        told = of_part if clean else _log_not(of_part)
+        told = of_part if clean else log_not(of_part)
         if bad:
-            told = told - _log_not(of_part + of_rest)
+            told = told - log_not(of_part + of_rest)
             if clean:
-                told += _log_not(of_rest)
+                told += log_not(of_rest)
         self._log_weights += told[:, :, None]
 
     def learn_sum(self, group: Positions, error: float, noise: float = 0.0) -> None:
@@ -306,7 +310,7 @@ class Beliefs:
 
     def parts(self, group: Positions, total: float | None = None) -> Array:
         """Return the expected error of each position, given that together they add `total`."""
-        errors, likely = self._weighed(group, total)
+        errors, likely, _ = self._weighed(group, total)
         parts: Array = np.einsum("rd,rdm->m", likely, errors)
         return parts
 
@@ -316,40 +320,32 @@ class Beliefs:
         As expected, given that the group adds `total`: what each adds above the price, over it. A
         total that no order makes likely comes from one layer about which the ranking is wrong.
         """
-        errors, likely = self._weighed(group, total)
+        errors, likely, right = self._weighed(group, total)
         above = np.maximum(errors / max(price, TINY) - self._costs[group], 0.0)
         saved = float((likely * above.sum(axis=2)).sum())
-        wrong = self._astray(group, total)
         alone = max(total / max(price, TINY) - float(self._costs[group].min()), 0.0)
-        return (1 - wrong) * saved + wrong * alone
-
-    def _astray(self, group: Positions, total: float) -> float:
-        """Return the chance that a layer of a group that adds `total` is astray in the ranking."""
-        distances = self._distances(self._errors(self._ranks, group), total)
-        near = np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2)
-        right = float((self.weights.sum(axis=1)[:, None] / DRAWS * near).sum())
         wrong = ASTRAY * FIGURE_SPREAD / ASTRAY_SPREAD
-        return wrong / (wrong + right)
+        return (right * saved + wrong * alone) / (right + wrong)
 
-    def _weighed(self, group: Positions, total: float | None) -> tuple[Array, Array]:
+    def _weighed(self, group: Positions, total: float | None) -> tuple[Array, Array, float]:
         """Return errors in all orders, shape (rankings, draws, group), and how likely each is.
 
-        They are scaled to add `total`, and are the likelier the less that changes them.
+        They are scaled to add `total`, and are the likelier the less that changes them. The third
+        is how likely such a total is by all orders, over the likeliest one.
         """
         errors = self._errors(self._ranks, group)
         likely = np.repeat(self.weights.sum(axis=1)[:, None] / DRAWS, DRAWS, axis=1)
-        if total is not None:
-            distances = self._distances(errors, total)
-            likely = likely * np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2) + TINY
-            likely /= likely.sum()
-            errors = errors * np.exp(-distances)[:, :, None]
-        return errors, likely
-
-    def _distances(self, errors: Array, total: float) -> Array:
-        """Return ln of what errors of shape (..., group) come to, over `total`."""
-        sums = np.maximum(errors.sum(axis=-1), TINY)
-        distances: Array = np.log(sums / max(total, TINY))
-        return distances
+        if total is None:
+            return errors, likely, 1.0
+        if self._tied is not None:
+            spread = np.exp(TIED * self._tied[self._ranks[:, :, group]] * self._jitter[:, group])
+            errors = np.maximum(errors, TINY * self._costs[group]) * spread
+        sums = np.maximum(errors.sum(axis=2), TINY)
+        distances = np.log(sums / max(total, TINY))
+        likely *= np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2)
+        right = float(likely.sum())
+        likely = (likely + TINY) / (likely + TINY).sum()
+        return errors * (total / sums)[:, :, None], likely, right
 
     def reaches(self, group: Positions, error: float) -> float:
         """Return the chance that these positions add at least `error`.
@@ -402,9 +398,3 @@ class Beliefs:
         scale = float(weights[:, bend] @ self._scales[:, bend] / weights[:, bend].sum())
         errors: Array = self._bent[bend][ranks[..., group]] * (self._costs[group] * np.exp(scale))
         return errors
-
-
-def _log_not(log_probability: Array) -> Array:
-    """Return ln(1 - p), given ln p."""
-    result: Array = np.log(np.maximum(-np.expm1(log_probability), TINY))
-    return result

@@ -3,27 +3,32 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.relay import relay
 from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.asking import ask, cheapest, unrepeated
-from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.choosing import chosen
-from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.leaps import QUADRATURE, SUM, Law, leap
 from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
 from precision_bisect_strategies.ranking import Sensitivity, by_sensitivity, rank
 from precision_bisect_strategies.tuning import tuned
 from precision_bisect_strategies.units import Rated, Unit, together
 
+if TYPE_CHECKING:
+    from precision_bisect_strategies.beliefs import Beliefs
+    from precision_bisect_strategies.demotion import Demotion
+
 ADDITIVE = 0.5
 """Errors add up where all layers low come to at least this share of the sum of each alone."""
 
 MANY = 24
 """Where builds are noisy the ranking is checked if more layers than this are kept."""
+
+TRUSTED = 0.9
+"""From this expected correlation on a ranking that was checked is not given up any more."""
 
 LEAST = 1e-9
 """What a layer costs at least, so that an error per cost exists."""
@@ -47,6 +52,7 @@ class Guided:
         return (yield from cheapest(unrepeated(self._search(problem)), _cost(problem)))
 
     def _search(self, problem: Problem) -> Search[Plan]:
+        from precision_bisect_strategies.alone import measurable
         from precision_bisect_strategies.refining import refined, unknown
         from precision_bisect_strategies.rounds import demote
         from precision_bisect_strategies.spending import exchange, refill
@@ -65,12 +71,17 @@ class Guided:
             plan = yield from _leapt(problem, scores, plan, QUADRATURE if room is None else SUM)
             units = [part for unit in units for part in _parted(unit, plan)]
         ranked = _ranked(problem, units, scores, plan)
-        course = _Course(problem, room, high, low, hint)
+        course, least = _Course(problem, room, high, low, hint), high.error or 0.0
         state, dropped = course.start(ranked, plan)
         refinable = problem.predicts and bool(unknown(told)) and len(units) == problem.size
         stops = refinable and not noisy(problem)
-        if not (yield from _astray(course, state, ranked, dropped)):
-            state = yield from demote(state, dropped, patience(problem, state), refinable=stops)
+        poor = yield from _poor(course, state, ranked, dropped)
+        if not poor:
+            sure = poor is not None and state.beliefs.rho > TRUSTED
+            patient = None if sure else patience(problem, state)
+            state = yield from demote(state, dropped, patient, refinable=stops)
+        if not (state.settled() or stops or (yield from measurable(problem, ranked, least))):
+            state = yield from demote(state, dropped if poor else None)
         if not state.settled():
             if refinable:
                 scores = yield from refined(problem, told)
@@ -92,7 +103,7 @@ class _Course:
     low: Outcome
     hint: Plan
 
-    def start(self, ranked: Sequence[Rated], plan: Plan) -> tuple[Demotion, int]:
+    def start(self, ranked: Sequence[Rated], plan: Plan) -> "tuple[Demotion, int]":
         """Return the state in which nothing is decided on, and how many `plan` drops."""
         from precision_bisect_strategies.starting import started
 
@@ -100,19 +111,20 @@ class _Course:
         state = started(self.problem, ranked, dropped, self.room, self.high, self.low, self.hint)
         return state, dropped
 
-    def believed(self, ranked: Sequence[Rated], dropped: int) -> Beliefs:
+    def believed(self, ranked: Sequence[Rated], dropped: int) -> "Beliefs":
         """Return what is believed of another ranking, the first `dropped` of it likely to go."""
         from precision_bisect_strategies.starting import believed
 
         return believed(self.problem, ranked, dropped, self.room)
 
 
-def _astray(
-    course: _Course, state: Demotion, ranked: Sequence[Rated], dropped: int
-) -> Search[bool]:
+def _poor(
+    course: _Course, state: "Demotion", ranked: Sequence[Rated], dropped: int
+) -> Search[bool | None]:
     """Tell, where noise would hide it, whether the ranking is poor, by what a few groups add.
 
-    Not where so few layers are kept that to try each takes hardly more builds.
+    None where that is not asked: without noise, and where so few layers are kept that to try each
+    takes hardly more builds.
     """
     from precision_bisect_strategies.alone import checked
     from precision_bisect_strategies.rounds import POOR
@@ -120,14 +132,14 @@ def _astray(
 
     kept, beliefs = len(ranked) - dropped, state.beliefs
     if not noisy(course.problem) or not beliefs.figures or kept <= MANY:
-        return False
+        return None
     yield from checked(course.problem, ranked, beliefs, course.high.error or 0.0, kept)
     return beliefs.rho < POOR
 
 
 def _refined(
-    course: _Course, state: Demotion, ranked: Sequence[Rated], dropped: int
-) -> Search[Demotion]:
+    course: _Course, state: "Demotion", ranked: Sequence[Rated], dropped: int
+) -> "Search[Demotion]":
     """Go on along a ranking for which every layer was measured by the emulator."""
     from precision_bisect_strategies.refining import moved
     from precision_bisect_strategies.rounds import demote
@@ -138,21 +150,20 @@ def _refined(
 
 
 def _alone(
-    course: _Course, state: Demotion, ranked: Sequence[Rated], dropped: int
-) -> Search[Demotion]:
-    """Begin anew along what units add alone, where the engine tells that despite its noise."""
-    from precision_bisect_strategies.alone import measurable, ranked_alone
+    course: _Course, state: "Demotion", ranked: Sequence[Rated], dropped: int
+) -> "Search[Demotion]":
+    """Begin anew along what units add alone, which the engine tells in spite of its noise."""
+    from precision_bisect_strategies.alone import ranked_alone
     from precision_bisect_strategies.rounds import demote
     from precision_bisect_strategies.starting import added
 
     problem, best = course.problem, state.best
     beliefs = course.believed(ranked, dropped)
-    least = course.high.error or 0.0
-    if not beliefs.figures or not (yield from measurable(problem, ranked, least)):
+    if not beliefs.figures:
         return (yield from demote(state, None))
     if (everything := added(course.low, course.high)) is not None:
         beliefs.learn_sum(list(range(len(ranked))), everything)
-    again, guess = yield from ranked_alone(problem, ranked, beliefs, least)
+    again, guess = yield from ranked_alone(problem, ranked, beliefs, course.high.error or 0.0)
     scores = [0.0] * problem.size
     for each in again:
         for layer in each.unit:

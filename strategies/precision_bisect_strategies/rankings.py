@@ -24,6 +24,8 @@ BENT = 0.15
 """Standard deviation of ln of that exponent."""
 DRAWS = 12
 """So many true orders are drawn for each ranking."""
+TIED = 1.0
+"""Standard deviation of ln of the errors of layers that the ranking says the same of."""
 TINY = 1e-12
 _NORMAL = NormalDist()
 
@@ -117,6 +119,17 @@ def even(chances: Array, scores: Sequence[float]) -> Array:
     return np.where(endless, chances[..., endless].mean(axis=-1, keepdims=True), chances)
 
 
+def tied(values: Array) -> Array | None:
+    """Return 1 for each of the sorted values that is there more than once, else 0; None if none.
+
+    Shape (layers,).
+    """
+    same = values[1:] == values[:-1]
+    if not same.any():
+        return None
+    return np.asarray(np.append(same, False) | np.append(False, same), np.float64)
+
+
 def orders(size: int, seed: int) -> NDArray[np.int64]:
     """Return true orders that are drawn for each: ranks, shape (rankings, draws, layers)."""
     rng = np.random.default_rng(seed)
@@ -126,6 +139,12 @@ def orders(size: int, seed: int) -> NDArray[np.int64]:
     latent = rhos * _scores(size) + np.sqrt(1 - rhos**2) * noise
     ranks: NDArray[np.int64] = latent.argsort(axis=2).argsort(axis=2)
     return ranks
+
+
+def log_not(log_probability: Array) -> Array:
+    """Return ln(1 - p), given ln p."""
+    result: Array = np.log(np.maximum(-np.expm1(log_probability), TINY))
+    return result
 
 
 def phi(x: Array) -> Array:

@@ -82,4 +82,4 @@ def patience(problem: Problem, state: Demotion) -> int | None:
 
 def noisy(problem: Problem) -> bool:
     """Whether noise hides what single layers add near the tolerance."""
-    return problem.tolerance is not None and problem.noise >= NOISY * problem.tolerance
+    return problem.tolerance is not None and 0 < problem.noise >= NOISY * problem.tolerance

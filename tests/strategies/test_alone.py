@@ -136,6 +136,28 @@ def test_few_that_matter_cost_few_builds() -> None:
     assert simulation.count() <= 2 * 10 * len(bad)
 
 
+def test_what_has_no_verdict_teaches_nothing() -> None:
+    """Where a third of the builds fail, heavy layers are still found: two of three, at least."""
+    size, bad = 200, (3, 77, 140)
+    errors = [0.9 * LIMIT if layer in bad else 0.0004 * LIMIT for layer in range(size)]
+    oracle = oracles.flaky(oracles.additive(errors), size, seed=5, share=0.3)
+    simulation = Simulation(size, oracle)
+    again, dropped = alone(simulation, [1.0] * size)
+    assert any(trial.outcome.verdict is None for trial in simulation.trials)
+    assert len({each.unit[0] for each in again[-12:]}.intersection(bad)) >= 2
+    assert dropped >= size - 12
+
+
+def test_groups_that_cost_nothing_are_not_looked_into() -> None:
+    """Keeping them is free; builds go where keeping less saves something."""
+    size = 300
+    errors = heavy(size, 0, 20)
+    costs = [1.0 if layer % 2 else 1e-9 for layer in range(size)]
+    simulation = Simulation(size, oracles.additive(errors))
+    alone(simulation, costs, errors)
+    assert simulation.count() <= size / 2
+
+
 def test_noise_that_does_not_shrink_is_no_case_for_it() -> None:
     """Where a block of nothing differs by as much, that is seen from the first blocks."""
     size = 400

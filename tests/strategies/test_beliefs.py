@@ -245,9 +245,19 @@ def test_a_group_that_adds_too_much_likely_holds_a_heavy_layer() -> None:
     assert saved[0] < saved[1] < saved[2]
 
 
-def test_a_layer_astray_is_looked_for_where_all_seem_alike() -> None:
-    """A group of equals holds none, but one that adds ten times as much as equals do may."""
-    known = Beliefs([1.0] * 200, [1.0] * 200, room=1.0, expected=10)
+@pytest.mark.parametrize("score", [0.0, 1.0])
+def test_layers_that_rank_alike_need_not_be_alike(score: float) -> None:
+    """Some of a group of equals may be worth keeping, more if it adds ten times as much."""
+    known = Beliefs([score] * 200, [1.0] * 200, room=1.0, expected=10)
+    group = list(range(50))
+    assert 5.0 == pytest.approx(known.parts(group, 5.0).sum())
+    saved = [known.excess(group, total, price=0.01) for total in (0.01, 0.5, 5.0)]
+    assert saved[0] < 0.5 < saved[1] < saved[2]
+
+
+def test_a_layer_astray_is_looked_for_where_no_order_tells_a_total() -> None:
+    """Where all orders come to far less than a group adds, one layer likely adds the rest."""
+    known = Beliefs([1.0 + 0.001 * place for place in range(200)], [1.0] * 200, room=1, expected=9)
     group = list(range(50))
     usual = known.parts(group).sum()
     price = known.price(1.0, list(range(200)), {})
