@@ -150,9 +150,12 @@ def test_a_local_cluster_survives_what_trials_do(
 ) -> None:
     """A segfault costs a child and not Dask's worker; a trial that costs the worker is crashed.
 
-    What the child printed comes to the run folder.
+    What the child printed comes to the run folder. Dask leaves nothing among the temporary files.
     """
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     search = Search(tmp_path / "search", DIES_ONCE)
     with search.running("--cluster", "local") as driver:
         search.wait_for_hold(driver)
@@ -166,6 +169,7 @@ def test_a_local_cluster_survives_what_trials_do(
     assert "about to die" in log.read_text()
     assert 1 == search.events().count("a worker of the cluster died of it")
     assert "distributed" not in said and "Traceback" not in said
+    assert [] == list(temporary.glob("*dask*"))
 
 
 @pytest.mark.parametrize(
