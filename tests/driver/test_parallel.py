@@ -56,15 +56,15 @@ class Company:
 
 @pytest.mark.parametrize("kind", [Kind.JUDGE, Kind.PREDICT])
 def test_four_workers_take_a_quarter_of_the_time(tmp_path: Path, kind: Kind) -> None:
-    """Twelve trials of a tenth of a second: 0.3 s with four workers, predictions as well."""
-    rule = Company(lambda plan: 0.1)
+    """Twelve trials of 0.3 s: 0.9 s with four workers, less than twice that on a busy machine."""
+    rule = Company(lambda plan: 0.3)
     driver, ledger = driver_of(tmp_path, Simulated(rule), workers=4)
     with ledger:
         driver.consider(*proposals(99, kind=kind))
         begun = time.perf_counter()
         driver.consider_all(proposals(*range(1, 13), kind=kind))
         seconds = time.perf_counter() - begun
-    assert 0.3 <= seconds < 0.6
+    assert 0.9 <= seconds < 1.8
     assert 4 == max(rule.most.values())
 
 
