@@ -112,8 +112,7 @@ def measurable(problem: Problem, ranked: Sequence[Rated], least: float) -> Searc
     if few or problem.tolerance is None or problem.tolerance <= least:
         return False
     beside = _Beside(problem, [each.unit for each in ranked], least, problem.tolerance - least)
-    size = len(ranked)
-    probes = [range(at, min(at + BLOCK, size)) for at in range(0, size, BLOCK)][:PROBES]
+    probes = [range(at, at + BLOCK) for at in range(0, PROBES * BLOCK, BLOCK)]
     first = yield from beside.measure(probes)
     second = yield from beside.measure(probes, Kind.AGAIN)
     differences = [
