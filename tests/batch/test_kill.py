@@ -31,6 +31,14 @@ name = "last"
 model = "b.onnx"
 """
 
+SLOW = """
+[[job]]
+name = "slow"
+model = "a.onnx"
+check = "checks.py:slow"
+tol = 1e-2
+"""
+
 DEAF = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -166,10 +174,10 @@ def test_a_batch_killed_while_a_job_starts_leaves_nobody(
     write: Write, command: Command, tmp_path: Path, delay_s: float
 ) -> None:
     """Whatever the job's process is doing, it does not outlive the batch."""
-    write(JOBS)
+    write(SLOW)
     with subprocess.Popen(command(), stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
-        assert "b begins" in child.stderr.readline()
+        assert "slow begins" in child.stderr.readline()
         time.sleep(delay_s)
         child.kill()
     end = time.monotonic() + 5
@@ -177,7 +185,7 @@ def test_a_batch_killed_while_a_job_starts_leaves_nobody(
         time.sleep(0.02)
     assert [] == running(tmp_path)
     if delay_s:
-        assert "running" == jobs_of(tmp_path)["b"]["status"]
+        assert "running" == jobs_of(tmp_path)["slow"]["status"]
 
 
 def test_a_deaf_job_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
