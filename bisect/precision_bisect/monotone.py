@@ -23,8 +23,8 @@ MOST_NAMED = 10
 class Break:
     """A plan that passed and one that keeps more and failed, with their errors, if any.
 
-    `noise` tells that both errors are as near the tolerance as luck takes some of so many builds,
-    which explains them; nothing is refuted then.
+    `noise` tells that the errors differ by no more than luck makes some of so many builds differ;
+    nothing is refuted then.
     """
 
     passed: Plan
@@ -72,33 +72,25 @@ def breaks(
 ) -> Sequence[Break]:
     """Return one break per failing plan that has any, clear ones first, then smaller plans.
 
-    `noise` is the error between two builds of the same plan. Twice as far from the tolerance is
-    within the noise, or as far as the luckiest of all builds may be. Of the passing plans within
-    the failing one the one that lacks fewest of its layers is named, a clear one before one that
-    is within the noise.
+    `noise` is the error between two builds of the same plan. A break is within it where both
+    errors are finite and differ by no more than the luckiest and the unluckiest of all builds do,
+    four times the noise at least. Of the passing plans within the failing one the one that lacks
+    fewest of its layers is named, a clear one before one that is within the noise.
 
-    Only passing plans that contain no other one are looked at: what contains a plan contains
-    those within it. For m trials and k such plans that is O(m k) operations on bit masks.
+    Only passing plans that contain no other one with as small an error are looked at, without
+    noise with any error: what contains a plan contains those within it. For m trials and k such
+    plans that is O(m k) operations on bit masks.
     """
-    clear: list[_Judged] = []
-    near: list[_Judged] = []
-    failed: list[_Judged] = []
     told = judged(trials, samples)
-    spread = noise * max(MARGIN, _farthest(len(told)))
-    for trial in told:
-        entry = _entry(trial)
-        if trial.outcome.failed:
-            failed.append(entry)
-        else:
-            (near if _near(entry.error, tolerance, spread) else clear).append(entry)
-    clear, near = _minimal(clear), _minimal(near)
+    spread = 2 * noise * max(MARGIN, _farthest(len(told))) if tolerance is not None else 0.0
+    passed = _telling([_entry(trial) for trial in told if not trial.outcome.failed], spread)
     found = []
-    for entry in failed:
-        doubtful = _near(entry.error, tolerance, spread)
-        if within := _within(entry, clear):
-            found.append(_break(within, entry, noise=False))
-        elif within := _within(entry, near):
-            found.append(_break(within, entry, noise=doubtful))
+    for entry in (_entry(trial) for trial in told if trial.outcome.failed):
+        within = [each for each in passed if each.mask & entry.mask == each.mask]
+        clear = [each for each in within if not _luck(each.error, entry.error, spread)]
+        if within:
+            named = max(clear or within, key=lambda each: len(each.plan))
+            found.append(_break(named, entry, noise=not clear))
     return sorted(found, key=lambda each: each.noise)
 
 
@@ -116,26 +108,28 @@ def _farthest(builds: int) -> float:
     return math.sqrt(2 * math.log(max(builds, 1))) * math.sqrt(math.pi) / 2
 
 
-def _near(error: float | None, tolerance: float | None, spread: float) -> bool:
-    """Tell whether luck may have moved an error across the tolerance; it needs figures."""
-    if error is None or tolerance is None or spread <= 0:
+def _luck(passed: float | None, failed: float | None, spread: float) -> bool:
+    """Tell whether luck may explain that the plan that passed came out better; needs figures."""
+    if passed is None or failed is None or spread <= 0:
         return False
-    return math.isfinite(error) and abs(error - tolerance) <= spread
+    return math.isfinite(failed) and failed - passed <= spread
 
 
-def _minimal(passed: Sequence[_Judged]) -> list[_Judged]:
-    """Return those that contain no other one; `passed` is in the order of plans."""
-    minimal: list[_Judged] = []
+def _telling(passed: Sequence[_Judged], spread: float) -> list[_Judged]:
+    """Return those that contain no other one that tells as much; `passed` is in plans' order."""
+    telling: list[_Judged] = []
     for entry in passed:
-        if not any(other.mask & entry.mask == other.mask for other in minimal):
-            minimal.append(entry)
-    return minimal
+        if not any(
+            other.mask & entry.mask == other.mask
+            and (spread <= 0 or _least(other) <= _least(entry))
+            for other in telling
+        ):
+            telling.append(entry)
+    return telling
 
 
-def _within(failed: _Judged, passed: Sequence[_Judged]) -> _Judged | None:
-    """Return the largest plan within a failing one, the first of several."""
-    inside = (entry for entry in passed if entry.mask & failed.mask == entry.mask)
-    return max(inside, key=lambda entry: len(entry.plan), default=None)
+def _least(entry: _Judged) -> float:
+    return -math.inf if entry.error is None else entry.error
 
 
 def _break(passed: _Judged, failed: _Judged, *, noise: bool) -> Break:
@@ -175,8 +169,8 @@ def remarks(found: Sequence[Break]) -> list[str]:
         )
     if noisy := len(found) - len(clear):
         said.append(
-            f"{noisy} failed trials keep more than one that passed; all errors are within the "
-            "noise of the tolerance"
+            f"{noisy} failed trials keep more than one that passed; the errors differ by no more "
+            "than is within the noise"
         )
     return said
 
