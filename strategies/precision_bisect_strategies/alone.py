@@ -26,9 +26,10 @@ SHARES = 32
 """A group that is measured at first is expected to add so many times what a kept unit does."""
 WORTH = 0.25
 """A build is worth it when it is expected to save this many layers."""
-CHECKED = (1 / 8, 1 / 4, 1 / 2, 1)
-"""A ranking is checked by what lies between such shares of the units that are kept, the most
-sensitive first."""
+CHECKED = 8
+"""A ranking is checked by so many of the units that are kept."""
+TWICE = 2
+"""So many of these are built twice."""
 SURE = 4.0
 """What is left of a group beside its first half is believed above so many times its noise."""
 FAR = 1e3
@@ -59,6 +60,7 @@ class _Measured:
         if error is None:
             error = float(self.errors[group].sum())
         else:
+            error = max(error, 0.0)
             self._beliefs.learn_sum([*group], error, noise * error)
         self.errors[group] = self._beliefs.parts([*group], error)
         if len(group) > 1:
@@ -113,13 +115,7 @@ def measurable(problem: Problem, ranked: Sequence[Rated], least: float) -> Searc
         return False
     beside = _Beside(problem, [each.unit for each in ranked], least, problem.tolerance - least)
     probes = [range(at, at + BLOCK) for at in range(0, PROBES * BLOCK, BLOCK)]
-    first = yield from beside.measure(probes)
-    second = yield from beside.measure(probes, Kind.AGAIN)
-    differences = [
-        abs(one - other)
-        for one, other in zip(first, second, strict=True)
-        if one is not None and other is not None
-    ]
+    differences = yield from beside.differences(probes, (yield from beside.measure(probes)))
     return bool(differences) and median(differences) < LESS * problem.noise
 
 
@@ -143,21 +139,33 @@ def ranked_alone(
 
 def checked(
     problem: Problem, ranked: Sequence[Rated], beliefs: Beliefs, least: float, kept: int
-) -> Search[None]:
-    """Let beliefs learn what parts of the `kept` most sensitive units add alone.
+) -> Search[bool]:
+    """Let beliefs learn what some of the `kept` most sensitive units add alone.
 
-    `least` is the error of all-high. Where the tolerance is no higher, nothing is built.
+    They are single ones, evenly spread: sums of many hardly tell a poor ranking from errors that
+    spread less than the emulator's. Those that add least are built twice. Returns whether anything
+    is learnt: not where these differ by as much as errors at the limit do. `least` is the error of
+    all-high; where the tolerance is no higher, nothing is built.
     """
     if problem.tolerance is None or problem.tolerance <= least:
-        return
+        return False
     limit, size = problem.tolerance - least, len(ranked)
     beside = _Beside(problem, [each.unit for each in ranked], least, limit)
-    starts = sorted({size - round(kept * share) for share in CHECKED} - {size})
-    groups = [range(start, end) for start, end in pairwise([*starts, size])]
-    errors = yield from beside.measure(groups)
-    for group, error in zip(groups, errors, strict=True):
-        if error is not None:
-            beliefs.learn_sum([*group], error, problem.noise / limit * error)
+    depths = sorted({int(kept * (place + 0.5) / CHECKED) for place in range(CHECKED)})
+    singles = [range(size - 1 - depth, size - depth) for depth in depths]
+    errors = yield from beside.measure(singles)
+    told = [
+        (error, single) for error, single in zip(errors, singles, strict=True) if error is not None
+    ]
+    mildest = sorted(told, key=lambda pair: pair[0])[:TWICE]
+    differences = yield from beside.differences(
+        [single for _, single in mildest], [error for error, _ in mildest]
+    )
+    if not differences or max(differences) >= LESS * problem.noise:
+        return False
+    for error, single in told:
+        beliefs.learn_sum([*single], error, problem.noise / limit * error)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +180,7 @@ class _Beside:
     def measure(
         self, groups: Sequence[range], kind: Kind = Kind.JUDGE
     ) -> Search[list[float | None]]:
-        """Return what each group adds, None without a verdict."""
+        """Return what each group adds, None without a verdict; below 0 by noise."""
         everything, workers = Plan.all_high(self.problem.size), self.problem.workers
         errors: list[float | None] = []
         for start in range(0, len(groups), workers):
@@ -187,12 +195,23 @@ class _Beside:
             errors += [self._added(outcome) for outcome in outcomes]
         return errors
 
+    def differences(
+        self, groups: Sequence[range], errors: Sequence[float | None]
+    ) -> Search[list[float]]:
+        """Build groups again; return how far that is from what each added before."""
+        again = yield from self.measure(groups, Kind.AGAIN)
+        return [
+            abs(one - other)
+            for one, other in zip(errors, again, strict=True)
+            if one is not None and other is not None
+        ]
+
     def _added(self, outcome: Outcome) -> float | None:
-        """Return the error added, bounded; what failed without a figure adds most."""
+        """Return the error added, at most FAR limits; what failed without a figure adds these."""
         if outcome.verdict is None:
             return None
         if outcome.error is not None and not math.isnan(outcome.error):
-            return min(max(outcome.error - self.least, 0.0), FAR * self.limit)
+            return min(outcome.error - self.least, FAR * self.limit)
         return 0.0 if outcome.passed else FAR * self.limit
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ADDITIVE = 0.5
 """Errors add up where all layers low come to at least this share of the sum of each alone."""
 
-MANY = 24
+MANY = 48
 """Where builds are noisy the ranking is checked if more layers than this are kept."""
 
 TRUSTED = 0.9
@@ -78,7 +78,7 @@ class Guided:
         poor = yield from _poor(course, state, ranked, dropped)
         if not poor:
             sure = poor is not None and state.beliefs.rho > TRUSTED
-            patient = None if sure else patience(problem, state)
+            patient = None if sure else patience(problem, state, checked=poor is not None)
             state = yield from demote(state, dropped, patient, refinable=stops)
         if not (state.settled() or stops or (yield from measurable(problem, ranked, least))):
             state = yield from demote(state, dropped if poor else None)
@@ -121,10 +121,10 @@ class _Course:
 def _poor(
     course: _Course, state: "Demotion", ranked: Sequence[Rated], dropped: int
 ) -> Search[bool | None]:
-    """Tell, where noise would hide it, whether the ranking is poor, by what a few groups add.
+    """Tell, where noise would hide it, whether the ranking is poor, by what a few layers add.
 
-    None where that is not asked: without noise, and where so few layers are kept that to try each
-    takes hardly more builds.
+    None where that is not told: without noise, where that hides what single layers add, and where
+    so few are kept that to try each takes hardly more builds.
     """
     from precision_bisect_strategies.alone import checked
     from precision_bisect_strategies.rounds import POOR
@@ -133,8 +133,9 @@ def _poor(
     kept, beliefs = len(ranked) - dropped, state.beliefs
     if not noisy(course.problem) or not beliefs.figures or kept <= MANY:
         return None
-    yield from checked(course.problem, ranked, beliefs, course.high.error or 0.0, kept)
-    return beliefs.rho < POOR
+    least = course.high.error or 0.0
+    told = yield from checked(course.problem, ranked, beliefs, least, kept)
+    return beliefs.rho < POOR if told else None
 
 
 def _refined(

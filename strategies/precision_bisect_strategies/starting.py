@@ -16,6 +16,8 @@ NOISY = 0.02
 LEAST_PATIENCE = 12
 """A ranking that proves poor is given up after as many builds as the root of the number of units:
 few for thousands, and that many at least."""
+CHECKED_PATIENCE = 2
+"""One that was checked is given so many times as many."""
 
 
 def started(
@@ -70,14 +72,16 @@ def believed(
     )
 
 
-def patience(problem: Problem, state: Demotion) -> int | None:
+def patience(problem: Problem, state: Demotion, *, checked: bool) -> int | None:
     """Return after how many builds a ranking that proves poor is given up; None for never.
 
-    Only where noise hides what layers add: elsewhere each build tells it.
+    Only where noise hides what layers add: elsewhere each build tells it. `checked` says that what
+    single layers add did not show it to be poor.
     """
     if not noisy(problem) or not state.beliefs.figures:
         return None
-    return max(LEAST_PATIENCE, round(math.sqrt(len(state.order))))
+    builds = max(LEAST_PATIENCE, round(math.sqrt(len(state.order))))
+    return CHECKED_PATIENCE * builds if checked else builds
 
 
 def noisy(problem: Problem) -> bool:

@@ -14,7 +14,14 @@ import oracles
 from oracles import Simulation
 from precision_bisect.protocols import Problem
 from precision_bisect.trial import Kind, Outcome, Proposal
-from precision_bisect_strategies.alone import PROBES, measurable, ranked_alone
+from precision_bisect_strategies.alone import (
+    CHECKED,
+    PROBES,
+    TWICE,
+    checked,
+    measurable,
+    ranked_alone,
+)
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.units import Rated
@@ -184,6 +191,44 @@ def heavy(size: int, seed: int, kept: int) -> list[float]:
     errors = [rng.lognormvariate(0, 2) for _ in range(size)]
     others = sum(sorted(errors)[:-kept])
     return [0.9 * LIMIT * error / others for error in errors]
+
+
+def believed_after_check(simulation: Simulation, scores: Sequence[float]) -> float | None:
+    """Return the correlation believed in after a check of 40 kept layers; None if none is told."""
+    size, kept = len(scores), 40
+    order = sorted(range(size), key=lambda layer: scores[layer])
+    ranked = [Rated((layer,), scores[layer], 1.0) for layer in order]
+    known = Beliefs(sorted(scores), [1.0] * size, room=LIMIT, expected=kept, exact=False)
+    before = known.rho
+    told = simulation.run(checked(asked(size, noise=0.1 * LIMIT), ranked, known, 0.0, kept))
+    assert CHECKED + TWICE == simulation.count()
+    assert told or before == known.rho
+    return known.rho if told else None
+
+
+def test_single_layers_tell_a_poor_ranking_from_a_right_one() -> None:
+    """Noise or not; a scale and an exponent that are off are no sign of a poor one."""
+    poor = []
+    for seed in range(8):
+        errors, rng = heavy(500, seed, 20), random.Random(100 + seed)
+        bent = [2.0 * error**0.9 for error in errors]
+        right = believed_after_check(Noisy(errors, share=0.1), bent)
+        assert right is not None
+        assert right > 0.95
+        poor += [
+            believed_after_check(
+                Noisy(errors, share=0.1), [error * rng.lognormvariate(0, 2.0) for error in bent]
+            )
+        ]
+    assert all(rho is not None for rho in poor)
+    assert sum(rho or 0.0 for rho in poor) / len(poor) < 0.75
+
+
+def test_single_layers_that_drown_in_noise_teach_nothing() -> None:
+    """Noise of the same size for all plans would make the best ranking look poor."""
+    for seed in range(8):
+        errors = heavy(500, seed, 20)
+        assert believed_after_check(Noisy(errors, floor=0.1 * LIMIT), errors) is None
 
 
 def test_thousands_of_layers_and_noise_cost_a_tenth_in_builds() -> None:
