@@ -42,12 +42,14 @@ def test_the_worst_layers_are_explained(model: Path, capsys: pytest.CaptureFixtu
     assert 80 >= max(len(line) for line in text.splitlines())
 
 
+@pytest.mark.parametrize("before", [2, 1, 0])
 def test_named_layers_are_explained_in_that_order(
-    model: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, capsys: pytest.CaptureFixture[str], before: int
 ) -> None:
-    """Names choose the layers, kept or not."""
-    inputs = str(model.parent / "inputs.npz")
-    asked = ["explain", str(model), "n7_Tanh", "n4_Mul", "--inputs", inputs, "--json"]
+    """Names choose the layers, kept or not; they may follow the options."""
+    options = ["--inputs", str(model.parent / "inputs.npz"), "--json"]
+    named = ["n7_Tanh", "n4_Mul"]
+    asked = ["explain", str(model), *named[:before], *options, *named[before:]]
     assert 0 == main(asked)
     layers = json.loads(capsys.readouterr().out)["layers"]
     assert [("n7_Tanh", "rounding"), ("n4_Mul", "overflow")] == [

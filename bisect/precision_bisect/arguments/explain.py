@@ -28,7 +28,7 @@ def explain_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", type=Path, help="the FP32 ONNX model, or the folder of a run")
     parser.add_argument(
-        "layers", nargs="*", metavar="LAYER", help="layers, as `layers` lists them"
+        "layers", nargs="*", default=[], metavar="LAYER", help="layers, as `layers` lists them"
     )
     parser.add_argument(
         "--worst",
