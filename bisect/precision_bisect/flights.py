@@ -14,6 +14,10 @@ from precision_bisect.protocols import Ledger
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal, Trial
 from precision_bisect.workers import Workers
 
+_TICK_S = 0.5
+"""A signal that comes just before a wait, or to another thread, is answered after so long at most:
+Python answers it in the main thread, which nothing else wakes."""
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -69,7 +73,9 @@ class Flights:
 
         Raises what an evaluation raised, which is no outcome: its trial is withdrawn.
         """
-        wait([f.future for f in self._flying.values() if f.future], return_when=FIRST_COMPLETED)
+        flying = [flight.future for flight in self._flying.values() if flight.future]
+        while flying and not wait(flying, _TICK_S, return_when=FIRST_COMPLETED).done:
+            continue
         self._share_time()
         for flight in tuple(self._flying.values()):
             if flight.future is not None and flight.future.done():

@@ -5,6 +5,7 @@ session keeps a terminal's Ctrl-C away from it: the batch alone passes interrupt
 On Linux the kernel kills it when the batch ends in whatever way (prctl(2), PR_SET_PDEATHSIG).
 """
 
+import math
 import os
 import shlex
 import signal
@@ -55,13 +56,11 @@ def wait(child: "subprocess.Popen[bytes]", left_s: float | None) -> bool:
     """Wait for a job's end and return whether it had to be told to end, after `left_s` seconds.
 
     It is asked by SIGTERM, which writes the best so far; again, which gives up the trial in
-    flight; then it is killed.
+    flight; then it is killed. Without an end to wait for it looks again and again all the same: a
+    signal that comes just before a wait is answered only after it.
     """
-    if left_s is None:
-        child.wait()
-        return False
     for number, limit_s in (
-        (None, left_s),
+        (None, math.inf if left_s is None else left_s),
         (signal.SIGTERM, GRACE_S),
         (signal.SIGTERM, GRACE_S),
     ):
