@@ -71,8 +71,8 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
         yield (
             f"{row.structure:2} n={row.size:<4} k={row.kept:<2} rho={rho} {row.algorithm:25} "
             f"calls {f.calls:7.1f}  size {f.ratio:6.3f}  answer {f.answer:7.1f}  "
-            f"1-min {f.minimal:4.0%}  true {f.true:4.0%}  rounds {rounds:>17}  "
-            f"forecasts {f.forecasts:7.0f}  cpu {f.seconds:6.2f} s"
+            f"1-min {f.minimal:4.0%}  true {f.true:4.0%}  again {f.again:4.0%}  "
+            f"rounds {rounds:>17}  forecasts {f.forecasts:7.0f}  cpu {f.seconds:6.2f} s"
         )
 
 

@@ -1,12 +1,14 @@
 """One search on one network, real or simulated, and what it came to."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from search_algorithms import ALGORITHMS
 from search_drive import (
+    TOLERANCE,
     Bench,
     Certificate,
     Judge,
@@ -18,24 +20,29 @@ from search_drive import (
     problem,
     simulated,
 )
-from search_oracles import Instance
+from search_oracles import Instance, Mask, Network
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem
 from precision_bisect.trial import Kind
 from precision_bisect.verdicts import below_noise, within
 
+AGAIN = 100
+"""An answer is built so many times more where builds are noisy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What is searched: the problem, who judges plans, with noise and `exact`ly, and the optimum.
 
-    `most` is how many builds a search is given.
+    `again` is the share of fresh builds of a plan that pass, None where all are alike. `most` is
+    how many builds a search is given.
     """
 
     problem: Problem
     judge: Judge
     exact: Judge
+    again: Callable[[Mask], float] | None = None
     optimum: int = 1
     most: float = math.inf
 
@@ -46,9 +53,9 @@ class Figures:
 
     `calls` are builds; `answer` those until a plan of the final size had passed; `ratio` is the
     final size over the optimum; `minimal` and `true` are 1 where no single layer can be dropped,
-    and where the plan passes, with noise and without. `cut` is 1 where the builds ran out; the
-    figures are then those of the smallest plan that had passed. `rounds` and `calls_with` are by
-    number of workers.
+    and where the plan passes, with noise and without; `again` is the share of fresh builds of it
+    that pass. `cut` is 1 where the builds ran out; the figures are then those of the smallest plan
+    that had passed. `rounds` and `calls_with` are by number of workers.
     """
 
     calls: float
@@ -56,6 +63,7 @@ class Figures:
     ratio: float
     minimal: float
     true: float
+    again: float
     forecasts: float
     seconds: float
     cut: float
@@ -69,8 +77,16 @@ def subject(instance: Instance) -> Subject:
         problem=problem(instance.size, noise=instance.noise),
         judge=simulated(instance),
         exact=lambda low, _: outcome(instance.exact.error(low)),
+        again=partial(share_passing, instance.truth) if instance.noise else None,
         optimum=instance.optimum,
     )
+
+
+def share_passing(network: Network, low: Mask) -> float:
+    """Return the share of builds of a plan that pass, of builds that no search has asked for."""
+    first = len(Kind)
+    errors = (network.error(low, draw) for draw in range(first, first + AGAIN))
+    return sum(error <= TOLERANCE for error in errors) / AGAIN
 
 
 def search(name: str, searched: Subject, workers: Sequence[int]) -> Iterator[tuple[str, Figures]]:
@@ -123,6 +139,7 @@ def _certified(
         ratio=len(final) / searched.optimum,
         minimal=float(passes and not cut and is_minimal(final, searched)),
         true=float(passes and searched.exact(low, Kind.JUDGE).passed),
+        again=searched.again(low) if searched.again else float(passes),
         forecasts=bench.forecasts,
         seconds=bench.seconds,
         cut=float(cut),

@@ -7,11 +7,18 @@ from search_run import Figures
 
 
 def row(
-    algorithm: str, calls: float, *, ratio: float = 1.0, answer: float = 1.0, true: float = 1.0
+    algorithm: str,
+    calls: float,
+    *,
+    ratio: float = 1.0,
+    answer: float = 1.0,
+    true: float = 1.0,
+    again: float = 1.0,
+    structure: str = "B",
 ) -> Row:
-    """Return a row of structure B, n=500 and k=20, at a correlation where guided is."""
+    """Return a row of n=500 and k=20, at a correlation where guided is."""
     return Row(
-        structure="B",
+        structure=structure,
         size=500,
         kept=20,
         rho=0.8 if algorithm.startswith("guided") else None,
@@ -23,6 +30,7 @@ def row(
             ratio=ratio,
             minimal=1.0,
             true=true,
+            again=again,
             forecasts=0.0,
             seconds=0.0,
             cut=0.0,
@@ -61,6 +69,14 @@ def test_lucky_answers_are_no_rivals() -> None:
     assert [False] == held("d", row("guided groups", 100.0, true=0.5), row("ddmin", 10.0))
 
 
+def test_answers_that_a_fresh_build_refutes_are_counted_apart() -> None:
+    """With noise, where they pass less often: they are rivals of the one count, not the other."""
+    guided = row("guided groups", 100.0, again=0.9, structure="D")
+    for again, expected in ((0.9, [False, False]), (0.6, [False])):
+        rival = row("ddmin", 10.0, again=again, structure="D")
+        assert expected == held("d", guided, rival)
+
+
 def test_a_peer_that_proves_nothing_is_compared_with_the_answer() -> None:
     """Against a ranked prefix only guided's builds up to its answer count, not its proof."""
     guided = row("guided groups", 100.0, answer=9.0)
@@ -70,7 +86,7 @@ def test_a_peer_that_proves_nothing_is_compared_with_the_answer() -> None:
 
 def test_the_worst_cell_is_named() -> None:
     """What is printed of an aim missed has its worst cell and the peer that was better."""
-    (aim,) = found("d", row("guided groups", 100.0), row("ddmin", 10.0), row("probdd", 20.0))
+    aim, _ = found("d", row("guided groups", 100.0), row("ddmin", 10.0), row("probdd", 20.0))
     assert aim.line().startswith("NOT held  (d)")
     assert "B n=500 k=20 rho=0.8: 100.0 builds, ddmin 10.0" in aim.line()
 
