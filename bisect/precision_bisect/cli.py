@@ -63,7 +63,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         parser, command = COMMANDS[first]
-        return command(parser().parse_intermixed_args(arguments[1:]))
+        return command(parser().read(arguments[1:]))
     return _run(arguments[1:] if first == "run" else arguments)
 
 

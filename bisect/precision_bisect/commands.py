@@ -5,7 +5,7 @@ Nothing but argparse and the standard library is imported before one really star
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 
 from precision_bisect.arguments.batch import batch_parser
@@ -21,6 +21,7 @@ from precision_bisect.arguments.commands import (
 )
 from precision_bisect.arguments.engine import to_engine_settings
 from precision_bisect.arguments.explain import explain_parser, to_explain_options
+from precision_bisect.arguments.parser import Parser
 from precision_bisect.errors import ExitCode
 from precision_bisect.saying import complain, tell
 
@@ -153,7 +154,7 @@ def compare_command(parsed: Namespace) -> int:
     return ExitCode.OK if found.same else ExitCode.NO_PLAN
 
 
-COMMANDS: Mapping[str, tuple[Callable[[], ArgumentParser], Callable[[Namespace], int]]] = {
+COMMANDS: Mapping[str, tuple[Callable[[], Parser], Callable[[Namespace], int]]] = {
     "batch": (batch_parser, batch_command),
     "compare": (compare_parser, compare_command),
     "doctor": (doctor_parser, doctor_command),

@@ -74,8 +74,9 @@ def breaks(
 
     `noise` is the error between two builds of the same plan. A break is within it where both
     errors are finite and differ by no more than the luckiest and the unluckiest of all builds do,
-    four times the noise at least. Of the passing plans within the failing one the one that lacks
-    fewest of its layers is named, a clear one before one that is within the noise.
+    four times the noise at least; not without a `tolerance`, as errors are no figures then. Of the
+    passing plans within the failing one the one that lacks fewest of its layers is named, a clear
+    one before one that is within the noise.
 
     Only passing plans that contain no other one with as small an error are looked at, without
     noise with any error: what contains a plan contains those within it. For m trials and k such

@@ -30,6 +30,8 @@ CHECKED = 8
 """A ranking is checked by so many of the units that are kept."""
 TWICE = 2
 """So many of these are built twice."""
+PROPORTIONAL = 3.0
+"""Two builds differ by as many times the noise of their error, or by less."""
 SURE = 4.0
 """What is left of a group beside its first half is believed above so many times its noise."""
 FAR = 1e3
@@ -115,7 +117,13 @@ def measurable(problem: Problem, ranked: Sequence[Rated], least: float) -> Searc
         return False
     beside = _Beside(problem, [each.unit for each in ranked], least, problem.tolerance - least)
     probes = [range(at, at + BLOCK) for at in range(0, PROBES * BLOCK, BLOCK)]
-    differences = yield from beside.differences(probes, (yield from beside.measure(probes)))
+    first = yield from beside.measure(probes)
+    second = yield from beside.measure(probes, Kind.AGAIN)
+    differences = [
+        abs(one - other)
+        for one, other in zip(first, second, strict=True)
+        if one is not None and other is not None
+    ]
     return bool(differences) and median(differences) < LESS * problem.noise
 
 
@@ -143,29 +151,45 @@ def checked(
     """Let beliefs learn what some of the `kept` most sensitive units add alone.
 
     They are single ones, evenly spread: sums of many hardly tell a poor ranking from errors that
-    spread less than the emulator's. Those that add least are built twice. Returns whether anything
-    is learnt: not where these differ by as much as errors at the limit do. `least` is the error of
-    all-high; where the tolerance is no higher, nothing is built.
+    spread less than the emulator's. The two mildest come first, and are built twice: where these
+    differ as errors at the limit do, no more is built. Returns whether anything is learnt. `least`
+    is the error of all-high; where the tolerance is no higher, nothing is built.
     """
     if problem.tolerance is None or problem.tolerance <= least:
         return False
     limit, size = problem.tolerance - least, len(ranked)
+    share = problem.noise / limit
     beside = _Beside(problem, [each.unit for each in ranked], least, limit)
     depths = sorted({int(kept * (place + 0.5) / CHECKED) for place in range(CHECKED)})
-    singles = [range(size - 1 - depth, size - depth) for depth in depths]
-    errors = yield from beside.measure(singles)
-    told = [
-        (error, single) for error, single in zip(errors, singles, strict=True) if error is not None
-    ]
-    mildest = sorted(told, key=lambda pair: pair[0])[:TWICE]
-    differences = yield from beside.differences(
-        [single for _, single in mildest], [error for error, _ in mildest]
-    )
-    if not differences or max(differences) >= LESS * problem.noise:
+    singles = [range(size - 1 - depth, size - depth) for depth in reversed(depths)]
+    mildest, others = singles[:TWICE], singles[TWICE:]
+    errors = yield from beside.measure(mildest)
+    floor = _floor(errors, (yield from beside.measure(mildest, Kind.AGAIN)), share)
+    if floor is None or floor >= LESS * problem.noise:
         return False
-    for error, single in told:
-        beliefs.learn_sum([*single], error, problem.noise / limit * error)
-    return True
+    errors += yield from beside.measure(others)
+    learnt = False
+    for single, error in zip(singles, errors, strict=True):
+        if error is not None and error > (noise := max(share * error, floor)):
+            beliefs.learn_sum([*single], error, noise)
+            learnt = True
+    return learnt
+
+
+def _floor(
+    first: Sequence[float | None], second: Sequence[float | None], share: float
+) -> float | None:
+    """Return by how much two builds differ that noise in proportion to their errors explains not.
+
+    None where there are no two figures.
+    """
+    both = [
+        (one, other)
+        for one, other in zip(first, second, strict=True)
+        if one is not None and other is not None
+    ]
+    found = ((abs(one - other), PROPORTIONAL * share * max(one, other)) for one, other in both)
+    return max((0.0 if apart <= usual else apart for apart, usual in found), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +218,6 @@ class _Beside:
             )
             errors += [self._added(outcome) for outcome in outcomes]
         return errors
-
-    def differences(
-        self, groups: Sequence[range], errors: Sequence[float | None]
-    ) -> Search[list[float]]:
-        """Build groups again; return how far that is from what each added before."""
-        again = yield from self.measure(groups, Kind.AGAIN)
-        return [
-            abs(one - other)
-            for one, other in zip(errors, again, strict=True)
-            if one is not None and other is not None
-        ]
 
     def _added(self, outcome: Outcome) -> float | None:
         """Return the error added, at most FAR limits; what failed without a figure adds these."""

@@ -210,7 +210,7 @@ class Beliefs:
 
     def learn_sum(self, group: Positions, error: float, noise: float = 0.0) -> None:
         """Learn that these positions add `error`, give or take `noise`, when they run low."""
-        if not self._figures or not noise < error < np.inf:
+        if not self._figures or not max(noise, 0.0) < error < np.inf:
             return
         self._fitted.learn(group, self._ranks[:, :, group], error, noise)
         measured = np.hypot(FIGURE_SPREAD, noise / error)

@@ -42,6 +42,16 @@ def test_the_worst_layers_are_explained(model: Path, capsys: pytest.CaptureFixtu
     assert 80 >= max(len(line) for line in text.splitlines())
 
 
+def test_what_follows_two_dashes_is_no_option(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with every command: names may begin with a dash."""
+    assert 2 == main(["explain", str(model), "--", "--json"])
+    assert "'--json' is no layer to explain" in capsys.readouterr().err
+    assert 2 == main(["report", "--", "-run"])
+    assert "-run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("before", [2, 1, 0])
 def test_named_layers_are_explained_in_that_order(
     model: Path, capsys: pytest.CaptureFixture[str], before: int

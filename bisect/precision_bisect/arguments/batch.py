@@ -28,7 +28,7 @@ exit codes, the first that applies:
 """
 
 
-def batch_parser() -> argparse.ArgumentParser:
+def batch_parser() -> Parser:
     """Return the parser of `precision-bisect batch`."""
     parser = Parser(
         "batch",

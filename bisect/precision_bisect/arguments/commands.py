@@ -7,7 +7,7 @@ from precision_bisect.arguments.engine import add_engine_arguments
 from precision_bisect.arguments.parser import Parser, add_pair, folder
 
 
-def layers_parser() -> argparse.ArgumentParser:
+def layers_parser() -> Parser:
     """Return the parser of `precision-bisect layers`."""
     parser = Parser(
         "layers",
@@ -20,7 +20,7 @@ def layers_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def verify_parser() -> argparse.ArgumentParser:
+def verify_parser() -> Parser:
     """Return the parser of `precision-bisect verify`."""
     parser = Parser(
         "verify",
@@ -42,7 +42,7 @@ def verify_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def export_parser() -> argparse.ArgumentParser:
+def export_parser() -> Parser:
     """Return the parser of `precision-bisect export`."""
     parser = Parser(
         "export",
@@ -58,7 +58,7 @@ def export_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def doctor_parser() -> argparse.ArgumentParser:
+def doctor_parser() -> Parser:
     """Return the parser of `precision-bisect doctor`."""
     parser = Parser(
         "doctor",
@@ -69,7 +69,7 @@ def doctor_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def status_parser() -> argparse.ArgumentParser:
+def status_parser() -> Parser:
     """Return the parser of `precision-bisect status`."""
     parser = Parser(
         "status",
@@ -83,7 +83,7 @@ def status_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def report_parser() -> argparse.ArgumentParser:
+def report_parser() -> Parser:
     """Return the parser of `precision-bisect report`."""
     parser = Parser(
         "report",
@@ -100,7 +100,7 @@ def report_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def show_parser() -> argparse.ArgumentParser:
+def show_parser() -> Parser:
     """Return the parser of `precision-bisect show`."""
     parser = Parser(
         "show",
@@ -112,7 +112,7 @@ def show_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def compare_parser() -> argparse.ArgumentParser:
+def compare_parser() -> Parser:
     """Return the parser of `precision-bisect compare`."""
     parser = Parser(
         "compare",

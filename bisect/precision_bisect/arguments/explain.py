@@ -17,10 +17,11 @@ WORST = 10
 """So many layers are explained where none is named."""
 
 
-def explain_parser() -> argparse.ArgumentParser:
+def explain_parser() -> Parser:
     """Return the parser of `precision-bisect explain`."""
     parser = Parser(
         "explain",
+        mixed=True,
         description="Say why layers need the high precision, and what to change so that they do "
         "not, without a search: the named layers, or those that hurt most when they alone run "
         "low. Computes in FP32 and asks the emulator. Given a run folder, says what that run "

@@ -1,6 +1,7 @@
 """What every command's arguments share."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,9 +15,20 @@ class Parser(argparse.ArgumentParser):
     Flags are written out in full. Wrong usage is an error of this package: one line, exit code 2.
     """
 
-    def __init__(self, command: str = "", **settings: Any) -> None:
+    def __init__(self, command: str = "", *, mixed: bool = False, **settings: Any) -> None:
         prog = f"precision-bisect {command}".rstrip()
         super().__init__(prog=prog, allow_abbrev=False, **settings)
+        self._mixed = mixed
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse a command's arguments. Raises UsageError.
+
+        Of a parser that is `mixed`, options may stand between arguments of one sort; but not where
+        `--` says where options end, which argparse would forget.
+        """
+        if self._mixed and "--" not in arguments:
+            return self.parse_intermixed_args(arguments)
+        return self.parse_args(arguments)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"see {self.prog} --help")

@@ -59,7 +59,7 @@ other commands:
 """
 
 
-def run_parser() -> argparse.ArgumentParser:
+def run_parser() -> Parser:
     """Return the parser of the main job."""
     parser = Parser(
         description="Find a minimal set of layers of an ONNX model that must stay FP32 when the "

@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ COMMAND = "$ precision-bisect "
 """How a log begins what one process says."""
 GRACE_S = 60.0
 """How long a job may take to end after each request, before the next, harder one."""
+_TICK_S = 0.5
+"""A signal is answered after so long at most."""
 
 
 def start(arguments: Sequence[str], folder: Path, log: Path) -> "subprocess.Popen[bytes]":
@@ -56,8 +59,7 @@ def wait(child: "subprocess.Popen[bytes]", left_s: float | None) -> bool:
     """Wait for a job's end and return whether it had to be told to end, after `left_s` seconds.
 
     It is asked by SIGTERM, which writes the best so far; again, which gives up the trial in
-    flight; then it is killed. Without an end to wait for it looks again and again all the same: a
-    signal that comes just before a wait is answered only after it.
+    flight; then it is killed.
     """
     for number, limit_s in (
         (None, math.inf if left_s is None else left_s),
@@ -66,12 +68,24 @@ def wait(child: "subprocess.Popen[bytes]", left_s: float | None) -> bool:
     ):
         if number is not None:
             child.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(limit_s)
+        if _ends(child, limit_s):
             return number is not None
     child.kill()
     child.wait()
     return True
+
+
+def _ends(child: "subprocess.Popen[bytes]", within_s: float) -> bool:
+    """Wait for a job's end; tell whether it came in time.
+
+    In short waits: a signal that comes just before a wait is answered only after it.
+    """
+    end = time.monotonic() + within_s
+    while (left_s := end - time.monotonic()) > 0:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(min(_TICK_S, left_s))
+            return True
+    return child.poll() is not None
 
 
 def clear(child: "subprocess.Popen[bytes]") -> None:
