@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.rankings import Array
 from precision_bisect_strategies.units import Rated, Unit
+
+Both: TypeAlias = tuple[float | None, float | None]
+"""What a group adds in each of two builds, None without a verdict."""
 
 SHARES = 32
 """A group that is measured at first is expected to add so many times what a kept unit does."""
@@ -117,13 +121,8 @@ def measurable(problem: Problem, ranked: Sequence[Rated], least: float) -> Searc
         return False
     beside = _Beside(problem, [each.unit for each in ranked], least, problem.tolerance - least)
     probes = [range(at, at + BLOCK) for at in range(0, PROBES * BLOCK, BLOCK)]
-    first = yield from beside.measure(probes)
-    second = yield from beside.measure(probes, Kind.AGAIN)
-    differences = [
-        abs(one - other)
-        for one, other in zip(first, second, strict=True)
-        if one is not None and other is not None
-    ]
+    twice = yield from beside.measure_twice(probes)
+    differences = [abs(one - other) for one, other in _figures(twice)]
     return bool(differences) and median(differences) < LESS * problem.noise
 
 
@@ -163,11 +162,11 @@ def checked(
     depths = sorted({int(kept * (place + 0.5) / CHECKED) for place in range(CHECKED)})
     singles = [range(size - 1 - depth, size - depth) for depth in reversed(depths)]
     mildest, others = singles[:TWICE], singles[TWICE:]
-    errors = yield from beside.measure(mildest)
-    floor = _floor(errors, (yield from beside.measure(mildest, Kind.AGAIN)), share)
+    twice = yield from beside.measure_twice(mildest)
+    floor = _floor(_figures(twice), share)
     if floor is None or floor >= LESS * problem.noise:
         return False
-    errors += yield from beside.measure(others)
+    errors = [first for first, _ in twice] + (yield from beside.measure(others))
     learnt = False
     for single, error in zip(singles, errors, strict=True):
         if error is not None and error > (noise := max(share * error, floor)):
@@ -176,20 +175,18 @@ def checked(
     return learnt
 
 
-def _floor(
-    first: Sequence[float | None], second: Sequence[float | None], share: float
-) -> float | None:
+def _floor(twice: Sequence[tuple[float, float]], share: float) -> float | None:
     """Return by how much two builds differ that noise in proportion to their errors explains not.
 
-    None where there are no two figures.
+    None where there are none.
     """
-    both = [
-        (one, other)
-        for one, other in zip(first, second, strict=True)
-        if one is not None and other is not None
-    ]
-    found = ((abs(one - other), PROPORTIONAL * share * max(one, other)) for one, other in both)
+    found = ((abs(one - other), PROPORTIONAL * share * max(one, other)) for one, other in twice)
     return max((0.0 if apart <= usual else apart for apart, usual in found), default=None)
+
+
+def _figures(twice: Sequence[Both]) -> list[tuple[float, float]]:
+    """Return what groups added that have a verdict both times."""
+    return [(one, other) for one, other in twice if one is not None and other is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +215,12 @@ class _Beside:
             )
             errors += [self._added(outcome) for outcome in outcomes]
         return errors
+
+    def measure_twice(self, groups: Sequence[range]) -> Search[list[Both]]:
+        """Return what each group adds in each of two builds."""
+        first = yield from self.measure(groups)
+        second = yield from self.measure(groups, Kind.AGAIN)
+        return list(zip(first, second, strict=True))
 
     def _added(self, outcome: Outcome) -> float | None:
         """Return the error added, at most FAR limits; what failed without a figure adds these."""
