@@ -1,5 +1,7 @@
 """Forecasts on a GPU move to the CPU for good once one fails there; builds stay where they are."""
 
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -141,6 +143,29 @@ def test_what_is_given_up_is_not_asked_of_the_cpu(
         forecasts.close()
         assert hanging.result(60).verdict is None
     assert not asked
+
+
+def test_what_is_given_up_is_not_begun_again(
+    folder: Path, slot: Slot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the pool may notice the death of a child before it is told that it was meant."""
+    evaluator = children(slot, tmp_path)
+    subject.order(folder, {"do": "hang", "since": 1})
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(evaluator, forecast(PLANS[0]))
+        while not subject.noted(folder):
+            time.sleep(0.05)
+        pid = slot.pid
+        assert pid is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(Slot, "end", lambda *_, **__: None)
+            evaluator.close()
+        os.kill(pid, signal.SIGKILL)
+        try:
+            assert hanging.result(20).verdict is None
+        finally:
+            slot.end()
+    assert 1 == len(subject.noted(folder))
 
 
 def test_an_error_of_the_users_script_still_ends_the_run(

@@ -34,6 +34,7 @@ class Isolated:
     logs: Logs
     here: Evaluate | None = None
     _free: "LifoQueue[Slot]" = field(init=False)
+    _closed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._free = LifoQueue()
@@ -55,7 +56,8 @@ class Isolated:
             self._free.put(slot)
 
     def close(self) -> None:
-        """End all children."""
+        """End all children; what they were evaluating is not tried again."""
+        self._closed = True
         for slot in self.slots:
             with suppress(Exception):
                 slot.end()
@@ -67,7 +69,7 @@ class Isolated:
                 outcome = _checked(slot.call(self.limits, child.evaluate, proposal))
             except Death as death:
                 slot.end()
-                if not death.retry or attempt == attempts:
+                if self._closed or not death.retry or attempt == attempts:
                     return death.outcome
             except PrecisionBisectError:
                 raise
