@@ -21,6 +21,7 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.rankings import Array
+from precision_bisect_strategies.saving import excess
 from precision_bisect_strategies.units import Rated, Unit
 
 Both: TypeAlias = tuple[float | None, float | None]
@@ -98,7 +99,7 @@ class _Measured:
     def _saves(self, group: range, error: float, price: float) -> float:
         """Return how many usual units a build that looks for heavy ones in a group should save."""
         positions = [*group]
-        saved = self._beliefs.excess(positions, error, price) / float(self._costs.mean())
+        saved = excess(self._beliefs, positions, error, price) / float(self._costs.mean())
         return saved / (1 + math.log2(len(group)))
 
     def _price(self) -> float:

@@ -47,10 +47,6 @@ DOUBTED = 4.0
 """So many measured ones speak half as loudly as they would if there were many."""
 FARTHEST = 1.0
 """Nor do they change ln of what is believed of others by more than this."""
-ASTRAY = 0.02
-"""The chance that a group holds a layer of which the ranking is altogether wrong."""
-ASTRAY_SPREAD = 3.0
-"""Standard deviation of ln of what such a group adds."""
 NEAREST = 64
 """Whether so many layers fit is looked into."""
 DOUBTFUL = 0.5
@@ -239,23 +235,12 @@ class Beliefs:
         if not self._figures:
             return np.inf
         levels = []
-        for errors, costs in self._cheapest_first(undecided, kept):
+        for errors, costs in self.cheapest_first(undecided, kept):
             fits = int(np.searchsorted(np.cumsum(errors), room, side="right"))
             levels.append(errors[fits] / costs[fits] if fits < len(errors) else np.inf)
         return float(np.exp(np.mean(np.log(np.maximum(levels, TINY)))))
 
-    def saved(self, room: float, undecided: Positions, kept: Mapping[int, float]) -> float:
-        """Return the expected cost of the layers that fit into `room`; the rest is as in `price`.
-
-        Needs figures.
-        """
-        costs = [
-            float(costs[: np.searchsorted(np.cumsum(errors), room, side="right")].sum())
-            for errors, costs in self._cheapest_first(undecided, kept)
-        ]
-        return sum(costs) / len(costs)
-
-    def _cheapest_first(
+    def cheapest_first(
         self, undecided: Positions, kept: Mapping[int, float]
     ) -> Iterator[tuple[Array, Array]]:
         """Yield errors and costs in the order in which to demote, for each likely true order."""
@@ -293,41 +278,13 @@ class Beliefs:
                 sums.append(float(errors[errors <= most].sum()))
         return sum(sums) / len(sums)
 
-    def holds(self, group: Positions, total: float, price: float) -> float:
-        """Return the chance that a group that adds `total` holds a layer above `price` per cost.
-
-        By the draws whose sum is nearest to the measured one.
-        """
-        costs = self._costs[group]
-        if len(group) == 1:
-            return float(total >= price * costs[0])
-        errors = self._errors(self._ranks, group)
-        weights = self.weights.sum(axis=1)[:, None] / DRAWS
-        distances = np.log(np.maximum(errors.sum(axis=2), TINY) / max(total, TINY))
-        likely = weights * np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2) + TINY
-        heavy = (errors >= price * costs).any(axis=2)
-        return float((likely * heavy).sum() / likely.sum())
-
     def parts(self, group: Positions, total: float | None = None) -> Array:
         """Return the expected error of each position, given that together they add `total`."""
-        errors, likely, _ = self._weighed(group, total)
+        errors, likely, _ = self.weighed(group, total)
         parts: Array = np.einsum("rd,rdm->m", likely, errors)
         return parts
 
-    def excess(self, group: Positions, total: float, price: float) -> float:
-        """Return the cost that is saved if positions above `price` per cost of a group are kept.
-
-        As expected, given that the group adds `total`: what each adds above the price, over it. A
-        total that no order makes likely comes from one layer about which the ranking is wrong.
-        """
-        errors, likely, right = self._weighed(group, total)
-        above = np.maximum(errors / max(price, TINY) - self._costs[group], 0.0)
-        saved = float((likely * above.sum(axis=2)).sum())
-        alone = max(total / max(price, TINY) - float(self._costs[group].min()), 0.0)
-        wrong = ASTRAY * FIGURE_SPREAD / ASTRAY_SPREAD
-        return (right * saved + wrong * alone) / (right + wrong)
-
-    def _weighed(self, group: Positions, total: float | None) -> tuple[Array, Array, float]:
+    def weighed(self, group: Positions, total: float | None) -> tuple[Array, Array, float]:
         """Return errors in all orders, shape (rankings, draws, group), and how likely each is.
 
         They are scaled to add `total`, and are the likelier the less that changes them. The third
@@ -378,6 +335,10 @@ class Beliefs:
         """Return the median error of each position, by the likeliest orders."""
         errors: Array = np.median(self._errors(self._likely_ranks(), group), axis=0)
         return [float(error) for error in errors]
+
+    def costs(self, group: Positions) -> Array:
+        """Return what keeping each of these positions costs."""
+        return self._costs[group]
 
     def cost(self, group: Positions) -> float:
         """Return what keeping these positions costs on average."""

@@ -26,6 +26,7 @@ from precision_bisect_strategies.probes import (
     cuts,
     disjoint,
 )
+from precision_bisect_strategies.saving import cost_that_fits
 from precision_bisect_strategies.units import Unit
 
 DOUBT = 2.0
@@ -34,6 +35,8 @@ DENSE = 0.6
 """Layers that may go with a smaller chance are tested side by side, not in nested groups."""
 FAIR = 0.15
 """A build is worth it when it is expected to save this many layers."""
+NOISY = 0.02
+"""From this share of the tolerance on, noise hides what single layers add near it."""
 MUCH = 0.5
 """A layer that alone adds this share of the limit does not stay for rounding errors."""
 USELESS = 0.2
@@ -334,6 +337,6 @@ class Demotion:
         known = {i: error for i, error in self.kept.items() if error is not None}
         others = [i for i in self._inside(self.plan) if i != position and i not in self.kept]
         cost = self.beliefs.cost([position])
-        best = self.beliefs.saved(self.room, others, known | {position: added})
-        after = self.beliefs.saved(self.room - added, others, known)
+        best = cost_that_fits(self.beliefs, self.room, others, known | {position: added})
+        after = cost_that_fits(self.beliefs, self.room - added, others, known)
         return best - (cost + after) <= FAIR * cost

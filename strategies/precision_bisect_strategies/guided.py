@@ -53,6 +53,7 @@ class Guided:
 
     def _search(self, problem: Problem) -> Search[Plan]:
         from precision_bisect_strategies.alone import measurable
+        from precision_bisect_strategies.hunting import hunt
         from precision_bisect_strategies.refining import refined, unknown
         from precision_bisect_strategies.rounds import demote
         from precision_bisect_strategies.spending import exchange, refill
@@ -88,6 +89,8 @@ class Guided:
                 ranked = _ranked(problem, units, scores, plan)
             go_on = _refined if stops else _alone
             state = yield from go_on(course, state, ranked, dropped)
+        yield from refill(state)
+        yield from hunt(state)
         yield from refill(state)
         yield from exchange(state)
         return state.plan

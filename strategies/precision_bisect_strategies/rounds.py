@@ -15,8 +15,9 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.demotion import Demotion
+from precision_bisect_strategies.hunting import hunt
 from precision_bisect_strategies.probes import Probe, Taken
-from precision_bisect_strategies.spending import affordable, audit, reconsider, refill
+from precision_bisect_strategies.spending import affordable, reconsider, refill
 
 POOR = 0.7
 """Below this expected rank correlation a ranking is poor."""
@@ -53,7 +54,7 @@ def demote(
     and loses it has its groups looked at again, once.
     """
     first = guess
-    audited = doubted = False
+    hunted = doubted = False
     bet: Bet | None = None
     tried = 0
     credited = state.beliefs.nearly_right
@@ -70,9 +71,9 @@ def demote(
         first = None
         tried += len(probes)
         if not (bet or state.suspects) and len(probes[0].group) == 1:
-            if not audited:
-                audited = True
-                yield from audit(state)
+            if not hunted:
+                hunted = True
+                yield from hunt(state)
                 continue
             if state.beliefs.certain and affordable(state, fair=True):
                 yield from refill(state, fair=True)

@@ -1,48 +1,10 @@
-"""Spending the tolerance well: kept layers that would fit, heavy ones among the low, exchanges."""
+"""Spending the tolerance well: what cost too much, kept layers that would fit, exchanges."""
 
 import math
 
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Proposal
 from precision_bisect_strategies.demotion import FAIR, Demotion
-
-AUDIT = 0.25
-"""A build that looks for a heavy layer among low ones is worth it when it saves so many."""
-RELATIVE = 0.03
-"""The same, as a share of the layers that are kept, where these are few."""
-
-
-def audit(state: Demotion) -> Search[None]:
-    """Look for heavy layers among those that run low, before the last ones are tested.
-
-    The price has changed since their groups were taken. A group whose sum is too small holds
-    none; others are halved, as long as a build is worth it.
-    """
-    while (price := state.price) < math.inf and (found := _heavy(state, price)):
-        halves = [group[len(group) // 2 :] for group, _ in found]
-        outcomes = yield tuple(
-            Proposal(
-                plan=state.with_(half),
-                reason=f"how much {len(half)} of the low ones add",
-                narrowed_to=len(state.plan),
-            )
-            for half in halves
-        )
-        base = state.error
-        for (group, total), half, outcome in zip(found, halves, outcomes, strict=True):
-            state.lowered.remove((group, total))
-            if outcome.error is None or base is None or not outcome.passed:
-                continue
-            part = max(base - outcome.error, 0.0)
-            rest = group[: -len(half)]
-            if rest:
-                state.lowered.append((rest, max(total - part, 0.0)))
-            heavy = part >= (1 + FAIR) * price * state.beliefs.cost(half)
-            if len(half) == 1 and heavy and state.error == base:
-                state.kept[half[0]] = part
-                state.plan, state.error = state.with_(half), outcome.error
-            else:
-                state.lowered.append((half, part))
 
 
 def reconsider(state: Demotion) -> Search[None]:
@@ -61,21 +23,6 @@ def reconsider(state: Demotion) -> Search[None]:
     )
     if outcome.passed:
         state.raise_again(unfair, outcome.error)
-
-
-def _heavy(state: Demotion, price: float) -> list[tuple[list[int], float]]:
-    """Return the groups that most likely hold a layer above a price, where it is worth it."""
-    few = RELATIVE * (len(state.kept) + len(state.pool))
-    least = min(AUDIT, few)
-    found = []
-    for group, total in state.lowered:
-        if total > 0:
-            odds = state.beliefs.holds(group, total, price * (1 + FAIR))
-            odds /= 1 + math.log2(len(group))
-            if odds >= least:
-                found.append((odds, group, total))
-    found.sort(key=lambda each: (-each[0], each[1]))
-    return [(group, total) for _, group, total in found[: state.workers]]
 
 
 def refill(state: Demotion, *, fair: bool = False) -> Search[None]:

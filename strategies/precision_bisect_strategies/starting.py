@@ -7,12 +7,10 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
-from precision_bisect_strategies.demotion import Demotion
+from precision_bisect_strategies.demotion import NOISY, Demotion
 from precision_bisect_strategies.probes import Line
 from precision_bisect_strategies.units import Rated
 
-NOISY = 0.02
-"""From this share of the tolerance on, noise hides what single layers add near it."""
 LEAST_PATIENCE = 12
 """A ranking that proves poor is given up after as many builds as the root of the number of units:
 few for thousands, and that many at least."""

@@ -1,0 +1,78 @@
+"""What keeping some layers of a group that runs low would save, by what is believed of them."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from precision_bisect_strategies.beliefs import FIGURE_SPREAD, Beliefs, Positions
+from precision_bisect_strategies.rankings import TINY, Array
+
+ASTRAY = 0.02
+"""The chance that a group holds a layer of which the ranking is altogether wrong."""
+ASTRAY_SPREAD = 3.0
+"""Standard deviation of ln of what such a group adds."""
+
+
+class Gains(NamedTuple):
+    """What each position of a group would save, shape (group,), kept as the best of the group.
+
+    `saved` is the expected cost; `chances` are those that it is the best and saves anything.
+    """
+
+    saved: Array
+    chances: Array
+
+
+def gains(
+    beliefs: Beliefs,
+    group: Positions,
+    total: float,
+    room: float,
+    undecided: Positions,
+    kept: Mapping[int, float],
+) -> Gains:
+    """Return what keeping one position of a group that adds `total` would save.
+
+    That is the cost of what fits into its error besides, less its own, of the position for which
+    it is most: the others are not kept. The rest is as in `Beliefs.price`. Needs figures.
+    """
+    errors, likely, _ = beliefs.weighed(group, total)
+    costs = beliefs.costs(group)
+    saved, chances = np.zeros(len(group)), np.zeros(len(group))
+    for draw, (others, prices) in enumerate(beliefs.cheapest_first(undecided, kept)):
+        sums, cheaper = np.cumsum(others), np.append(0.0, np.cumsum(prices))
+        before = np.searchsorted(sums, room, side="right")
+        after = np.searchsorted(sums, room + errors[:, draw], side="right")
+        net = cheaper[after] - cheaper[before] - costs
+        best = net.argmax(axis=1)
+        most = net[np.arange(len(net)), best]
+        np.add.at(saved, best, likely[:, draw] * np.maximum(most, 0.0))
+        np.add.at(chances, best, likely[:, draw] * (most > 0))
+    return Gains(saved, chances)
+
+
+def excess(beliefs: Beliefs, group: Positions, total: float, price: float) -> float:
+    """Return the cost that is saved if positions above `price` per cost of a group are kept.
+
+    As expected, given that the group adds `total`: what each adds above the price, over it. A
+    total that no order makes likely comes from one layer about which the ranking is wrong.
+    """
+    errors, likely, right = beliefs.weighed(group, total)
+    costs = beliefs.costs(group)
+    above = np.maximum(errors / max(price, TINY) - costs, 0.0)
+    saved = float((likely * above.sum(axis=2)).sum())
+    alone = max(total / max(price, TINY) - float(costs.min()), 0.0)
+    wrong = ASTRAY * FIGURE_SPREAD / ASTRAY_SPREAD
+    return (right * saved + wrong * alone) / (right + wrong)
+
+
+def cost_that_fits(
+    beliefs: Beliefs, room: float, undecided: Positions, kept: Mapping[int, float]
+) -> float:
+    """Return the expected cost of the layers that fit into `room`; the rest is as in `gains`."""
+    fits = [
+        float(costs[: np.searchsorted(np.cumsum(errors), room, side="right")].sum())
+        for errors, costs in beliefs.cheapest_first(undecided, kept)
+    ]
+    return sum(fits) / len(fits)

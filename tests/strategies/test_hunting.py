@@ -1,0 +1,176 @@
+"""Heavy layers that a ranking took for mild ones: found among those that run low."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracles
+from oracles import Oracle, Simulation
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Kind, Outcome, TrialStatus
+from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.demotion import Demotion
+from precision_bisect_strategies.guided import Guided
+from precision_bisect_strategies.hunting import hunt
+
+SIZE, FEW = 120, 4
+"""So many layers, of which so few must stay."""
+
+
+def drawn(seed: int, correlation: float, size: int = SIZE) -> tuple[list[float], list[float]]:
+    """Return heavy-tailed errors of which all but a few fit, and what a ranking says of them."""
+    rng = random.Random(seed)
+    latent = [rng.gauss(0, 1) for _ in range(size)]
+    apart = math.sqrt(1 - correlation**2)
+    seen = [correlation * each + apart * rng.gauss(0, 1) for each in latent]
+    true = [math.exp(2 * each) for each in latent]
+    ranked = sorted(true)
+    scale = oracles.TOLERANCE / (sum(ranked[:-FEW]) + ranked[-FEW] / 2)
+    return [scale * each for each in true], [scale * math.exp(2 * each) for each in seen]
+
+
+def demoted(
+    true: list[float], seen: list[float], workers: int = 1, noise: float = 0.0
+) -> Demotion:
+    """Return the state once as many layers run low along the ranking as fit.
+
+    Positions are layers: the ranking is that of the sorted pairs.
+    """
+    low, base = 0, 0.0
+    while base + true[low] <= oracles.TOLERANCE:
+        base += true[low]
+        low += 1
+    beliefs = Beliefs(seen, [1.0] * SIZE, room=oracles.TOLERANCE, expected=SIZE - low)
+    for end in (low // 2, low):
+        beliefs.learn_sum(list(range(end)), sum(true[:end]))
+    beliefs.learn_sum(list(range(SIZE)), sum(true))
+    return Demotion(
+        order=[(layer,) for layer in range(SIZE)],
+        beliefs=beliefs,
+        limit=oracles.TOLERANCE,
+        plan=Plan.of(range(low, SIZE)),
+        error=base,
+        suspects=[],
+        workers=workers,
+        noise=noise,
+        kept=dict(enumerate(true[low:], low)),
+        lowered=[(list(range(low)), base)],
+    )
+
+
+def ranked(seed: int, correlation: float) -> tuple[list[float], list[float]]:
+    """Return true errors and the ranking's, in the ranking's order."""
+    pairs = sorted(zip(*drawn(seed, correlation), strict=True), key=lambda pair: pair[1])
+    return [true for true, _ in pairs], [seen for _, seen in pairs]
+
+
+def hunted(state: Demotion, oracle: Oracle) -> int:
+    """Hunt on an oracle; return the number of builds."""
+    simulation = Simulation(SIZE, oracle)
+    simulation.run(hunt(state))
+    assert oracle(state.plan.kept).passed
+    return len(simulation.trials)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_heavy_layers_are_kept_in_the_place_of_several(workers: int) -> None:
+    """Of what a poor ranking keeps a tenth can go, for few builds for each such layer."""
+    before, after, builds = 0, 0, 0
+    for seed in range(10):
+        true, seen = ranked(seed, 0.5)
+        state = demoted(true, seen, workers)
+        before += len(state.plan)
+        builds += hunted(state, oracles.additive(true))
+        after += len(state.plan)
+    assert after <= 0.9 * before
+    assert builds <= 2.5 * (before - after)
+
+
+def test_little_is_hunted_where_it_is_not_worth_it() -> None:
+    """Where the ranking is right there is hardly a build, and none where noise hides all."""
+    builds = 0
+    for seed in range(10):
+        true, _ = ranked(seed, 0.5)
+        right = sorted(true)
+        builds += hunted(demoted(right, right), oracles.additive(right))
+        true, seen = ranked(seed, 0.5)
+        noisy = demoted(true, seen, noise=0.02 * oracles.TOLERANCE)
+        assert not hunted(noisy, oracles.additive(true))
+    assert builds <= 3
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_hunt_ends_where_parts_add_less_than_the_whole(workers: int) -> None:
+    """Where any layer of a block costs what all of it does, no part of it is worth keeping."""
+    for seed in range(10):
+        true, seen = ranked(seed, 0.5)
+        state = demoted(true, seen, workers)
+        before = len(state.plan)
+        assert hunted(state, acting(true, state.plan, state.error or 0.0)) <= 40
+        assert len(state.plan) <= before
+
+
+def acting(true: list[float], needed: Plan, error: float) -> Oracle:
+    """Let the low layers act in three blocks that add up to `error`, kept ones each alone."""
+    low = [i for i in range(SIZE) if i not in needed.kept]
+    blocks = [frozenset(low[start::3]) for start in range(3)]
+
+    def oracle(kept: frozenset[int]) -> Outcome:
+        total = sum(error / len(blocks) for block in blocks if block - kept)
+        return oracles.outcome(total + sum(true[i] for i in needed.kept - kept))
+
+    return oracle
+
+
+def test_what_cannot_be_built_is_gone_round() -> None:
+    """Where no build keeps a layer that runs low the plan stays as it was."""
+    true, seen = ranked(2, 0.5)
+    state = demoted(true, seen)
+    before, known = state.plan, oracles.additive(true)
+
+    def oracle(kept: frozenset[int]) -> Outcome:
+        if kept - before.kept:
+            return Outcome(status=TrialStatus.BUILD_FAILED)
+        return known(kept)
+
+    assert 0 < hunted(state, oracle) <= 40
+    assert state.plan == before
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 0.9]), st.sampled_from([1, 4]))
+@settings(max_examples=40, deadline=None)
+def test_what_is_hunted_stays_consistent(seed: int, correlation: float, workers: int) -> None:
+    """Every position is kept or in one low group, the plan keeps what is kept, and it passes."""
+    true, seen = ranked(seed, correlation)
+    state = demoted(true, seen, workers)
+    before = len(state.plan)
+    hunted(state, oracles.additive(true))
+    positions = sorted([*state.kept, *(i for group, _ in state.lowered for i in group)])
+    assert positions == list(range(SIZE))
+    assert sorted(state.plan.kept) == sorted(state.kept)
+    assert state.error == pytest.approx(sum(true) - sum(true[i] for i in state.kept))
+    assert len(state.plan) <= before
+
+
+def test_hunting_makes_answers_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a poor ranking a fifth fewer layers are kept with it, for few builds more."""
+    kept, builds = {}, {}
+    for worth in (0.1, math.inf):
+        monkeypatch.setattr("precision_bisect_strategies.hunting.WORTH", worth)
+        found = [searched(seed) for seed in range(12)]
+        kept[worth], builds[worth] = (sum(each) for each in zip(*found, strict=True))
+    assert kept[0.1] <= 0.8 * kept[math.inf]
+    assert builds[0.1] <= 1.15 * builds[math.inf]
+
+
+def searched(seed: int) -> tuple[int, int]:
+    """Search and certify; return how many layers are kept, and after how many builds."""
+    true, seen = drawn(seed, 0.5, 200)
+    plan, simulation = oracles.certified(
+        Guided(), oracles.problem(200), oracles.additive(true), seen, mode="groups"
+    )
+    assert simulation.passed(plan)
+    return len(plan), sum(trial.proposal.kind is Kind.JUDGE for trial in simulation.trials)
