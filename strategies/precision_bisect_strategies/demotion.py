@@ -26,7 +26,7 @@ from precision_bisect_strategies.probes import (
     cuts,
     disjoint,
 )
-from precision_bisect_strategies.saving import cost_that_fits
+from precision_bisect_strategies.saving import Fits
 from precision_bisect_strategies.units import Unit
 
 DOUBT = 2.0
@@ -337,6 +337,6 @@ class Demotion:
         known = {i: error for i, error in self.kept.items() if error is not None}
         others = [i for i in self._inside(self.plan) if i != position and i not in self.kept]
         cost = self.beliefs.cost([position])
-        best = cost_that_fits(self.beliefs, self.room, others, known | {position: added})
-        after = cost_that_fits(self.beliefs, self.room - added, others, known)
+        best = Fits(self.beliefs, others, known | {position: added}).expected(self.room)
+        after = Fits(self.beliefs, others, known).expected(self.room - added)
         return best - (cost + after) <= FAIR * cost

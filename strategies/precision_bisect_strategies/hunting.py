@@ -16,11 +16,11 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.demotion import FAIR, NOISY, Demotion, Lowered
-from precision_bisect_strategies.saving import Gains, gains
+from precision_bisect_strategies.saving import Fits, Gains, gains
 
 WORTH = 0.1
-"""A build is worth it when it is expected to save so many layers. Each also spares the certificate
-a build."""
+"""A build is worth it when it is expected to save so many layers of usual cost. Each that is saved
+also spares the certificate a build."""
 PATIENCE = 3.0
 """A hunt ends once its builds promised so many more heavy layers than they found."""
 LIKELY = 0.5
@@ -48,8 +48,11 @@ class Bounds:
 
     Layers that were `raised` stay. A group is cut as often as halving takes, until a layer is
     found somewhere: `left` has the builds by position. `owed` is what was promised and not found.
+    `proofs` are the failing builds without single kept layers, which are worth nothing to the
+    certificate once another layer is kept.
     """
 
+    proofs: int
     raised: set[int] = field(default_factory=set)
     left: dict[int, float] = field(default_factory=dict)
     owed: float = 0.0
@@ -67,6 +70,7 @@ class Bounds:
     def reward(self, prey: Prey) -> None:
         """Note that a layer was found and raised."""
         self.owed -= 1.0
+        self.proofs = 0
         self.left.clear()
         self.raised.update(prey.part)
 
@@ -76,60 +80,81 @@ def hunt(state: Demotion) -> Search[None]:
 
     Not where noise hides what single layers add.
     """
-    bounds = Bounds()
+    bounds = Bounds(proofs=sum(len(state.order[i]) == 1 for i in state.kept))
     while bounds.owed < PATIENCE and (found := _found(state, bounds)):
         outcomes = yield tuple(_keeping(state, prey) for prey in found)
         base, plan = state.error, state.plan
         for prey, outcome in zip(found, outcomes, strict=True):
-            bounds.spend(prey)
             state.lowered.remove(prey.place)
             part = _part(state, prey, base, outcome)
-            if part is not None and state.plan == plan and _caught(state, prey, part, outcome):
+            caught = part is not None and outcome.passed and _caught(state, prey, part)
+            if caught and state.plan != plan:
+                # Another was caught first: this one is tried on top of that.
+                state.lowered += _apart(prey, part) if len(prey.place[0]) > 1 else [prey.place]
+                continue
+            bounds.spend(prey)
+            if part is None or not caught:
+                state.lowered += _apart(prey, part)
+            else:
                 bounds.reward(prey)
                 _keep(state, prey, part, outcome)
                 state.lowered += _apart(prey, part)[1:]
-            else:
-                state.lowered += _apart(prey, part)
 
 
 def _found(state: Demotion, bounds: Bounds) -> list[Prey]:
     """Return what to look into next: large groups first, up to one for each worker.
 
-    What is known of single layers is not lost while a heavier one may turn up.
+    What is known of single layers is not lost while a heavier one may turn up. Nothing where all
+    that may be found is not worth the builds, and the proofs.
     """
     if not state.beliefs.figures or state.limit is None or state.noise >= NOISY * state.limit:
         return []
     promising = []
+    fits, usual = _fits(state), _usual(state)
+    saved, chances, builds = 0.0, 0.0, 0.0
     for place in state.lowered:
         group, total = place
         if total > 0 and bounds.allow(group):
-            told = _gains(state, group, total)
-            worth, alone = _worth(state, group, told), len(group) == 1
-            if worth >= WORTH and (not alone or told.chances.sum() >= LIKELY):
-                promising.append((alone, -worth, place, told))
+            told = gains(state.beliefs, group, total, state.room, fits)
+            if _promises(group, told, usual):
+                saved += float(told.saved.sum()) / usual
+                chances += float(told.chances.sum())
+                builds += _builds(group)
+                worth = float(told.saved.sum()) / _builds(group)
+                promising.append((len(group) == 1, -worth, place, told))
+    if saved < WORTH * (builds + bounds.proofs * min(chances, 1.0)):
+        return []
     promising.sort(key=lambda each: each[:2])
     found: list[Prey] = []
     for _, _, place, told in promising:
         prey = _prey(state, place, told)
         if not (prey.instead and any(other.instead for other in found)):
             found.append(prey)
-    return found[: state.workers]
+        if len(found) == state.workers:
+            break
+    return found
 
 
-def _gains(state: Demotion, group: list[int], total: float) -> Gains:
+def _fits(state: Demotion) -> Fits:
     undecided = [i for line in state.suspects for i in line.positions] + state.pool
-    return gains(state.beliefs, group, total, state.room, undecided, _known(state))
+    return Fits(state.beliefs, undecided, _known(state))
 
 
-def _worth(state: Demotion, group: Sequence[int], told: Gains) -> float:
-    """Return what is saved by each build that it takes.
+def _known(state: Demotion) -> dict[int, float]:
+    """Return what each kept position adds, of those that were measured."""
+    return {i: error for i, error in state.kept.items() if error is not None}
 
-    Keeping a low layer makes the failing builds without single kept layers worthless for the
-    certificate. Members of units have none yet.
-    """
-    proven = sum(len(state.order[i]) == 1 for i in state.kept)
-    builds = _builds(group) + proven * float(told.chances.sum())
-    return float(told.saved.sum()) / builds
+
+def _usual(state: Demotion) -> float:
+    """Return what keeping a layer costs on average."""
+    every = list(range(len(state.order)))
+    return float(state.beliefs.costs(every).sum()) / sum(len(unit) for unit in state.order)
+
+
+def _promises(group: Sequence[int], told: Gains, usual: float) -> bool:
+    """Tell whether a group is worth the builds that it takes to find its heaviest layer."""
+    enough = float(told.saved.sum()) >= WORTH * usual * _builds(group)
+    return enough and (len(group) > 1 or float(told.chances.sum()) >= LIKELY)
 
 
 def _builds(group: Sequence[int]) -> float:
@@ -148,9 +173,11 @@ def _prey(state: Demotion, place: Lowered, told: Gains) -> Prey:
 
 
 def _instead(state: Demotion, position: int, total: float) -> list[int]:
-    """Return the kept positions that fit once one is kept that adds `total`; none if too few."""
-    known, price = _known(state), state.price
-    left = state.room + total
+    """Return the kept positions that fit once one is kept that adds `total`; none if too few.
+
+    Only what costs no more than the price: others are dropped later, if they fit then.
+    """
+    known, left, price = _known(state), state.room + total, state.price
     chosen = []
     for i in sorted(known, key=lambda i: (known[i] / state.beliefs.cost([i]), i)):
         dear = known[i] >= (1 + FAIR) * price * state.beliefs.cost([i])
@@ -159,11 +186,6 @@ def _instead(state: Demotion, position: int, total: float) -> list[int]:
             left -= known[i]
     saved = sum(state.beliefs.cost([i]) for i in chosen)
     return chosen if saved > state.beliefs.cost([position]) else []
-
-
-def _known(state: Demotion) -> dict[int, float]:
-    """Return what each kept position adds, of those that were measured."""
-    return {i: error for i, error in state.kept.items() if error is not None}
 
 
 def _keeping(state: Demotion, prey: Prey) -> Proposal:
@@ -184,16 +206,17 @@ def _part(state: Demotion, prey: Prey, base: float | None, outcome: Outcome) -> 
     return min(max(base + dropped - outcome.error, 0.0), prey.place[1])
 
 
-def _caught(state: Demotion, prey: Prey, part: float, outcome: Outcome) -> bool:
-    """Tell whether a part that adds so much is a layer to keep from now on."""
+def _caught(state: Demotion, prey: Prey, part: float) -> bool:
+    """Tell whether a part that adds so much, and passed, is a layer to keep from now on."""
     group, total = prey.place
-    if not outcome.passed or len(prey.part) > 1:
+    if len(prey.part) > 1:
         return False
     if prey.instead:
         return True
     if len(group) == 1:
         return part >= ACTING * total
-    return _worth(state, prey.part, _gains(state, prey.part, part)) >= WORTH
+    told = gains(state.beliefs, prey.part, part, state.room, _fits(state))
+    return _promises(prey.part, told, _usual(state))
 
 
 def _apart(prey: Prey, part: float | None) -> list[Lowered]:

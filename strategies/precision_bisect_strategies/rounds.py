@@ -103,7 +103,7 @@ def demote(
         if taken:
             state, bet = _merge(state, taken)
         elif credited and not (bet or state.beliefs.nearly_right):
-            credited = False
+            credited = hunted = False
             yield from reconsider(state)
     return state
 

@@ -24,31 +24,48 @@ class Gains(NamedTuple):
     chances: Array
 
 
-def gains(
-    beliefs: Beliefs,
-    group: Positions,
-    total: float,
-    room: float,
-    undecided: Positions,
-    kept: Mapping[int, float],
-) -> Gains:
+class Fits:
+    """What fits into a room, by each likely order. Needs figures.
+
+    `undecided` and `kept` are as in `Beliefs.price`.
+    """
+
+    def __init__(self, beliefs: Beliefs, undecided: Positions, kept: Mapping[int, float]) -> None:
+        lines = list(beliefs.cheapest_first(undecided, kept))
+        self._sums = [np.cumsum(errors) for errors, _ in lines]
+        self._costs = [np.append(0.0, np.cumsum(costs)) for _, costs in lines]
+
+    def __len__(self) -> int:
+        """Return the number of orders."""
+        return len(self._sums)
+
+    def cost(self, order: int, room: Array) -> Array:
+        """Return the cost of what fits by one of the orders, for each room."""
+        fits = np.searchsorted(self._sums[order], room, side="right")
+        return np.asarray(self._costs[order][fits])
+
+    def expected(self, room: float) -> float:
+        """Return the expected cost of what fits."""
+        costs = [float(self.cost(order, np.asarray(room))) for order in range(len(self))]
+        return sum(costs) / len(costs)
+
+
+def gains(beliefs: Beliefs, group: Positions, total: float, room: float, fits: Fits) -> Gains:
     """Return what keeping one position of a group that adds `total` would save.
 
     That is the cost of what fits into its error besides, less its own, of the position for which
-    it is most: the others are not kept. The rest is as in `Beliefs.price`. Needs figures.
+    it is most: the others are not kept.
     """
     errors, likely, _ = beliefs.weighed(group, total)
     costs = beliefs.costs(group)
     saved, chances = np.zeros(len(group)), np.zeros(len(group))
-    for draw, (others, prices) in enumerate(beliefs.cheapest_first(undecided, kept)):
-        sums, cheaper = np.cumsum(others), np.append(0.0, np.cumsum(prices))
-        before = np.searchsorted(sums, room, side="right")
-        after = np.searchsorted(sums, room + errors[:, draw], side="right")
-        net = cheaper[after] - cheaper[before] - costs
+    for order in range(len(fits)):
+        before = fits.cost(order, np.asarray(room))
+        net = fits.cost(order, room + errors[:, order]) - before - costs
         best = net.argmax(axis=1)
         most = net[np.arange(len(net)), best]
-        np.add.at(saved, best, likely[:, draw] * np.maximum(most, 0.0))
-        np.add.at(chances, best, likely[:, draw] * (most > 0))
+        np.add.at(saved, best, likely[:, order] * np.maximum(most, 0.0))
+        np.add.at(chances, best, likely[:, order] * (most > 0))
     return Gains(saved, chances)
 
 
@@ -65,14 +82,3 @@ def excess(beliefs: Beliefs, group: Positions, total: float, price: float) -> fl
     alone = max(total / max(price, TINY) - float(costs.min()), 0.0)
     wrong = ASTRAY * FIGURE_SPREAD / ASTRAY_SPREAD
     return (right * saved + wrong * alone) / (right + wrong)
-
-
-def cost_that_fits(
-    beliefs: Beliefs, room: float, undecided: Positions, kept: Mapping[int, float]
-) -> float:
-    """Return the expected cost of the layers that fit into `room`; the rest is as in `gains`."""
-    fits = [
-        float(costs[: np.searchsorted(np.cumsum(errors), room, side="right")].sum())
-        for errors, costs in beliefs.cheapest_first(undecided, kept)
-    ]
-    return sum(fits) / len(fits)

@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,8 @@ from precision_bisect.trial import Kind, Outcome, TrialStatus
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.guided import Guided
-from precision_bisect_strategies.hunting import hunt
+from precision_bisect_strategies.hunting import Bounds, hunt
+from precision_bisect_strategies.spending import refill
 
 SIZE, FEW = 120, 4
 """So many layers, of which so few must stay."""
@@ -104,25 +107,80 @@ def test_little_is_hunted_where_it_is_not_worth_it() -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_hunt_ends_where_parts_add_less_than_the_whole(workers: int) -> None:
-    """Where any layer of a block costs what all of it does, no part of it is worth keeping."""
-    for seed in range(10):
-        true, seen = ranked(seed, 0.5)
-        state = demoted(true, seen, workers)
-        before = len(state.plan)
-        assert hunted(state, acting(true, state.plan, state.error or 0.0)) <= 40
-        assert len(state.plan) <= before
+    """Where any low layer costs what all of them do, a group is cut as often as halving takes."""
+    builds = [fruitless(seed, workers) for seed in range(10)]
+    assert 0 < max(builds) <= 1 + math.ceil(math.log2(SIZE))
 
 
-def acting(true: list[float], needed: Plan, error: float) -> Oracle:
-    """Let the low layers act in three blocks that add up to `error`, kept ones each alone."""
-    low = [i for i in range(SIZE) if i not in needed.kept]
-    blocks = [frozenset(low[start::3]) for start in range(3)]
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_hunt_ends_once_it_found_less_than_promised(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Also where groups could be cut on: three layers that were promised are missed by then."""
+
+    def allow(bounds: Bounds, group: Sequence[int]) -> bool:
+        return not bounds.raised.issuperset(group)
+
+    monkeypatch.setattr(Bounds, "allow", allow)
+    patient = [fruitless(seed, workers) for seed in range(10)]
+    monkeypatch.setattr("precision_bisect_strategies.hunting.PATIENCE", math.inf)
+    assert max(patient) < max(fruitless(seed, workers) for seed in range(10))
+
+
+def fruitless(seed: int, workers: int) -> int:
+    """Hunt where low layers act together, all in one; return the number of builds."""
+    true, seen = ranked(seed, 0.5)
+    state = demoted(true, seen, workers)
+    needed, base = state.plan.kept, state.error or 0.0
+    low = frozenset(range(SIZE)) - needed
 
     def oracle(kept: frozenset[int]) -> Outcome:
-        total = sum(error / len(blocks) for block in blocks if block - kept)
-        return oracles.outcome(total + sum(true[i] for i in needed.kept - kept))
+        error = base if low - kept else 0.0
+        return oracles.outcome(error + sum(true[i] for i in needed - kept))
 
-    return oracle
+    builds = hunted(state, oracle)
+    assert state.plan.kept == needed
+    return builds
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_all_heavy_layers_of_a_round_are_kept_in_the_end(workers: int) -> None:
+    """One that passed beside another that was kept is tried again on top of that."""
+    heavy, mild, undecided = [0.45, 0.44], [0.001] * 38, [0.05] * 40
+    true = [error * oracles.TOLERANCE for error in (*heavy, *mild, *undecided)]
+    size = len(true)
+    scores = [1e-3 * (1 + place / 10) for place in range(size)]
+    beliefs = Beliefs(scores, [1.0] * size, room=oracles.TOLERANCE, expected=40)
+    beliefs.learn_sum(list(range(size)), sum(true))
+    state = Demotion(
+        order=[(layer,) for layer in range(size)],
+        beliefs=beliefs,
+        limit=oracles.TOLERANCE,
+        plan=Plan.of(range(40, size)),
+        error=sum(true[:40]),
+        suspects=[],
+        workers=workers,
+        pool=list(range(40, size)),
+        lowered=[([0], true[0]), ([1], true[1]), (list(range(2, 40)), sum(true[2:40]))],
+    )
+    Simulation(size, oracles.additive(true)).run(hunt(state))
+    assert sorted(state.kept) == [0, 1]
+    assert state.kept == pytest.approx(dict(enumerate(true[:2])))
+
+
+@pytest.mark.parametrize("seed", range(3, 6))
+def test_the_unit_of_costs_does_not_matter(seed: int) -> None:
+    """Milliseconds or seconds: the same trials."""
+    true, seen = drawn(seed, 0.5, 200)
+    proposed = []
+    for scale in (1e-3, 1.0, 1e3):
+        rng = random.Random(seed)
+        costs = [scale * rng.choice((1.0, 2.0, 4.0)) for _ in true]
+        asked = replace(oracles.problem(200), costs=costs)
+        _, simulation = oracles.certified(Guided(), asked, oracles.additive(true), seen)
+        proposed.append([trial.proposal for trial in simulation.trials])
+    assert any("low ones" in proposal.reason for proposal in proposed[0])
+    assert proposed[0] == proposed[1] == proposed[2]
 
 
 def test_what_cannot_be_built_is_gone_round() -> None:
@@ -146,12 +204,13 @@ def test_what_is_hunted_stays_consistent(seed: int, correlation: float, workers:
     """Every position is kept or in one low group, the plan keeps what is kept, and it passes."""
     true, seen = ranked(seed, correlation)
     state = demoted(true, seen, workers)
-    before = len(state.plan)
-    hunted(state, oracles.additive(true))
+    before, oracle = len(state.plan), oracles.additive(true)
+    hunted(state, oracle)
     positions = sorted([*state.kept, *(i for group, _ in state.lowered for i in group)])
     assert positions == list(range(SIZE))
     assert sorted(state.plan.kept) == sorted(state.kept)
     assert state.error == pytest.approx(sum(true) - sum(true[i] for i in state.kept))
+    Simulation(SIZE, oracle).run(refill(state))
     assert len(state.plan) <= before
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_bisect_strategies.beliefs import Beliefs
-from precision_bisect_strategies.saving import cost_that_fits, excess, gains
+from precision_bisect_strategies.saving import Fits, excess, gains
 
 FEW = settings(max_examples=30, deadline=None)
 
@@ -72,17 +72,16 @@ def test_one_layer_gains_what_fits_into_its_error_less_what_it_costs(
     known = beliefs(size, costs=2.0)
     number = data.draw(st.integers(1, size // 2))
     kept = {size - 1 - i: data.draw(st.floats(1e-3, 5.0)) for i in range(number)}
-    left, fits = sorted(kept.values()), 0.0
-    spare = room
+    left = sorted(kept.values())
     before = sum(2.0 for i in range(number) if sum(left[: i + 1]) <= room)
-    spare += total
-    fits = sum(2.0 for i in range(number) if sum(left[: i + 1]) <= spare)
-    saved, chances = gains(known, [0], total, room, [], kept)
+    fits = sum(2.0 for i in range(number) if sum(left[: i + 1]) <= room + total)
+    room_for = Fits(known, [], kept)
+    saved, chances = gains(known, [0], total, room, room_for)
     assert saved.sum() == pytest.approx(max(fits - before - 2.0, 0.0))
     assert chances.sum() == pytest.approx(1.0 if fits - before > 2.0 else 0.0)
-    assert cost_that_fits(known, room, [], kept) == pytest.approx(before)
+    assert room_for.expected(room) == pytest.approx(before)
     group = list(range(size // 2))
-    several = gains(known, group, total, room, [], kept)
+    several = gains(known, group, total, room, room_for)
     assert several.saved.shape == several.chances.shape == (len(group),)
     assert several.saved.sum() <= saved.sum() + 1e-9
     assert several.chances.sum() <= 1.0 + 1e-9
@@ -93,9 +92,10 @@ def test_more_is_gained_where_a_group_adds_more() -> None:
     known = beliefs(100)
     group, undecided = list(range(40)), list(range(60, 100))
     usual = known.parts(group).sum()
-    for kept in ({}, {50 + i: 0.02 * (i + 1) for i in range(10)}):
+    measured = {50 + i: 0.02 * (i + 1) for i in range(10)}
+    for kept in (dict[int, float](), measured):
         saved = [
-            gains(known, group, times * usual, 0.01, undecided, kept).saved.sum()
+            gains(known, group, times * usual, 0.01, Fits(known, undecided, kept)).saved.sum()
             for times in (1.0, 10.0, 100.0)
         ]
         assert saved[0] < saved[1] < saved[2]
