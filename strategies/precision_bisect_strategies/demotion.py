@@ -113,11 +113,19 @@ class Demotion:
         return self.limit - self.error
 
     @property
+    def measured(self) -> dict[int, float]:
+        """What each kept position adds, of those that were measured."""
+        return {i: error for i, error in self.kept.items() if error is not None}
+
+    @property
+    def undecided(self) -> list[int]:
+        """The positions that are suspect, or in the pool."""
+        return [i for line in self.suspects for i in line.positions] + self.pool
+
+    @property
     def price(self) -> float:
         """The error per cost at which keeping a layer begins to pay."""
-        known = {i: error for i, error in self.kept.items() if error is not None}
-        undecided = [i for line in self.suspects for i in line.positions] + self.pool
-        return self.beliefs.price(self.room, undecided, known)
+        return self.beliefs.price(self.room, self.undecided, self.measured)
 
     def without(self, group: Sequence[int]) -> Plan:
         """Return the plan without the layers at these positions."""
@@ -178,8 +186,7 @@ class Demotion:
 
         Kept ones that add little each tell nothing: rounding errors do not come in runs.
         """
-        undecided = [*self.pool, *(i for line in self.suspects for i in line.positions)]
-        at = {layer: i for i in undecided for layer in self.order[i]}
+        at = {layer: i for i in self.undecided for layer in self.order[i]}
         kept = [
             layer
             for i, error in self.kept.items()
@@ -334,7 +341,7 @@ class Demotion:
 
     def _as_good(self, position: int, added: float) -> bool:
         """Tell whether as many layers can go with this one first as with the cheapest first."""
-        known = {i: error for i, error in self.kept.items() if error is not None}
+        known = self.measured
         others = [i for i in self._inside(self.plan) if i != position and i not in self.kept]
         cost = self.beliefs.cost([position])
         best = Fits(self.beliefs, others, known | {position: added}).expected(self.room)

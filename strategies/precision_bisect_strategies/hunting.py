@@ -136,13 +136,7 @@ def _found(state: Demotion, bounds: Bounds) -> list[Prey]:
 
 
 def _fits(state: Demotion) -> Fits:
-    undecided = [i for line in state.suspects for i in line.positions] + state.pool
-    return Fits(state.beliefs, undecided, _known(state))
-
-
-def _known(state: Demotion) -> dict[int, float]:
-    """Return what each kept position adds, of those that were measured."""
-    return {i: error for i, error in state.kept.items() if error is not None}
+    return Fits(state.beliefs, state.undecided, state.measured)
 
 
 def _usual(state: Demotion) -> float:
@@ -177,7 +171,7 @@ def _instead(state: Demotion, position: int, total: float) -> list[int]:
 
     Only what costs no more than the price: others are dropped later, if they fit then.
     """
-    known, left, price = _known(state), state.room + total, state.price
+    known, left, price = state.measured, state.room + total, state.price
     chosen = []
     for i in sorted(known, key=lambda i: (known[i] / state.beliefs.cost([i]), i)):
         dear = known[i] >= (1 + FAIR) * price * state.beliefs.cost([i])

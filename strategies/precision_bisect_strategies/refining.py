@@ -46,7 +46,7 @@ def moved(
     if low is not None:
         beliefs.learn_sum(list(place.values()), low)
     lowered = [(at(group), added) for group, added in state.lowered]
-    undecided = {i for line in state.suspects for i in line.positions}.union(state.pool)
+    undecided = set(state.undecided)
     gone = [i for i in range(len(state.order)) if i not in state.kept and i not in undecided]
     beliefs.learn(at(gone), [], clean=True, bad=False)
     for group, added in lowered:

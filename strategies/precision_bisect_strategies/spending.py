@@ -54,7 +54,7 @@ def affordable(state: Demotion, *, fair: bool = False) -> list[int]:
     With `fair` those only that add less than the price.
     """
     price = state.price if fair else math.inf
-    measured = [(error, i) for i, error in state.kept.items() if error is not None]
+    measured = [(error, i) for i, error in state.measured.items()]
     measured.sort(key=lambda pair: (pair[0] / state.beliefs.cost([pair[1]]), pair[1]))
     chosen, left = [], state.room
     for error, position in measured:
