@@ -105,6 +105,7 @@ def kernel(name: str, *types: str, provider: str = "CUDAExecutionProvider") -> K
 @pytest.mark.parametrize(
     ("kernels", "expected"),
     [
+        ([kernel("/a/Mul")], Honour.HONOURED),
         ([kernel("/a/Mul", "float")], Honour.HONOURED),
         ([kernel("/a/Mul/MatMulScaleFusion/", "float")], Honour.HONOURED),
         ([kernel("/a/Mul", "float16")], Honour.DEMOTED),
@@ -119,7 +120,23 @@ def kernel(name: str, *types: str, provider: str = "CUDAExecutionProvider") -> K
 def test_honour(kernels: list[Kernel], expected: Honour) -> None:
     """Only what the types of a layer's own kernel show is claimed; the SkipFusion is a layer."""
     trace = Trace(kernels, {"/a/Mul", "/a/Mul_1", "/a/Mul/SkipFusion/"})
-    assert expected == trace.honour(LayerName("/a/Mul")).honour
+    assert expected == trace.honour(LayerName("/a/Mul"), "fp32").honour
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        (["float16"], Honour.HONOURED),
+        (["float", "float16"], Honour.HONOURED),
+        (["float"], Honour.HONOURED),
+        (["bfloat16"], Honour.DEMOTED),
+        (["bfloat16", "float16"], Honour.NOT_OBSERVABLE),
+    ],
+)
+def test_honour_of_a_rung(types: list[str], expected: Honour) -> None:
+    """What is kept in FP16 is honoured in FP16 and above it."""
+    trace = Trace([kernel("/a/Mul", *types)], {"/a/Mul"})
+    assert expected == trace.honour(LayerName("/a/Mul"), "fp16").honour
 
 
 def test_low_on_cpu() -> None:

@@ -15,6 +15,7 @@ from precision_bisect.backends.cuda.kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.graph import opset
+from precision_bisect.options import HighName
 from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure
@@ -37,7 +38,7 @@ class Built:
     """A session for a plan, remarks on how it came about, and the layers of the plan.
 
     `layers` are the names of all nodes of the model, `kept` and `low` those of its candidates that
-    stay high and run low, in network order.
+    stay high and run low, in network order, `high` the type of those that stay.
     """
 
     session: "onnxruntime.InferenceSession"
@@ -45,6 +46,7 @@ class Built:
     layers: frozenset[str]
     kept: Sequence[LayerName]
     low: Sequence[LayerName]
+    high: HighName
 
 
 class TypedSessions:
@@ -77,6 +79,7 @@ class TypedSessions:
             layers=frozenset(layer.name for layer in table.layers),
             kept=[table.names[index] for index in plan.indices],
             low=self._low(plan),
+            high=self._writer.pair.high,
         )
 
     def unbuildable(self) -> Mapping[LayerName, str]:

@@ -55,7 +55,8 @@ class SessionEngine:
     def evidence(self) -> Evidence:
         """Return the remarks of the build, and once it ran what its kernels show."""
         built = self._open
-        honours = [self._trace.honour(name) for name in built.kept] if self._trace else ()
+        trace = self._trace
+        honours = [trace.honour(name, built.high) for name in built.kept] if trace else ()
         return Evidence(honours=honours, notes=built.notes)
 
     def save(self, folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_bisect.evidence import Honour, LayerHonour
 from precision_bisect.layer_table import LayerName
+from precision_bisect.options import HighName
 from precision_bisect.ort import CPU
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 _TIMED = "_kernel_time"
 _FUSED = re.compile(r"(.+)/\w+Fusion(?:/.*)?")
-_HALF = {"float16", "bfloat16"}
-_FLOATS = {"float", *_HALF}
+_NAMES: Mapping[HighName, str] = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16"}
+"""The types that layers are kept in, as ONNX Runtime calls them."""
+_FLOATS = frozenset(_NAMES.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +87,8 @@ class Trace:
         """Return those of the layers that a kernel of the CPU provider computed."""
         return [name for name in names if any(k.provider == CPU for k in self._kernels(name))]
 
-    def honour(self, name: LayerName) -> LayerHonour:
-        """Return whether a kept layer was computed in FP32."""
+    def honour(self, name: LayerName, high: HighName) -> LayerHonour:
+        """Return whether a kept layer was computed in the high type, or in FP32."""
         kernels = self._kernels(name)
         if not kernels:
             return _honour(
@@ -96,9 +98,10 @@ class Trace:
             )
         types = frozenset[str]().union(*(kernel.types for kernel in kernels))
         ran = f"ran as {_words(k.op_type for k in kernels)} on {_words(types)}"
-        if not types & _HALF:
+        enough = {_NAMES["fp32"], _NAMES[high]}
+        if types <= enough:
             return _honour(name, Honour.HONOURED, ran)
-        if types <= _HALF and all(kernel.name == name for kernel in kernels):
+        if types.isdisjoint(enough) and all(kernel.name == name for kernel in kernels):
             return _honour(name, Honour.DEMOTED, ran)
         return _honour(name, Honour.NOT_OBSERVABLE, f"{ran}, which may compute in either")
 
