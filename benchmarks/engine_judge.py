@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.backends.choose import choose_backend
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import BackendName, Options
@@ -23,6 +23,7 @@ from precision_bisect.pinning import pin_formless, settle
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, BackendFailure, Comparator, Sample
+from precision_bisect.quantization.scales import Scales
 from precision_bisect.reference import non_finite, reference_outputs
 
 MOST_SINGLES = 150
@@ -66,7 +67,7 @@ class Judge:
             self.model, _ = setting.settle(Path(work))
         self._comparator = setting.comparator(self.model)
         self._reference = reference_outputs(self.model, setting.samples)
-        self._emulator = EmulatedBackend(self.model)
+        self._emulator = forecaster(self.model, setting.options, Scales())
         self._judging = threading.Lock()
         self.failures: list[str] = []
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from precision_bisect.advice.explaining import squares, with_advice
 from precision_bisect.advice.ranking import worst_layers
+from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.diagnosis.reading import read_diagnosis
@@ -55,6 +56,7 @@ def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, f
         samples=prepared.samples,
         threads=prepared.options.threads,
         scales=prepared.scales,
+        stored_sums=stores_sums(prepared.options),
     )
     findings, watched = diagnose(question)
     advised = with_advice(prepared, findings, watched)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ladder_model import OUTLIERS, OVERFLOWING, samples, write
 from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.api import find
 from precision_bisect.backends.cuda.backend import CudaBackend, why_not
@@ -172,3 +173,49 @@ def test_a_run_with_forecasts_on_the_gpu(tmp_path: Path) -> None:
     )
     assert cpu.kept == gpu.kept and gpu.status == cpu.status == "found"
     assert gpu.emulated_trials and not any("forecasts" in note for note in gpu.notes)
+
+
+@pytest.mark.parametrize("low", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((1, 32, 8, 8), [1]),
+        ((2, 32, 8, 8), [1]),
+        ((8, 384), [-1]),
+        ((24, 7), [0]),
+        ((2, 3, 16, 16), [2, 3]),
+        ((2, 3, 300, 300), [-2, -1]),
+        ((3, 1, 16, 1), [0, 1]),
+        ((2, 5, 6, 7), [0, 2]),
+    ],
+)
+@pytest.mark.parametrize("size", [1.0, 3000.0])
+def test_means_are_as_forecast(
+    shape: tuple[int, ...], axes: list[int], size: float, low: LowName, tmp_path: Path
+) -> None:
+    """Whose sums are stored, and what becomes infinite of it, is as the emulator has it."""
+    dims = ", ".join(f"d{i}" for i in range(len(shape)))
+    mean = f"ReduceMean<axes = {axes}>(x)"
+    text = f"(float[{dims}] x) => (float y) {{ [mean] m = {mean} [neg] y = Neg(m) }}"
+    model = load_text(text, tmp_path)
+    options = Options(model=model.path, low=low, backend="onnxruntime")
+    feed = {"x": np.float32(size) * (1 + normal(*shape, seed=3) / 8)}
+    with backend(model, tmp_path, low).build(Plan.of(())) as engine:
+        (found,) = engine.run(feed).values()
+    (expected,) = forecaster(model, options, Scales()).evaluate(Plan.of(()), feed).values()
+    step = 2.0**-10 if low == "fp16" else 2.0**-7
+    np.testing.assert_allclose(found, expected, rtol=2 * step)
+
+
+def test_a_ladder(tmp_path: Path) -> None:
+    """What is kept in FP16 is honoured in FP16: every rung has its verdicts, and its layers."""
+    found = find(
+        write(tmp_path),
+        tol=0.1,
+        inputs=samples(),
+        backend="onnxruntime",
+        ladder=("int8", "fp16", "fp32"),
+        out=tmp_path / "out",
+    )
+    assert ("found", {}) == (found.status, found.unresolved)
+    assert [*OUTLIERS, *OVERFLOWING] == found.kept

@@ -32,6 +32,8 @@ def found_in(
     feeds: list[Sample],
     low: LowName = "fp16",
     drop_errors: Mapping[str, float] | None = None,
+    *,
+    stored_sums: bool = False,
 ) -> list[Finding]:
     """Diagnose every layer, each as kept."""
     question = Question(
@@ -41,6 +43,7 @@ def found_in(
         samples=feeds,
         drop_errors=drop_errors or {},
         threads=1,
+        stored_sums=stored_sums,
     )
     return list(diagnose(question)[0].layers)
 
@@ -55,6 +58,35 @@ def test_causes(
     found = found_in(model, feeds, low)
     assert [one.cause for one in found] == causes
     assert any(evidence in one.evidence for one in found)
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "stored", "evidence"),
+    [
+        (
+            (1, 32),
+            3000.0,
+            True,
+            "stores the sum of 32 values before it divides; it reaches 9.6e+04",
+        ),
+        ((1, 70000), 0.5, True, "divides by the number of values in fp16: 70000"),
+        ((1, 32), 3000.0, False, ""),
+        ((1, 32), 300.0, True, ""),
+    ],
+)
+def test_a_mean_whose_sum_overflows(
+    shape: tuple[int, ...], value: float, stored: bool, evidence: str, tmp_path: Path
+) -> None:
+    """It is called an overflow where the engine stores the sum, and nowhere else."""
+    text = "(float[a, b] x) => (float[a, 1] y) { y = ReduceMean<axes = [-1]>(x) }"
+    model = load_text(text, tmp_path)
+    feeds: list[Sample] = [{"x": np.full(shape, value, np.float32)}]
+    (found,) = found_in(model, feeds, stored_sums=stored)
+    assert ("overflow" if evidence else "rounding") == found.cause
+    assert evidence in found.evidence
+    assert stored == (found.figures["largest_sum"] is not None)
+    if evidence:
+        assert found.figures["error_out"] >= 1.0
 
 
 def test_a_model_of_very_many_layers_is_explained_by_its_values(

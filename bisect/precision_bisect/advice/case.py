@@ -16,10 +16,10 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.evidence import Listed
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import Decomposed
-from precision_bisect.fusing.view import View
 from precision_bisect.layer_table import SETTLED
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.model.view import View
 from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -71,7 +71,8 @@ class Case:
 
     `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
     folder for models that are tried out, `threads` ONNX Runtime's; `scales` those of everything
-    that is quantized, found by `calibration`.
+    that is quantized, found by `calibration`; `stored_sums` that the engine computes means as ONNX
+    Runtime's CUDA provider does.
     """
 
     model: Model
@@ -86,6 +87,7 @@ class Case:
     listed: Sequence[Listed] = ()
     threads: int = 0
     scales: Scales = field(default_factory=Scales)
+    stored_sums: bool = False
     calibration: CalibrationName = DEFAULT_CALIBRATION
 
     @property
@@ -131,7 +133,9 @@ class Case:
         names = {str(name): i for i, name in enumerate(model.table.names)}
         plan = Plan.of(names[name] for name in kept if name in names)
         try:
-            backend = EmulatedBackend(model, pair.low, self.threads, pair.high, scales)
+            backend = EmulatedBackend(
+                model, pair.low, self.threads, pair.high, scales, stored_sums=self.stored_sums
+            )
             outputs = [backend.evaluate(plan, sample) for sample in self.samples]
         except (PrecisionBisectError, BackendFailure):
             return None

@@ -9,13 +9,14 @@ import onnx
 
 from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import Case
+from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.certificate import Certificate
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses
 from precision_bisect.diagnosis.watching import Watched
-from precision_bisect.fusing.view import View
 from precision_bisect.model.load import Model
+from precision_bisect.model.view import View
 from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared
 from precision_bisect.trial import Trial
@@ -76,6 +77,7 @@ def with_advice(
                 listed=[*dict.fromkeys(one for each in builds for one in each.listed)],
                 threads=prepared.options.threads,
                 scales=prepared.scales,
+                stored_sums=stores_sums(prepared.options),
                 calibration=prepared.options.calibration,
             )
         )
@@ -104,6 +106,7 @@ def _question(prepared: Prepared, pair: Pair, answer: Answer, near: Sequence[str
         drop_errors=answer.proof.errors,
         threads=prepared.options.threads,
         scales=prepared.scales,
+        stored_sums=stores_sums(prepared.options),
     )
 
 

@@ -72,7 +72,10 @@ def settle_forecasts(options: Options, model: Model, seconds: float) -> Options:
 def forecaster(
     model: Model, options: Options, scales: Scales, *, on_gpu: bool = False
 ) -> "EmulatedBackend":
-    """Return the emulator of a model for the options' pair; raises as `EmulatedBackend` does."""
+    """Return the emulator of a model for the options' pair; raises as `EmulatedBackend` does.
+
+    It computes as the backend does that judges, as far as that is known to differ.
+    """
     # It brings in ONNX Runtime, which a process that only plans may not need.
     from precision_bisect.backends.emulation.backend import EmulatedBackend
 
@@ -83,7 +86,13 @@ def forecaster(
         high=options.high,
         scales=scales,
         providers=partial(_gpu, options) if on_gpu else on_cpu,
+        stored_sums=stores_sums(options),
     )
+
+
+def stores_sums(options: Options) -> bool:
+    """Tell whether the backend computes means as ONNX Runtime's CUDA provider does."""
+    return options.backend == "onnxruntime"
 
 
 def _gpu(options: Options) -> Providers:

@@ -25,7 +25,8 @@ class Seen:
     """What was seen of one layer: its tensors' magnitudes, by name, and errors run alone low.
 
     `error_out` is the root mean square error of what the layer stores when it alone runs low,
-    relative to the values; None where it was not measured, infinity for NaN or Inf.
+    relative to the values; None where it was not measured, infinity for NaN or Inf. `summed` is
+    the number of values in each sum that the engine stores before it divides, 0 for none.
     """
 
     op_type: str
@@ -33,11 +34,17 @@ class Seen:
     outputs: Named
     weights: Named
     error_out: float | None = None
+    summed: int = 0
 
     @property
     def groups(self) -> tuple[tuple[str, Named], ...]:
         """All tensors, those whose trouble says most first."""
         return (("output", self.outputs), ("input", self.inputs), ("weight", self.weights))
+
+    @property
+    def largest_sum(self) -> float:
+        """The largest sum that the engine stores; 0 where it stores none."""
+        return self.summed * max((each.largest for _, each in self.outputs), default=0.0)
 
     @property
     def error_in(self) -> float:
@@ -54,6 +61,16 @@ def cause_of(seen: Seen, low: LowType) -> tuple[str, str]:
                 "overflow",
                 f"{what} reaches {largest:.3g}, {low.name} ends at {low.largest:.5g}",
             )
+    if seen.largest_sum > low.largest:
+        return "overflow", (
+            f"the engine stores the sum of {seen.summed} values before it divides; it reaches "
+            f"{seen.largest_sum:.3g}, {low.name} ends at {low.largest:.5g}"
+        )
+    if seen.summed > low.largest:
+        return "overflow", (
+            f"the engine divides by the number of values in {low.name}: {seen.summed}, "
+            f"{low.name} ends at {low.largest:.5g}"
+        )
     for what, tensors in seen.groups:
         share = max((each.small_share for _, each in tensors), default=0.0)
         if share >= FLUSHED_SHARE:
@@ -88,6 +105,7 @@ def figures_of(seen: Seen, low: LowType) -> dict[str, Any]:
         "lost_bits": lost_bits(seen),
         "error_in": seen.error_in,
         "error_out": seen.error_out,
+        "largest_sum": seen.largest_sum if seen.summed else None,
         "growth": _ratio(seen),
     }
     if not tensors:

@@ -5,7 +5,7 @@ search itself never does. Everything is read off ONNX Runtime in FP32 and off th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -40,7 +40,8 @@ class Question:
     `samples` are the run's. `drop_errors` has the error of the answer without a layer, on the
     tolerance's scale, where it was measured; `tensors` are further ones whose magnitudes in a
     16-bit type are wanted; `threads` are ONNX Runtime's, 0 for all cores; `scales` those of
-    everything that is quantized.
+    everything that is quantized; `stored_sums` that the engine computes means as ONNX Runtime's
+    CUDA provider does.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class Question:
     drop_errors: Mapping[str, float | None] = field(default_factory=dict)
     threads: int = 0
     scales: Scales = field(default_factory=Scales)
+    stored_sums: bool = False
 
 
 def diagnose(question: Question) -> tuple[Findings, Watched]:
@@ -63,7 +65,9 @@ def diagnose(question: Question) -> tuple[Findings, Watched]:
     model, pair, scales = question.model, question.pair, question.scales
     wanted = {*question.kept, *question.near}
     nodes = [node for node in model.proto.graph.node if node.name in wanted]
-    instrument = Instrument(model, pair, question.threads, scales)
+    instrument = Instrument(
+        model, pair, question.threads, scales, stored_sums=question.stored_sums
+    )
     constants = constants_of(model, pair, scales, nodes)
     held = {k: v for k, v in held_in(model, pair, scales, nodes).items() if k not in constants}
     if pair.low in LOW_TYPES:
@@ -72,10 +76,12 @@ def diagnose(question: Question) -> tuple[Findings, Watched]:
     watched = (measure if large else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
     alone = {} if large else _alone(question, instrument, nodes, watched)
+    summed = instrument.summed(nodes, question.samples[0])
     layers = []
     for node in nodes:
         harm = alone.get(node.name)
         seen = _seen(node, pair, watched.magnitudes, constants, harm)
+        seen = replace(seen, summed=summed.get(node.name, 0))
         layers.append(_finding(question, node.name, seen, harm))
     found = Findings(low=pair.low, layers=layers, spread=births(model, watched))
     return found, watched

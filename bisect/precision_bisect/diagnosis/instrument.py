@@ -4,26 +4,29 @@ Values are held for one sample and a group of tensors at a time. Asking for outp
 from using their memory again, so each group has a session of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
+from precision_bisect.backends.emulation.stored_sums import StoredSums
 from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
 from precision_bisect.lowtypes import KINDS, LOW_TYPES
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model
 from precision_bisect.model.showing import showing
+from precision_bisect.model.view import View
 from precision_bisect.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, forms_of, rounded_to
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.speed.shapes import tensor_shapes
+from precision_bisect.speed.shapes import Shape, tensor_shapes
 
 AT_ONCE_BYTES = 2**27
 """So much of one sample's FP32 values is held at a time, by estimate; the emulated are as many."""
@@ -45,17 +48,25 @@ class Shown:
 class Instrument:
     """Shows tensors of a model under plans of a pair of types.
 
-    `scales` are those of everything that some plan quantizes. Methods raise ModelError where the
+    `scales` are those of everything that some plan quantizes; `stored_sums` computes means as ONNX
+    Runtime's CUDA provider does. Methods raise ModelError where the
     model cannot be loaded or brought to the opset that its types need.
     """
 
     def __init__(
-        self, model: Model, pair: Pair, threads: int = 0, scales: Scales | None = None
+        self,
+        model: Model,
+        pair: Pair,
+        threads: int = 0,
+        scales: Scales | None = None,
+        *,
+        stored_sums: bool = False,
     ) -> None:
         self.model = model
         self.pair = pair
         self.threads = threads
         self._scales = scales or Scales()
+        self._stored_sums = stored_sums
         forms = forms_of(model.table, pair)
         self.index = {str(name): i for i, name in enumerate(model.table.names)}
         self.stored = {
@@ -71,11 +82,22 @@ class Instrument:
         kinds = [KINDS[name] for name in rounded_to(self.model.table, self.pair)]
         newest = max(kinds, key=lambda kind: kind.lowest_opset)
         usable = at_least_opset(self.model, newest.lowest_opset, newest.name)
-        return switch(usable, self.pair, self._scales)
+        return switch(usable, self.pair, self._scales, stored_sums=self._stored_sums)
+
+    def summed(self, nodes: Iterable[onnx.NodeProto], sample: Sample) -> dict[str, int]:
+        """Return the layers that store sums for this sample, with the number of values in each."""
+        if not self._stored_sums:
+            return {}
+        sums, shapes = StoredSums(View(self.model)), self._shapes(sample)
+        found = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in nodes}
+        return {layer: count for layer, count in found.items() if count}
+
+    def _shapes(self, sample: Sample) -> dict[str, Shape]:
+        return tensor_shapes(self.model, {key: array.shape for key, array in sample.items()})
 
     def groups(self, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:
         """Yield the names in groups that are looked at together, in order."""
-        shapes = tensor_shapes(self.model, {key: array.shape for key, array in sample.items()})
+        shapes = self._shapes(sample)
         group: list[str] = []
         held = 0
         for name in names:

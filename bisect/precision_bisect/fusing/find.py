@@ -3,8 +3,8 @@
 from precision_bisect.fusing.activations import activations
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.fusing.norms import norms
-from precision_bisect.fusing.view import View
 from precision_bisect.model.load import Model
+from precision_bisect.model.view import View
 
 
 def find_decomposed(model: Model) -> list[Decomposed]:

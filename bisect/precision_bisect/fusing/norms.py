@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 
 from precision_bisect.fusing.found import Decomposed
-from precision_bisect.fusing.view import Reduced, View
 from precision_bisect.layer_table import LayerName
+from precision_bisect.model.view import Reduced, View
 
 
 def norms(view: View) -> Iterator[Decomposed]:

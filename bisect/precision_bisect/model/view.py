@@ -119,17 +119,24 @@ class View:
         keeps = attribute(node, "keepdims")
         if keeps is not None and keeps.i == 0:
             return None
+        axes = self.axes(node, self.shape(name))
+        return Reduced(node=node, source=node.input[0], axes=axes) if axes else None
+
+    def axes(self, node: onnx.NodeProto, like: Dims | None = None) -> tuple[int, ...]:
+        """Return what a reduction takes, from the last, -1, sorted; () where it is not known.
+
+        `like` has as many dimensions as what is reduced.
+        """
         held = attribute(node, "axes")
         axes = list(held.ints) if held is not None else None
         if axes is None and len(node.input) > 1 and node.input[1]:
             array = self.array(node.input[1])
             axes = None if array is None else [int(axis) for axis in array.ravel()]
-        shape = self.shape(node.input[0]) or self.shape(name)
+        shape = self.shape(node.input[0]) or like
         if not axes or (shape is None and max(axes) >= 0):
-            return None
+            return ()
         rank = 0 if shape is None else len(shape)
-        ends = tuple(sorted(axis if axis < 0 else axis - rank for axis in axes))
-        return Reduced(node=node, source=node.input[0], axes=ends)
+        return tuple(sorted(axis if axis < 0 else axis - rank for axis in axes))
 
     def square(self, name: str) -> tuple[str, onnx.NodeProto] | None:
         """Return what a tensor is the square of, by a power or a product, and the node."""

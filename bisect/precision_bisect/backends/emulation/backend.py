@@ -15,7 +15,12 @@ from typing import ClassVar, Self
 import numpy as np
 
 from precision_bisect.backends.emulation.self_test import self_test
-from precision_bisect.backends.emulation.switched import FLAGS, Switches, switch
+from precision_bisect.backends.emulation.switched import (
+    FLAGS,
+    SwitchedGraph,
+    Switches,
+    switch,
+)
 from precision_bisect.errors import ModelError
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.heap import trim
@@ -36,7 +41,8 @@ class EmulatedBackend:
     """Evaluates plans of one model by switched round trips to the low type.
 
     `scales` has the scale of everything that some plan quantizes. `providers` is asked what
-    computes whenever the session is opened. Raises what that does, RefusedError when this ONNX
+    computes whenever the session is opened. `stored_sums` computes means as ONNX Runtime's CUDA
+    provider does. Raises what that does, RefusedError when this ONNX
     Runtime does not keep explicit round trips (the self-test at start), and ModelError when it
     cannot load the model.
     """
@@ -53,9 +59,11 @@ class EmulatedBackend:
         scales: Scales | None = None,
         *,
         providers: Callable[[], Providers] = on_cpu,
+        stored_sums: bool = False,
     ) -> None:
         pair = Pair(low=low, high=high)
-        self._open = partial(_open, model, pair, scales or Scales(), threads, providers)
+        graph = partial(switch, pair=pair, scales=scales or Scales(), stored_sums=stored_sums)
+        self._open = partial(_open, model, pair, graph, threads, providers)
         self._candidates = len(model.table.candidates)
         self._opening = Lock()
         self._opened: _Opened | None = self._open()
@@ -133,7 +141,7 @@ class _Opened:
 def _open(
     model: Model,
     pair: Pair,
-    scales: Scales,
+    switched: Callable[[Model], SwitchedGraph],
     threads: int,
     choose: Callable[[], Providers],
 ) -> _Opened:
@@ -147,7 +155,7 @@ def _open(
     if newest is not None:
         usable = at_least_opset(model, newest.lowest_opset, newest.name)
     try:
-        graph = switch(usable, pair, scales)
+        graph = switched(usable)
         switches = graph.switches
         checked = check(graph.proto, graph.weights)
         # Of thousands of layers the graph takes as much memory as their weights.

@@ -8,6 +8,8 @@ How a plan becomes one inference, without a build:
 * A layer with weights that its low form changes becomes `If(flag) {layer with those weights}
   else {layer}`: both copies are constants, so that ONNX Runtime can pack them once. Constants that
   nodes compute are weights, too.
+* So does one whose low form computes otherwise on the engine that is forecast (see
+  `stored_sums`).
 * All flags are one boolean input, split into scalars inside the graph.
 """
 
@@ -28,6 +30,7 @@ from precision_bisect.backends.emulation.snippets import (
     split_flags,
     switch_node,
 )
+from precision_bisect.backends.emulation.stored_sums import StoredSums
 from precision_bisect.backends.emulation.weights import LayerWeights
 from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import LOW_TYPES
@@ -35,6 +38,7 @@ from precision_bisect.model.constants import as_declared, read_constants
 from precision_bisect.model.graph import opset
 from precision_bisect.model.load import Model
 from precision_bisect.model.settings import settings_of
+from precision_bisect.model.view import View
 from precision_bisect.model.weights import Weights, drop_unused
 from precision_bisect.precisions import LayerForms, Pair, forms_of
 from precision_bisect.quantization.layers import OPERANDS
@@ -86,14 +90,21 @@ class _Edges(Protocol):
     def store(self, node: onnx.NodeProto) -> None: ...
 
 
-def switch(model: Model, pair: Pair, scales: Scales) -> SwitchedGraph:
-    """Return the switched graph of a model for a pair of precisions."""
-    return _Builder(model, pair, scales).build()
+def switch(
+    model: Model, pair: Pair, scales: Scales, *, stored_sums: bool = False
+) -> SwitchedGraph:
+    """Return the switched graph of a model for a pair of precisions.
+
+    `stored_sums` computes means as ONNX Runtime's CUDA provider does.
+    """
+    sums = StoredSums(View(model)) if stored_sums else None
+    return _Builder(model, pair, scales, sums).build()
 
 
 class _Builder:
-    def __init__(self, model: Model, pair: Pair, scales: Scales) -> None:
+    def __init__(self, model: Model, pair: Pair, scales: Scales, sums: StoredSums | None) -> None:
         self._model = model
+        self._sums = sums
         # What computes in FP32 whatever the plan rounds nothing: it needs no edges.
         self._forms = {
             name: forms
@@ -170,14 +181,29 @@ class _Builder:
                 copy.input[i] = self._edges.read(name, node, i)
         for i, name in enumerate(node.output):
             copy.output[i] = self._edges.raw(name)
-        if low == high:
-            self._nodes.append(_reading(copy, high))
+        if low == high and (forms.low.stored == forms.high.stored or not self._stores(node)):
+            self._nodes.extend(self._computed(node, _reading(copy, high), forms.high))
         else:
-            self._nodes.append(self._two_versions(node, _reading(copy, low), _reading(copy, high)))
+            self._nodes.append(
+                self._two_versions(node, forms, _reading(copy, low), _reading(copy, high))
+            )
         self._edges.store(node)
 
+    def _stores(self, node: onnx.NodeProto) -> bool:
+        """Tell whether the layer stores something between that its form rounds."""
+        return self._sums is not None and self._sums.stores(node)
+
+    def _computed(
+        self, node: onnx.NodeProto, renamed: onnx.NodeProto, form: Form
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes that compute a layer in a form, under the names of `renamed`."""
+        kind = LOW_TYPES.get(form.stored)
+        if self._sums is None or kind is None or not self._sums.stores(node):
+            return [renamed]
+        return self._sums.written(node, renamed, kind)
+
     def _two_versions(
-        self, node: onnx.NodeProto, low: onnx.NodeProto, high: onnx.NodeProto
+        self, node: onnx.NodeProto, forms: LayerForms, low: onnx.NodeProto, high: onnx.NodeProto
     ) -> onnx.NodeProto:
         flag = self._flags.add((self._index[LayerName(node.name)], NO_LAYER, NO_LAYER))
         kinds = {
@@ -189,7 +215,8 @@ class _Builder:
             for i, name in enumerate(node.output):
                 version.output[i] = f"{flag}/{end}/{i}" if name else ""
         branches = [
-            ([version], [name for name in version.output if name]) for version in (low, high)
+            (self._computed(node, version, form), [name for name in version.output if name])
+            for version, form in ((low, forms.low), (high, forms.high))
         ]
         switched = switch_node(flag, kinds, branches[0], branches[1])
         if self._is_spatial_convolution(node):

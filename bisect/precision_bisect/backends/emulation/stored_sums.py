@@ -1,0 +1,143 @@
+"""Means as ONNX Runtime's CUDA provider computes them: the sum is stored before it is divided.
+
+Where the values of each mean lie side by side in memory, or those of all means in turn, the sum
+is accumulated in FP32 and stored in the layer's type; so is their number, and the one is divided
+by the other. A mean that FP16 could hold becomes infinite where its sum leaves the range, and 0 or
+NaN where it is that of 65520 values or more. Elsewhere cuDNN reduces, and stores nothing between.
+Source: ONNX Runtime, core/providers/cuda/reduction, `get_applicable_matrix_reduction` in
+reduction_functions.cc and `ReduceComputeCore` in reduction_ops.cc.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from precision_bisect.lowtypes import LowType
+from precision_bisect.model.round_trips import round_trip
+from precision_bisect.model.view import Dims, View
+
+_FLOAT = onnx.TensorProto.FLOAT
+
+
+class StoredSums:
+    """Knows the means of a model's main graph whose sums are stored."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def stores(self, node: onnx.NodeProto) -> bool:
+        """Tell whether the sum of a layer is stored, for inputs of some shapes at least."""
+        axes = self._axes(node)
+        if not axes:
+            return False
+        dims = self._view.shape(node.input[0])
+        return together(dims or _of_any_rank(axes), axes, unknown=1 if dims else 2)
+
+    def summed(self, node: onnx.NodeProto, shape: Sequence[int] | None) -> int:
+        """Return the number of values in each sum that a layer stores, 0 where it stores none.
+
+        `shape` is that of what it reads, None where it is not known.
+        """
+        axes = self._axes(node)
+        if not axes or shape is None or not together(tuple(shape), axes):
+            return 0
+        return math.prod(shape[axis] for axis in axes)
+
+    def written(
+        self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes of a layer that `stores`, with its sum stored in `low`.
+
+        `renamed` is the layer under the names that the nodes read and write. Their output is not
+        rounded yet.
+        """
+        axes, out = self._axes(node), renamed.output[0]
+        dims = self._view.shape(node.input[0]) or _of_any_rank(axes)
+        mean, count, total = f"{out}/mean", f"{out}/count", f"{out}/sum"
+        plain = onnx.NodeProto()
+        plain.CopyFrom(renamed)
+        plain.output[0] = mean
+        always = together(dims, axes)
+        divided = out if always else f"{out}/divided"
+        nodes = [
+            plain,
+            *_count(renamed.input[0], mean, count, [dims[axis] for axis in axes]),
+            helper.make_node("Mul", [mean, count], [f"{total}/exact"]),
+            *round_trip(f"{total}/exact", total, low.onnx_type),
+            *round_trip(count, f"{count}/stored", low.onnx_type),
+            helper.make_node("Div", [total, f"{count}/stored"], [divided]),
+        ]
+        if not always:
+            nodes += _whether_together(renamed.input[0], f"{out}/together", len(dims), axes)
+            nodes.append(helper.make_node("Where", [f"{out}/together", divided, mean], [out]))
+        return nodes
+
+    def _axes(self, node: onnx.NodeProto) -> tuple[int, ...]:
+        """Return what a mean is taken over, from the last, -1; nothing where it is not known."""
+        return self._view.axes(node) if node.op_type == "ReduceMean" else ()
+
+
+def together(dims: Dims, axes: Sequence[int], unknown: int = 2) -> bool:
+    """Tell whether the reduced dimensions come before all others, or after them, but for ones.
+
+    `axes` are negative; `unknown` stands for dimensions that are not known.
+    """
+    sizes = [unknown if size is None else size for size in dims]
+    reduced = {axis + len(sizes) for axis in axes}
+    first = [i in reduced for i, size in enumerate(sizes) if size != 1]
+    return first in (sorted(first), sorted(first, reverse=True))
+
+
+def _of_any_rank(axes: Sequence[int]) -> Dims:
+    """Return dimensions that stand for those of a tensor of unknown rank."""
+    return (None,) * (1 - min(axes))
+
+
+def _count(source: str, mean: str, out: str, sizes: Sequence[int | None]) -> list[onnx.NodeProto]:
+    """Return the nodes that give the number of values of a mean, as a scalar in FP32."""
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        return [_constant(out, np.array(np.prod(known), np.float32))]
+    return [
+        helper.make_node("Size", [source], [f"{out}/all"]),
+        helper.make_node("Size", [mean], [f"{out}/means"]),
+        helper.make_node("Div", [f"{out}/all", f"{out}/means"], [f"{out}/whole"]),
+        helper.make_node("Cast", [f"{out}/whole"], [out], to=_FLOAT),
+    ]
+
+
+def _whether_together(
+    source: str, out: str, rank: int, axes: Sequence[int]
+) -> list[onnx.NodeProto]:
+    """Return the nodes that tell what `together` tells, once the shape is there.
+
+    They count the pairs of dimensions larger than 1 that are in the wrong order.
+    """
+    reduced = np.isin(np.arange(rank), np.add(axes, rank))
+    after = np.triu(np.outer(reduced, ~reduced)).astype(np.float32)
+    before = np.tril(np.outer(reduced, ~reduced)).astype(np.float32)
+    large = f"{out}/large"
+    nodes = [
+        helper.make_node("Shape", [source], [f"{out}/shape"]),
+        _constant(f"{out}/one", np.array(1, np.int64)),
+        helper.make_node("Greater", [f"{out}/shape", f"{out}/one"], [f"{large}/bool"]),
+        helper.make_node("Cast", [f"{large}/bool"], [large], to=_FLOAT),
+        _constant(f"{out}/none", np.array(0.5, np.float32)),
+    ]
+    for side, pairs in (("after", after), ("before", before)):
+        part = f"{out}/{side}"
+        nodes += [
+            _constant(f"{part}/pairs", pairs),
+            helper.make_node("MatMul", [large, f"{part}/pairs"], [f"{part}/half"]),
+            helper.make_node("MatMul", [f"{part}/half", large], [f"{part}/count"]),
+            helper.make_node("Less", [f"{part}/count", f"{out}/none"], [part]),
+        ]
+    return [*nodes, helper.make_node("Or", [f"{out}/after", f"{out}/before"], [out])]
+
+
+def _constant(name: str, value: NDArray[np.generic]) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(value))
