@@ -182,6 +182,7 @@ def test_a_run_with_forecasts_on_the_gpu(tmp_path: Path) -> None:
         ((1, 32, 8, 8), [1]),
         ((2, 32, 8, 8), [1]),
         ((8, 384), [-1]),
+        ((8, 384), [0, 1]),
         ((24, 7), [0]),
         ((2, 3, 16, 16), [2, 3]),
         ((2, 3, 300, 300), [-2, -1]),
@@ -205,6 +206,23 @@ def test_means_are_as_forecast(
     (expected,) = forecaster(model, options, Scales()).evaluate(Plan.of(()), feed).values()
     step = 2.0**-10 if low == "fp16" else 2.0**-7
     np.testing.assert_allclose(found, expected, rtol=2 * step)
+
+
+@pytest.mark.parametrize("kept", [(), ("root",), ("scaled",)])
+def test_a_norm_is_as_forecast(kept: tuple[str, ...], tmp_path: Path) -> None:
+    """Its variance overflows where a sum is stored: not where it runs low as a whole."""
+    text = """(float[4, 64] x) => (float[4, 64] y) <float two = {2}, float e = {1}> {
+      [mean] m = ReduceMean<axes = [-1]>(x) [centred] d = Sub(x, m) [square] p = Pow(d, two)
+      [variance] v = ReduceMean<axes = [-1]>(p) [sum] a = Add(v, e) [root] r = Sqrt(a)
+      [quotient] q = Div(d, r) [scaled] s = Mul(q, w) [shifted] y = Add(s, b) }"""
+    weights = {"w": normal(64, seed=1), "b": normal(64, seed=2)}
+    model = load_model(save(with_weights(parse(text, opset=13), weights), tmp_path))
+    options = Options(model=model.path, low="fp16", backend="onnxruntime")
+    feed, plan = {"x": 40 * normal(4, 64)}, keeping(model, *kept)
+    with backend(model, tmp_path).build(plan) as engine:
+        found = engine.run(feed)["y"]
+    expected = forecaster(model, options, Scales()).evaluate(plan, feed)["y"]
+    np.testing.assert_allclose(found, expected, atol=0.03)
 
 
 def test_a_ladder(tmp_path: Path) -> None:

@@ -89,6 +89,16 @@ def test_a_mean_whose_sum_overflows(
         assert found.figures["error_out"] >= 1.0
 
 
+def test_a_sum_is_that_of_the_sample_with_the_largest_mean(tmp_path: Path) -> None:
+    """64 values of 1 and 4 of 3,000 sum up to 12,000 at most, which FP16 holds."""
+    text = "(float[a, b] x) => (float[a, 1] y) { y = ReduceMean<axes = [-1]>(x) }"
+    model = load_text(text, tmp_path)
+    pairs = [((1, 64), 1.0), ((1, 4), 3000.0)]
+    feeds: list[Sample] = [{"x": np.full(shape, value, np.float32)} for shape, value in pairs]
+    (found,) = found_in(model, feeds, stored_sums=True)
+    assert ("rounding", 12000.0) == (found.cause, found.figures["largest_sum"])
+
+
 def test_a_model_of_very_many_layers_is_explained_by_its_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

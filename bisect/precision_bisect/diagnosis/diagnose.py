@@ -76,7 +76,7 @@ def diagnose(question: Question) -> tuple[Findings, Watched]:
     watched = (measure if large else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
     alone = {} if large else _alone(question, instrument, nodes, watched)
-    summed = instrument.summed(nodes, question.samples[0])
+    summed = _summed(question, instrument, nodes, watched)
     layers = []
     for node in nodes:
         harm = alone.get(node.name)
@@ -85,6 +85,22 @@ def diagnose(question: Question) -> tuple[Findings, Watched]:
         layers.append(_finding(question, node.name, seen, harm))
     found = Findings(low=pair.low, layers=layers, spread=births(model, watched))
     return found, watched
+
+
+def _summed(
+    question: Question,
+    instrument: Instrument,
+    nodes: Sequence[onnx.NodeProto],
+    watched: Watched,
+) -> dict[str, int]:
+    """Return how many values are in each sum that a layer stores, where its mean is largest."""
+    by_sample: dict[int, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        by_sample.setdefault(_telling(node, watched), []).append(node)
+    found: dict[str, int] = {}
+    for number, some in by_sample.items():
+        found |= instrument.summed(some, question.samples[number])
+    return found
 
 
 def _finding(question: Question, layer: str, seen: Seen, harm: Harm | None) -> Finding:

@@ -86,10 +86,11 @@ class Instrument:
 
     def summed(self, nodes: Iterable[onnx.NodeProto], sample: Sample) -> dict[str, int]:
         """Return the layers that store sums for this sample, with the number of values in each."""
-        if not self._stored_sums:
+        means = [node for node in nodes if self._stored_sums and node.op_type == "ReduceMean"]
+        if not means:
             return {}
         sums, shapes = StoredSums(View(self.model)), self._shapes(sample)
-        found = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in nodes}
+        found = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in means}
         return {layer: count for layer, count in found.items() if count}
 
     def _shapes(self, sample: Sample) -> dict[str, Shape]:

@@ -57,7 +57,7 @@ class View:
         for value in (*graph.input, *graph.value_info, *graph.output):
             if value.type.tensor_type.HasField("shape"):
                 found[value.name] = tuple(
-                    dim.dim_value if dim.HasField("dim_value") else None
+                    dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
                     for dim in value.type.tensor_type.shape.dim
                 )
         return found
@@ -122,19 +122,24 @@ class View:
         axes = self.axes(node, self.shape(name))
         return Reduced(node=node, source=node.input[0], axes=axes) if axes else None
 
-    def axes(self, node: onnx.NodeProto, like: Dims | None = None) -> tuple[int, ...]:
-        """Return what a reduction takes, from the last, -1, sorted; () where it is not known.
+    def axes(self, node: onnx.NodeProto, like: Dims | None = None) -> tuple[int, ...] | None:
+        """Return what a reduction takes, from the last, -1, sorted; None where it is not known.
 
-        `like` has as many dimensions as what is reduced.
+        () is what takes everything. `like` has as many dimensions as what is reduced.
         """
         held = attribute(node, "axes")
-        axes = list(held.ints) if held is not None else None
-        if axes is None and len(node.input) > 1 and node.input[1]:
+        axes = list(held.ints) if held is not None else []
+        if held is None and len(node.input) > 1 and node.input[1]:
             array = self.array(node.input[1])
-            axes = None if array is None else [int(axis) for axis in array.ravel()]
+            if array is None:
+                return None
+            axes = [int(axis) for axis in array.ravel()]
+        if not axes:
+            nothing = attribute(node, "noop_with_empty_axes")
+            return None if nothing is not None and nothing.i else ()
         shape = self.shape(node.input[0]) or like
-        if not axes or (shape is None and max(axes) >= 0):
-            return ()
+        if shape is None and max(axes) >= 0:
+            return None
         rank = 0 if shape is None else len(shape)
         return tuple(sorted(axis if axis < 0 else axis - rank for axis in axes))
 

@@ -9,18 +9,22 @@ reduction_functions.cc and `ReduceComputeCore` in reduction_ops.cc.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from precision_bisect.fusing.norms import norms
+from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LowType
 from precision_bisect.model.round_trips import round_trip
 from precision_bisect.model.view import Dims, View
 
 _FLOAT = onnx.TensorProto.FLOAT
+_FUSED = ("LayerNormalization", "RMSNormalization")
 
 
 class StoredSums:
@@ -47,38 +51,67 @@ class StoredSums:
             return 0
         return math.prod(shape[axis] for axis in axes)
 
+    def norm(self, node: onnx.NodeProto) -> Sequence[LayerName]:
+        """Return the layers that become one kernel with a mean where all run in one type.
+
+        ONNX Runtime fuses norms along the last axes that divide by a root and have a scale, which
+        may be of another type; such a kernel stores nothing between.
+        """
+        return self._norms.get(node.name, ())
+
+    @cached_property
+    def _norms(self) -> Mapping[str, Sequence[LayerName]]:
+        nodes = {node.name: node for node in self._view.nodes}
+        found: dict[str, Sequence[LayerName]] = {}
+        for norm in norms(self._view):
+            last = norm.axes == tuple(range(-len(norm.axes), 0))
+            quotients = [i for i, name in enumerate(norm.members) if self._divides(nodes[name])]
+            if norm.kind in _FUSED and last and norm.scale and quotients:
+                core = norm.members[: quotients[-1] + 1]
+                found |= dict.fromkeys(core, core)
+        return found
+
+    def _divides(self, node: onnx.NodeProto) -> bool:
+        return node.op_type == "Div" and self._view.scalar(node.input[0]) is None
+
     def written(
-        self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType
+        self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType, fused: str = ""
     ) -> list[onnx.NodeProto]:
         """Return the nodes of a layer that `stores`, with its sum stored in `low`.
 
         `renamed` is the layer under the names that the nodes read and write. Their output is not
-        rounded yet.
+        rounded yet. `fused` names a boolean scalar, on when nothing is stored after all.
         """
         axes, out = self._axes(node), renamed.output[0]
-        dims = self._view.shape(node.input[0]) or _of_any_rank(axes)
+        shape = self._view.shape(node.input[0])
+        dims = shape or _of_any_rank(axes)
         mean, count, total = f"{out}/mean", f"{out}/count", f"{out}/sum"
         plain = onnx.NodeProto()
         plain.CopyFrom(renamed)
         plain.output[0] = mean
-        always = together(dims, axes)
-        divided = out if always else f"{out}/divided"
-        nodes = [
+        conditions: list[list[onnx.NodeProto]] = []
+        if not together(dims, axes):
+            conditions.append(_whether_together(renamed.input[0], f"{out}/together", axes, dims))
+        if fused:
+            conditions.append([helper.make_node("Not", [fused], [f"{out}/apart"])])
+        divided = f"{out}/divided" if conditions else out
+        at = [axis + len(shape) if shape else axis for axis in axes]
+        return [
             plain,
-            *_count(renamed.input[0], mean, count, [dims[axis] for axis in axes]),
+            *_count(renamed.input[0], count, [dims[axis] for axis in axes], at),
             helper.make_node("Mul", [mean, count], [f"{total}/exact"]),
             *round_trip(f"{total}/exact", total, low.onnx_type),
             *round_trip(count, f"{count}/stored", low.onnx_type),
             helper.make_node("Div", [total, f"{count}/stored"], [divided]),
+            *_where(conditions, divided, mean, out),
         ]
-        if not always:
-            nodes += _whether_together(renamed.input[0], f"{out}/together", len(dims), axes)
-            nodes.append(helper.make_node("Where", [f"{out}/together", divided, mean], [out]))
-        return nodes
 
     def _axes(self, node: onnx.NodeProto) -> tuple[int, ...]:
         """Return what a mean is taken over, from the last, -1; nothing where it is not known."""
-        return self._view.axes(node) if node.op_type == "ReduceMean" else ()
+        axes = self._view.axes(node) if node.op_type == "ReduceMean" else None
+        if axes == ():
+            axes = tuple(range(-len(self._view.shape(node.input[0]) or ()), 0))
+        return axes or ()
 
 
 def together(dims: Dims, axes: Sequence[int], unknown: int = 2) -> bool:
@@ -97,26 +130,48 @@ def _of_any_rank(axes: Sequence[int]) -> Dims:
     return (None,) * (1 - min(axes))
 
 
-def _count(source: str, mean: str, out: str, sizes: Sequence[int | None]) -> list[onnx.NodeProto]:
-    """Return the nodes that give the number of values of a mean, as a scalar in FP32."""
+def _where(
+    conditions: Sequence[list[onnx.NodeProto]], stored: str, plain: str, out: str
+) -> list[onnx.NodeProto]:
+    """Return the nodes that give `stored` where all conditions hold, each its nodes' last output.
+
+    Nothing where there is none.
+    """
+    told = [nodes[-1].output[0] for nodes in conditions]
+    nodes = [node for each in conditions for node in each]
+    if len(told) > 1:
+        nodes.append(helper.make_node("And", told, [f"{out}/stored"]))
+        told = [f"{out}/stored"]
+    return [*nodes, *(helper.make_node("Where", [each, stored, plain], [out]) for each in told)]
+
+
+def _count(
+    source: str, out: str, sizes: Sequence[int | None], at: Sequence[int]
+) -> list[onnx.NodeProto]:
+    """Return the nodes that give the number of values of a mean, as a scalar in FP32.
+
+    `sizes` are those of the dimensions that it is taken over, which are `at` these places.
+    """
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes):
-        return [_constant(out, np.array(np.prod(known), np.float32))]
+        return [_constant(out, np.array(math.prod(known), np.float32))]
     return [
-        helper.make_node("Size", [source], [f"{out}/all"]),
-        helper.make_node("Size", [mean], [f"{out}/means"]),
-        helper.make_node("Div", [f"{out}/all", f"{out}/means"], [f"{out}/whole"]),
+        helper.make_node("Shape", [source], [f"{out}/shape"]),
+        _constant(f"{out}/axes", np.array(at, np.int64)),
+        helper.make_node("Gather", [f"{out}/shape", f"{out}/axes"], [f"{out}/sizes"]),
+        helper.make_node("ReduceProd", [f"{out}/sizes"], [f"{out}/whole"], keepdims=0),
         helper.make_node("Cast", [f"{out}/whole"], [out], to=_FLOAT),
     ]
 
 
 def _whether_together(
-    source: str, out: str, rank: int, axes: Sequence[int]
+    source: str, out: str, axes: Sequence[int], dims: Dims
 ) -> list[onnx.NodeProto]:
     """Return the nodes that tell what `together` tells, once the shape is there.
 
     They count the pairs of dimensions larger than 1 that are in the wrong order.
     """
+    rank = len(dims)
     reduced = np.isin(np.arange(rank), np.add(axes, rank))
     after = np.triu(np.outer(reduced, ~reduced)).astype(np.float32)
     before = np.tril(np.outer(reduced, ~reduced)).astype(np.float32)

@@ -13,7 +13,7 @@ How a plan becomes one inference, without a build:
 * All flags are one boolean input, split into scalars inside the graph.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -116,6 +116,7 @@ class _Builder:
         self._flags = Flags()
         self._weights = LayerWeights(read_constants(model, frozenset(self._forms)), scales)
         self._formed: FormedEdges | None = None
+        self._together: dict[tuple[LayerName, ...], str] = {}
         self._edges: _Edges
         if (
             pair.high == "fp32"
@@ -200,7 +201,30 @@ class _Builder:
         kind = LOW_TYPES.get(form.stored)
         if self._sums is None or kind is None or not self._sums.stores(node):
             return [renamed]
-        return self._sums.written(node, renamed, kind)
+        norm = [self._forms.get(layer) for layer in self._sums.norm(node)]
+        if not norm or any(each is None or each.low.stored == "fp32" for each in norm):
+            return self._sums.written(node, renamed, kind)
+        switched = [
+            layer
+            for layer, each in zip(self._sums.norm(node), norm, strict=True)
+            if each is not None and each.low.stored != each.high.stored
+        ]
+        if not switched:
+            return [renamed]
+        return self._sums.written(node, renamed, kind, self._all_low(switched))
+
+    def _all_low(self, layers: Sequence[LayerName]) -> str:
+        """Return the name of a boolean scalar that is on where all of these layers run low."""
+        key = tuple(layers)
+        if key not in self._together:
+            flag = ""
+            for layer in layers:
+                low = self._flags.add((self._index[layer], NO_LAYER, NO_LAYER))
+                both = f"{low}/all"
+                self._nodes.append(helper.make_node("And", [flag or low, low], [both]))
+                flag = both
+            self._together[key] = flag
+        return self._together[key]
 
     def _two_versions(
         self, node: onnx.NodeProto, forms: LayerForms, low: onnx.NodeProto, high: onnx.NodeProto
