@@ -39,6 +39,8 @@ NOISY = 0.02
 """From this share of the tolerance on, noise hides what single layers add near it."""
 MUCH = 0.5
 """A layer that alone adds this share of the limit does not stay for rounding errors."""
+OVERLAP = 1.5
+"""Errors overlap where groups add, each by itself, more than this times what all of them add."""
 USELESS = 0.2
 """Below this expected correlation a ranking says less than which layers are neighbours."""
 
@@ -57,7 +59,7 @@ class Demotion:
     about that error. `largest` is the size of the largest group to try, where larger ones had no
     verdict. `noise` is what two builds of one plan differ by. `best` is
     the cheapest plan that dropping one group led to, where builds are noisy. `chosen` is what the
-    emulator would keep.
+    emulator would keep, `low_error` the error of every layer low.
     """
 
     order: Sequence[Unit]
@@ -74,6 +76,7 @@ class Demotion:
     noise: float = 0.0
     best: Passed | None = None
     chosen: Plan = field(default_factory=lambda: Plan.of(()))
+    low_error: float | None = None
 
     def copy(self) -> "Demotion":
         """Return a state that goes its own way from here."""
@@ -288,8 +291,9 @@ class Demotion:
         return taken
 
     def _disjoint(self, _: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
-        """Judge groups of the pool, each by itself."""
+        """Judge groups of the pool, each by itself; the cheapest of those that overlap is fair."""
         taken = []
+        overlapping = self._overlapping(mine)
         for probe, outcome in mine:
             group = probe.group
             if outcome.verdict is None and not self._given_up(group):
@@ -298,13 +302,35 @@ class Demotion:
             if outcome.verdict is None:
                 continue
             added = self._added(outcome)
-            fair = outcome.passed and self.fair(group, added, price)
+            fair = outcome.passed and (probe is overlapping or self.fair(group, added, price))
             self._learn(group, [], added, clean=fair, bad=False)
             if fair:
                 taken.append(Taken(group, added, outcome))
             else:
                 self.suspects.append(Line(group, bad=True, error=added))
         return taken
+
+    def _overlapping(self, mine: Sequence[Tested]) -> Probe | None:
+        """Return the cheapest of groups whose errors overlap, of those that passed.
+
+        So they do where they add more, each by itself, than all that is left adds together. Prices
+        say little then: each adds less once others run low. Noise would look the same.
+        """
+        if self.low_error is None or self.error is None or len(mine) < 2:
+            return None
+        if self.limit is None or self.noise >= NOISY * self.limit:
+            return None
+        total = 0.0
+        passed: list[tuple[float, Probe]] = []
+        for probe, outcome in mine:
+            added = self._added(outcome)
+            if added is not None and math.isfinite(added):
+                total += added
+                if outcome.passed and len(probe.group) > 1:
+                    passed.append((added / self._cost(probe.group), probe))
+        if not total > OVERLAP * (self.low_error - self.error):
+            return None
+        return min(passed, key=lambda each: each[0], default=(0.0, None))[1]
 
     def _learn(
         self, group: list[int], rest: list[int], added: float | None, *, clean: bool, bad: bool

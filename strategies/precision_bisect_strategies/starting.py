@@ -42,6 +42,7 @@ def started(
         limit=problem.tolerance,
         plan=Plan.all_high(problem.size),
         error=high.error,
+        low_error=low.error,
         suspects=[Line(line, bad=True, error=low.error)],
         workers=problem.workers,
         noise=problem.noise,

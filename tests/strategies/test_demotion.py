@@ -55,6 +55,32 @@ def test_dense_suspects_are_tested_side_by_side(workers: int) -> None:
     assert [probe.group for probe in state.probes(None, workers)] == [[i] for i in last[:workers]]
 
 
+@pytest.mark.parametrize(("errors", "taken"), [((0.6, 0.3, 0.9), 1), ((0.6, 0.3, 0.6), None)])
+def test_of_groups_whose_errors_overlap_the_cheapest_goes(
+    errors: tuple[float, ...], taken: int | None
+) -> None:
+    """They add more than all layers do together: a price that none is worth says nothing."""
+    size = 300
+    beliefs = Beliefs([1.0] * size, [1.0] * size, room=1.0, expected=1)
+    beliefs.learn_sum(list(range(size)), 1.1)
+    state = Demotion(
+        order=[(layer,) for layer in range(size)],
+        beliefs=beliefs,
+        limit=1.0,
+        plan=Plan.all_high(size),
+        error=0.0,
+        suspects=[],
+        workers=3,
+        pool=list(range(size)),
+        low_error=1.1,
+    )
+    line = Line(list(range(size)), bad=False)
+    probes = [Probe(line, start, start + 20) for start in (0, 100, 200)]
+    found = state.digest(probes, [outcome(error, 1.0) for error in errors])
+    expected = [] if taken is None else [probes[taken].group]
+    assert expected == [each.group for each in found]
+
+
 def test_errors_of_single_layers_tell_that_a_ranking_is_poor() -> None:
     """Once nothing fits, all must stay, whatever the ranking: what they add tells how good it is.
 
