@@ -201,14 +201,12 @@ class _Builder:
         kind = LOW_TYPES.get(form.stored)
         if self._sums is None or kind is None or not self._sums.stores(node):
             return [renamed]
-        norm = [self._forms.get(layer) for layer in self._sums.norm(node)]
-        if not norm or any(each is None or each.low.stored == "fp32" for each in norm):
+        norm = self._sums.norm(node)
+        forms = [self._forms[layer] for layer in norm if layer in self._forms]
+        if not norm or len(forms) < len(norm) or any(f.low.stored == "fp32" for f in forms):
             return self._sums.written(node, renamed, kind)
-        switched = [
-            layer
-            for layer, each in zip(self._sums.norm(node), norm, strict=True)
-            if each is not None and each.low.stored != each.high.stored
-        ]
+        pairs = zip(norm, forms, strict=True)
+        switched = [layer for layer, f in pairs if f.low.stored != f.high.stored]
         if not switched:
             return [renamed]
         return self._sums.written(node, renamed, kind, self._all_low(switched))
@@ -217,13 +215,13 @@ class _Builder:
         """Return the name of a boolean scalar that is on where all of these layers run low."""
         key = tuple(layers)
         if key not in self._together:
-            flag = ""
-            for layer in layers:
-                low = self._flags.add((self._index[layer], NO_LAYER, NO_LAYER))
-                both = f"{low}/all"
-                self._nodes.append(helper.make_node("And", [flag or low, low], [both]))
-                flag = both
-            self._together[key] = flag
+            every, *others = [
+                self._flags.add((self._index[layer], NO_LAYER, NO_LAYER)) for layer in layers
+            ]
+            for low in others:
+                self._nodes.append(helper.make_node("And", [every, low], [f"{low}/all"]))
+                every = f"{low}/all"
+            self._together[key] = every
         return self._together[key]
 
     def _two_versions(
