@@ -60,7 +60,8 @@ def settle_speed(
 
     `record` holds what the run has timed before. Where the limits do not hold, plans between the
     fastest that passes and all-low are measured until the most accurate one of them that is fast
-    enough is known, and the message names the nearest miss on either side.
+    enough is known. One that passes is the answer: what was made faster is not minimal, and models
+    need not be monotone. Else the message names the nearest miss on either side.
     """
     graph = problem.graph or CostGraph((0.0,) * problem.size, ())
     high_ms = yield from all_high_ms(problem)
@@ -70,13 +71,15 @@ def settle_speed(
     if not isinstance(start, Measured) or not start.outcome.passed:
         return Settled(found=plan, plan=None, message=_unmeasured(start))
     best = yield from improve(problem, start, graph, high_ms)
-    needed = limits.needed(high_ms)
+    needed, low = limits.needed(high_ms), None
+    if not best.pace.meets(needed):
+        low = yield from descend(best, graph, high_ms, needed)
+        best = _best_of(record, best, high_ms, needed)
     if best.pace.meets(needed):
         slower = yield from _slower_afresh(best.plan, limits, high_ms)
         if slower:
             return Settled(found=plan, plan=None, message=slower)
         return Settled(found=plan, plan=best.plan, message=_changed(start, best))
-    low = yield from descend(best, graph, high_ms, needed)
     found = [
         _slow(best, limits, high_ms),
         _fast(front(record.outcomes, high_ms), needed, problem.tolerance),
@@ -85,6 +88,19 @@ def settle_speed(
         else "",
     ]
     return Settled(found=plan, plan=None, message="; ".join(part for part in found if part))
+
+
+def _best_of(record: Record, best: Measured, high_ms: float, needed: float) -> Measured:
+    """Return the smallest plan that was measured, passed and is fast enough, or the fastest."""
+    passed = [
+        Measured(plan=plan, outcome=outcome, pace=pace)
+        for plan, outcome in record.outcomes.items()
+        if outcome.passed and (pace := Pace.of(outcome.evidence.latency, high_ms))
+    ]
+    within = [each for each in passed if each.pace.meets(needed)]
+    if within:
+        return min(within, key=lambda each: each.plan)
+    return max([best, *passed], key=lambda each: each.pace.speedup)
 
 
 def _slower_afresh(plan: Plan, limits: SpeedLimits, high_ms: float) -> Search[str]:
@@ -130,10 +146,12 @@ def descend(
         middle = (fast + too_slow) // 2
         plan = Plan.of(order[:middle])
         found = yield from measure(plan, high_ms, f"fast enough with {middle} kept?")
-        if isinstance(found, Measured) and found.pace.meets(needed):
-            fast = middle
-        else:
+        if not (isinstance(found, Measured) and found.pace.meets(needed)):
             too_slow = middle
+        elif found.outcome.passed:
+            break
+        else:
+            fast = middle
     return low.pace
 
 
