@@ -93,6 +93,7 @@ class Beliefs:
         self._log_weights += np.log(trust(self._figures))[:, None, None]
         self._log_weights += np.log(likely(self.counts, max(expected, 0.5)))[:, None]
         self._log_weights += np.log(bends())
+        self._weights: Array | None = None
         self._ranks = orders(self._size, seed)
         self._bent: Array = np.maximum(self._values, 0.0) ** BENDS[:, None]
         self._scales = self._log_scales()
@@ -132,9 +133,10 @@ class Beliefs:
 
     def _all_weights(self) -> Array:
         """Return the weights over (rho, K, exponent)."""
-        weights: Array = np.exp(self._log_weights - self._log_weights.max())
-        weights /= weights.sum()
-        return weights
+        if self._weights is None:
+            self._weights = np.exp(self._log_weights - self._log_weights.max())
+            self._weights /= self._weights.sum()
+        return self._weights
 
     @property
     def rho(self) -> float:
@@ -203,6 +205,7 @@ class Beliefs:
             if clean:
                 told += log_not(of_rest)
         self._log_weights += told[:, :, None]
+        self._weights = None
 
     def learn_sum(self, group: Positions, error: float, noise: float = 0.0) -> None:
         """Learn that these positions add `error`, give or take `noise`, when they run low."""
@@ -217,6 +220,7 @@ class Beliefs:
             spreads = np.hypot(sums.std(axis=1), measured)[:, None]
             distances = (np.log(error) - means) / spreads
             self._log_weights[:, :, bend] -= np.log1p(distances**2 / 3) * 2 + np.log(spreads)
+        self._weights = None
 
     def tells_all(self, error: float | None, noise: float) -> bool:
         """Whether what a single layer adds says all that its failing could tell.
@@ -238,7 +242,7 @@ class Beliefs:
         for errors, costs in self.cheapest_first(undecided, kept):
             fits = int(np.searchsorted(np.cumsum(errors), room, side="right"))
             levels.append(errors[fits] / costs[fits] if fits < len(errors) else np.inf)
-        return float(np.exp(np.mean(np.log(np.maximum(levels, TINY)))))
+        return float(np.median(levels))
 
     def cheapest_first(
         self, undecided: Positions, kept: Mapping[int, float]
@@ -344,12 +348,12 @@ class Beliefs:
         """Return what keeping these positions costs on average."""
         return float(self._costs[group].mean())
 
-    def _likely_ranks(self) -> NDArray[np.int64]:
+    def _likely_ranks(self) -> NDArray[np.int32]:
         """Return the orders that were drawn for the likeliest rho, shape (draws, layers)."""
-        likely: NDArray[np.int64] = self._ranks[self._likeliest]
+        likely: NDArray[np.int32] = self._ranks[self._likeliest]
         return likely
 
-    def _errors(self, ranks: NDArray[np.int64], group: Positions) -> Array:
+    def _errors(self, ranks: NDArray[np.int32], group: Positions) -> Array:
         """Return a group's errors in these true orders, by the likeliest exponent."""
         fitted = self._fitted.values(self._likeliest) if self.nearly_right else None
         if fitted is not None:

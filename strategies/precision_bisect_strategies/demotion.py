@@ -59,7 +59,8 @@ class Demotion:
     about that error. `largest` is the size of the largest group to try, where larger ones had no
     verdict. `noise` is what two builds of one plan differ by. `best` is
     the cheapest plan that dropping one group led to, where builds are noisy. `chosen` is what the
-    emulator would keep, `low_error` the error of every layer low.
+    emulator would keep, `low_error` the error of every layer low. `waiting` are parts of low
+    groups that were `raised` as a whole: they are looked into once nothing else is undecided.
     """
 
     order: Sequence[Unit]
@@ -77,6 +78,8 @@ class Demotion:
     best: Passed | None = None
     chosen: Plan = field(default_factory=lambda: Plan.of(()))
     low_error: float | None = None
+    waiting: list[Line] = field(default_factory=list)
+    raised: frozenset[int] = frozenset()
 
     def copy(self) -> "Demotion":
         """Return a state that goes its own way from here."""
@@ -87,6 +90,7 @@ class Demotion:
             pool=list(self.pool),
             kept=dict(self.kept),
             lowered=list(self.lowered),
+            waiting=list(self.waiting),
         )
 
     def settled(self) -> bool:
@@ -96,7 +100,7 @@ class Demotion:
             error = line.error
             known = error is not None and math.isfinite(error)
             self.kept[line.positions[0]] = error if known else None
-        return not (self.suspects or self.pool)
+        return not (self.suspects or self.pool or self.waiting)
 
     @property
     def beaten(self) -> bool:
@@ -122,8 +126,9 @@ class Demotion:
 
     @property
     def undecided(self) -> list[int]:
-        """The positions that are suspect, or in the pool."""
-        return [i for line in self.suspects for i in line.positions] + self.pool
+        """The positions that are suspect, wait, or are in the pool."""
+        lines = self.suspects + self.waiting
+        return [i for line in lines for i in line.positions] + self.pool
 
     @property
     def price(self) -> float:
@@ -140,6 +145,8 @@ class Demotion:
 
     def probes(self, guess: int | None, count: int) -> list[Probe]:
         """Choose at most `count` groups; `guess` is where a suspect line is cut at first."""
+        if not (self.suspects or self.pool):
+            self.suspects, self.waiting = self.waiting, []
         self._arrange()
         if count > 1 and guess is None:
             self._release()
@@ -232,7 +239,7 @@ class Demotion:
             return
         self.plan, self.error = self.best.plan, self.best.error
         self.kept = {i: self.kept.get(i) for i in self._inside(self.plan)}
-        self.suspects, self.pool, self.lowered = [], [], []
+        self.suspects, self.pool, self.lowered, self.waiting = [], [], [], []
 
     def take(self, taken: Taken, error: float | None) -> None:
         """Go on from the plan without this group, of this error; it passed, or is bet to."""
@@ -247,6 +254,12 @@ class Demotion:
         self.plan, self.error = self.with_([i for group, _ in groups for i in group]), error
         self.lowered = [each for each in self.lowered if each not in groups]
         self.suspects += [Line(group, bad=True, error=added) for group, added in groups]
+
+    def raise_part(self, part: list[int], error: float, outcome: Outcome) -> None:
+        """Keep a part of the low groups that adds `error`; the plan that does passed."""
+        self.plan, self.error = self.with_(part), outcome.error
+        self.waiting.append(Line(part, bad=True, error=error))
+        self.raised |= frozenset(part)
 
     def put_back(self, taken: Sequence[Taken]) -> None:
         """Make groups undecided again that did not pass together with others."""

@@ -42,7 +42,7 @@ class Fitted:
         return other
 
     def learn(
-        self, group: list[int], ranks: NDArray[np.int64], error: float, noise: float
+        self, group: list[int], ranks: NDArray[np.int32], error: float, noise: float
     ) -> None:
         """Learn that the layers at these places add `error`, give or take `noise`.
 

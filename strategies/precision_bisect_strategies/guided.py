@@ -90,7 +90,8 @@ class Guided:
             go_on = _refined if stops else _alone
             state = yield from go_on(course, state, ranked, dropped)
         yield from refill(state)
-        yield from hunt(state)
+        while (yield from hunt(state)):
+            state = yield from demote(state, None)
         yield from refill(state)
         yield from exchange(state)
         return state.plan

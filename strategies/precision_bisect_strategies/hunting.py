@@ -18,13 +18,15 @@ from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.demotion import FAIR, NOISY, Demotion, Lowered
 from precision_bisect_strategies.saving import Fits, Gains, gains
 
-WORTH = 0.1
+WORTH = 0.05
 """A build is worth it when it is expected to save so many layers of usual cost. Each that is saved
 also spares the certificate a build."""
 PATIENCE = 3.0
 """A hunt ends once its builds promised so many more heavy layers than they found."""
 LIKELY = 0.5
 """A layer of which it is known what it adds is kept at once if that likely saves more."""
+DEAR = 2.0
+"""A part of several layers is kept as a whole where that lets go so many times what it costs."""
 ACTING = 0.5
 """A layer that adds less than this share of what it was measured to add acts with others."""
 
@@ -75,13 +77,20 @@ class Bounds:
         self.raised.update(prey.part)
 
 
-def hunt(state: Demotion) -> Search[None]:
+def bounded(state: Demotion) -> Bounds:
+    """Return what ends a hunt that begins now."""
+    return Bounds(proofs=sum(len(state.order[i]) == 1 for i in state.kept))
+
+
+def hunt(state: Demotion, bounds: Bounds | None = None, least: float = 0.0) -> Search[bool]:
     """Look for low layers that are worth more than what can be dropped for them, and keep them.
 
-    Not where noise hides what single layers add.
+    Not where noise hides what single layers add, nor where a build is expected to save fewer than
+    `least` layers. Tell whether the hunt ended as a part of several layers is worth that: it is
+    kept as a whole, and waits to be looked into. `bounds` are those of a hunt that goes on.
     """
-    bounds = Bounds(proofs=sum(len(state.order[i]) == 1 for i in state.kept))
-    while bounds.owed < PATIENCE and (found := _found(state, bounds)):
+    bounds = bounds or bounded(state)
+    while bounds.owed < PATIENCE and (found := _found(state, bounds, least)):
         outcomes = yield tuple(_keeping(state, prey) for prey in found)
         base, plan = state.error, state.plan
         for prey, outcome in zip(found, outcomes, strict=True):
@@ -93,15 +102,21 @@ def hunt(state: Demotion) -> Search[None]:
                 state.lowered += _apart(prey, part) if len(prey.place[0]) > 1 else [prey.place]
                 continue
             bounds.spend(prey)
-            if part is None or not caught:
-                state.lowered += _apart(prey, part)
-            else:
+            apart = _apart(prey, part)
+            if part is not None and caught:
                 bounds.reward(prey)
                 _keep(state, prey, part, outcome)
-                state.lowered += _apart(prey, part)[1:]
+                apart = apart[1:]
+            elif outcome.passed and state.plan == plan and _dear(state, prey, part):
+                state.raise_part(*apart[0], outcome)
+                apart = apart[1:]
+            state.lowered += apart
+        if state.waiting:
+            return True
+    return False
 
 
-def _found(state: Demotion, bounds: Bounds) -> list[Prey]:
+def _found(state: Demotion, bounds: Bounds, least: float) -> list[Prey]:
     """Return what to look into next: large groups first, up to one for each worker.
 
     What is known of single layers is not lost while a heavier one may turn up. Nothing where all
@@ -116,7 +131,7 @@ def _found(state: Demotion, bounds: Bounds) -> list[Prey]:
         group, total = place
         if total > 0 and bounds.allow(group):
             told = gains(state.beliefs, group, total, state.room, fits)
-            if _promises(group, told, usual):
+            if _promises(group, told, max(least, WORTH) * usual):
                 saved += float(told.saved.sum()) / usual
                 chances += float(told.chances.sum())
                 builds += _builds(group)
@@ -145,9 +160,9 @@ def _usual(state: Demotion) -> float:
     return float(state.beliefs.costs(every).sum()) / sum(len(unit) for unit in state.order)
 
 
-def _promises(group: Sequence[int], told: Gains, usual: float) -> bool:
-    """Tell whether a group is worth the builds that it takes to find its heaviest layer."""
-    enough = float(told.saved.sum()) >= WORTH * usual * _builds(group)
+def _promises(group: Sequence[int], told: Gains, worth: float) -> bool:
+    """Tell whether a group saves so much for each build that finding its heaviest layer takes."""
+    enough = float(told.saved.sum()) >= worth * _builds(group)
     return enough and (len(group) > 1 or float(told.chances.sum()) >= LIKELY)
 
 
@@ -210,7 +225,15 @@ def _caught(state: Demotion, prey: Prey, part: float) -> bool:
     if len(group) == 1:
         return part >= ACTING * total
     told = gains(state.beliefs, prey.part, part, state.room, _fits(state))
-    return _promises(prey.part, told, _usual(state))
+    return _promises(prey.part, told, WORTH * _usual(state))
+
+
+def _dear(state: Demotion, prey: Prey, part: float | None) -> bool:
+    """Tell whether a part of several that adds so much is worth keeping as a whole."""
+    if part is None or len(prey.part) < 2 or not state.raised.isdisjoint(prey.part):
+        return False
+    fits, cost = _fits(state), state.beliefs.cost(prey.part) * len(prey.part)
+    return fits.expected(state.room + part) - fits.expected(state.room) >= DEAR * cost
 
 
 def _apart(prey: Prey, part: float | None) -> list[Lowered]:

@@ -68,6 +68,8 @@ def moved(
         pool=at(state.pool),
         kept=kept,
         lowered=lowered,
+        waiting=[replace(line, positions=at(line.positions)) for line in state.waiting],
+        raised=frozenset(at(state.raised)),
     )
 
 

@@ -15,12 +15,14 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.demotion import Demotion
-from precision_bisect_strategies.hunting import hunt
+from precision_bisect_strategies.hunting import bounded, hunt
 from precision_bisect_strategies.probes import Probe, Taken
 from precision_bisect_strategies.spending import affordable, reconsider, refill
 
 POOR = 0.7
 """Below this expected rank correlation a ranking is poor."""
+EVEN = 0.5
+"""The chance that a group passes: so it is chosen."""
 HOPE = 1.4
 """Better ones are given more builds by (1 - POOR) / (1 - rho), to this power."""
 
@@ -50,13 +52,15 @@ def demote(
     is believed to be. Where the ranking is `refinable`, it is also returned once that proves poor.
 
     Single layers come last. Before that, low groups are looked through for heavy ones, and kept
-    ones are dropped that cost less than the price. A ranking that was given credit from the start
-    and loses it has its groups looked at again, once.
+    ones are dropped that cost less than the price; earlier where a build of a hunt should let more
+    layers go than the next group. A ranking that was given credit from the start and loses it has
+    its groups looked at again, once.
     """
     first = guess
     hunted = doubted = False
     bet: Bet | None = None
     tried = 0
+    early = bounded(state)
     credited = state.beliefs.nearly_right
     while not state.settled() or bet:
         if patience is not None and bet is None and tried >= _chances(state, patience):
@@ -68,12 +72,16 @@ def demote(
             return state
         tested = bet if state.beliefs.figures or doubted or state.settled() else None
         probes = state.probes(first, state.workers - bool(tested))
+        if first is None and not (bet or state.suspects):
+            before = state.plan
+            yield from hunt(state, early, EVEN * len(probes[0].group))
+            if state.plan != before:
+                continue
         first = None
         tried += len(probes)
         if not (bet or state.suspects) and len(probes[0].group) == 1:
             if not hunted:
-                hunted = True
-                yield from hunt(state)
+                hunted = not (yield from hunt(state))
                 continue
             if state.beliefs.certain and affordable(state, fair=True):
                 yield from refill(state, fair=True)

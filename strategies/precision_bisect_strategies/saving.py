@@ -44,6 +44,15 @@ class Fits:
         fits = np.searchsorted(self._sums[order], room, side="right")
         return np.asarray(self._costs[order][fits])
 
+    def more(self, room: float, errors: Array) -> Array:
+        """Return the cost of what fits besides where the room grows, by each order.
+
+        `errors`, shape (..., orders), are what it grows by; the costs have the same shape.
+        """
+        now = [self.cost(order, np.asarray(room)) for order in range(len(self))]
+        after = [self.cost(order, room + errors[..., order]) for order in range(len(self))]
+        return np.asarray(np.stack(after, axis=-1) - np.array(now))
+
     def expected(self, room: float) -> float:
         """Return the expected cost of what fits."""
         costs = [float(self.cost(order, np.asarray(room))) for order in range(len(self))]
@@ -53,20 +62,20 @@ class Fits:
 def gains(beliefs: Beliefs, group: Positions, total: float, room: float, fits: Fits) -> Gains:
     """Return what keeping one position of a group that adds `total` would save.
 
-    That is the cost of what fits into its error besides, less its own, of the position for which
-    it is most: the others are not kept.
+    That is the cost of what fits into its error besides, less its own, of the position that adds
+    most for its cost: the others are not kept.
     """
     errors, likely, _ = beliefs.weighed(group, total)
     costs = beliefs.costs(group)
-    saved, chances = np.zeros(len(group)), np.zeros(len(group))
-    for order in range(len(fits)):
-        before = fits.cost(order, np.asarray(room))
-        net = fits.cost(order, room + errors[:, order]) - before - costs
-        best = net.argmax(axis=1)
-        most = net[np.arange(len(net)), best]
-        np.add.at(saved, best, likely[:, order] * np.maximum(most, 0.0))
-        np.add.at(chances, best, likely[:, order] * (most > 0))
-    return Gains(saved, chances)
+    best = (errors / costs).argmax(axis=2)
+    heaviest = np.take_along_axis(errors, best[:, :, None], axis=2)[:, :, 0]
+    net = fits.more(room, heaviest) - costs[best]
+
+    def over(values: Array) -> Array:
+        summed = np.bincount(best.ravel(), (likely * values).ravel(), len(group))
+        return np.asarray(summed, np.float64)
+
+    return Gains(over(np.maximum(net, 0.0)), over(np.sign(np.maximum(net, 0.0))))
 
 
 def excess(beliefs: Beliefs, group: Positions, total: float, price: float) -> float:

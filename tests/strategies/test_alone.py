@@ -146,15 +146,17 @@ def test_few_that_matter_cost_few_builds() -> None:
 
 
 def test_what_has_no_verdict_teaches_nothing() -> None:
-    """Where a third of the builds fail, heavy layers are still found: two of three, at least."""
-    size, bad = 200, (3, 77, 140)
+    """Where a third of the builds fail, most heavy layers are still found."""
+    size, bad, found = 200, (3, 77, 140), 0
     errors = [0.9 * LIMIT if layer in bad else 0.0004 * LIMIT for layer in range(size)]
-    oracle = oracles.flaky(oracles.additive(errors), size, seed=5, share=0.3)
-    simulation = Simulation(size, oracle)
-    again, dropped = alone(simulation, [1.0] * size)
-    assert any(trial.outcome.verdict is None for trial in simulation.trials)
-    assert len({each.unit[0] for each in again[-12:]}.intersection(bad)) >= 2
-    assert dropped >= size - 12
+    for seed in range(8):
+        oracle = oracles.flaky(oracles.additive(errors), size, seed=seed, share=0.3)
+        simulation = Simulation(size, oracle)
+        again, dropped = alone(simulation, [1.0] * size)
+        assert any(trial.outcome.verdict is None for trial in simulation.trials)
+        found += len({each.unit[0] for each in again[-12:]}.intersection(bad))
+        assert dropped >= size - 12
+    assert found >= 14
 
 
 def test_groups_that_cost_nothing_are_not_looked_into() -> None:
