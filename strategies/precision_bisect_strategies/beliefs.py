@@ -15,7 +15,6 @@ from copy import copy
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precision_bisect_strategies.fitting import Fitted
 from precision_bisect_strategies.rankings import (
@@ -27,6 +26,7 @@ from precision_bisect_strategies.rankings import (
     TIED,
     TINY,
     Array,
+    Ranks,
     bends,
     culprits,
     even,
@@ -35,6 +35,7 @@ from precision_bisect_strategies.rankings import (
     numbers,
     orders,
     phi,
+    sums_over,
     tied,
     trust,
 )
@@ -211,11 +212,10 @@ class Beliefs:
         """Learn that these positions add `error`, give or take `noise`, when they run low."""
         if not self._figures or not max(noise, 0.0) < error < np.inf:
             return
-        self._fitted.learn(group, self._ranks[:, :, group], error, noise)
+        self._fitted.learn(group, self._ranks, error, noise)
         measured = np.hypot(FIGURE_SPREAD, noise / error)
         for bend, values in enumerate(self._bent):
-            errors = values[self._ranks[:, :, group]] * self._costs[group]
-            sums = np.log(np.maximum(errors.sum(axis=2), TINY))
+            sums = np.log(np.maximum(sums_over(values, self._ranks, group, self._costs), TINY))
             means = sums.mean(axis=1)[:, None] + self._scales[:, bend]
             spreads = np.hypot(sums.std(axis=1), measured)[:, None]
             distances = (np.log(error) - means) / spreads
@@ -306,7 +306,8 @@ class Beliefs:
         likely *= np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2)
         right = float(likely.sum())
         likely = (likely + TINY) / (likely + TINY).sum()
-        return errors * (total / sums)[:, :, None], likely, right
+        errors *= (total / sums)[:, :, None]
+        return errors, likely, right
 
     def reaches(self, group: Positions, error: float) -> float:
         """Return the chance that these positions add at least `error`.
@@ -348,12 +349,12 @@ class Beliefs:
         """Return what keeping these positions costs on average."""
         return float(self._costs[group].mean())
 
-    def _likely_ranks(self) -> NDArray[np.int32]:
+    def _likely_ranks(self) -> Ranks:
         """Return the orders that were drawn for the likeliest rho, shape (draws, layers)."""
-        likely: NDArray[np.int32] = self._ranks[self._likeliest]
+        likely: Ranks = self._ranks[self._likeliest]
         return likely
 
-    def _errors(self, ranks: NDArray[np.int32], group: Positions) -> Array:
+    def _errors(self, ranks: Ranks, group: Positions) -> Array:
         """Return a group's errors in these true orders, by the likeliest exponent."""
         fitted = self._fitted.values(self._likeliest) if self.nearly_right else None
         if fitted is not None:

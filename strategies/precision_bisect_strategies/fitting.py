@@ -7,9 +7,8 @@ sums of groups, by least squares on their logarithms: more sharply than each gro
 from copy import copy
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precision_bisect_strategies.rankings import BENT, TINY, Array
+from precision_bisect_strategies.rankings import BENT, TINY, Array, Ranks, sums_over
 
 EXPONENTS: Array = np.exp(np.linspace(-0.6, 0.6, 61))
 """Exponents on the ranking's errors to choose from."""
@@ -41,17 +40,15 @@ class Fitted:
         other._found = {}
         return other
 
-    def learn(
-        self, group: list[int], ranks: NDArray[np.int32], error: float, noise: float
-    ) -> None:
+    def learn(self, group: list[int], ranks: Ranks, error: float, noise: float) -> None:
         """Learn that the layers at these places add `error`, give or take `noise`.
 
-        `ranks`, shape (rankings, draws, group), are places of theirs in true orders that were
-        drawn: what the sums of these differ by is what one ranking leaves open.
+        `ranks`, shape (rankings, draws, layers), are the places of all layers in true orders that
+        were drawn: what the group's sums differ by in these is what one ranking leaves open.
         """
         logs = np.log(np.maximum(self._values[group], TINY))
         sums = (np.exp(np.outer(EXPONENTS, logs)) * self._costs[group]).sum(axis=1)
-        drawn = (self._values[ranks] * self._costs[group]).sum(axis=2)
+        drawn = sums_over(self._values, ranks, group, self._costs)
         self._ratios.append(np.log(error) - np.log(np.maximum(sums, TINY)))
         self._spreads.append(np.log(np.maximum(drawn, TINY)).std(axis=1))
         self._noises.append(noise / error)

@@ -9,7 +9,7 @@ share of the layers altogether, as where no sample made them overflow: these sta
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ TINY = 1e-12
 _NORMAL = NormalDist()
 
 Array: TypeAlias = NDArray[np.float64]
+Ranks: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,18 +132,28 @@ def tied(values: Array) -> Array | None:
     return np.asarray(np.append(same, False) | np.append(False, same), np.float64)
 
 
-def orders(size: int, seed: int) -> NDArray[np.int32]:
+def orders(size: int, seed: int) -> Ranks:
     """Return true orders that are drawn for each: ranks, shape (rankings, draws, layers)."""
     rng = np.random.default_rng(seed)
     noise = rng.standard_normal((DRAWS, size))
     chances = rng.random((DRAWS, size))
-    ranks = np.empty((len(RHOS), DRAWS, size), np.int32)
+    ranks = np.empty((len(RHOS), DRAWS, size), np.min_scalar_type(size))
     # One at a time: with thousands of layers the steps in between take a lot of memory.
     for ranking, (rho, missed) in enumerate(zip(RHOS, MISSED, strict=True)):
         rhos = np.where(chances < missed, 0.0, rho)
         latent = rhos * _scores(size) + np.sqrt(1 - rhos**2) * noise
         ranks[ranking] = latent.argsort(axis=1).argsort(axis=1)
     return ranks
+
+
+def sums_over(values: Array, ranks: Ranks, group: list[int], costs: Array) -> Array:
+    """Return what a group adds in each order, shape (rankings, draws).
+
+    `values` are errors per unit of cost by rank, `ranks` as of `orders`, `costs` of all layers.
+    One ranking at a time: of thousands of layers all errors at once would take a lot of memory.
+    """
+    each = [(values[of_one[:, group]] * costs[group]).sum(axis=1) for of_one in ranks]
+    return np.array(each)
 
 
 def log_not(log_probability: Array) -> Array:

@@ -67,7 +67,7 @@ def gains(beliefs: Beliefs, group: Positions, total: float, room: float, fits: F
     """
     errors, likely, _ = beliefs.weighed(group, total)
     costs = beliefs.costs(group)
-    best = (errors / costs).argmax(axis=2)
+    best = np.array([(of_one / costs).argmax(axis=1) for of_one in errors])
     heaviest = np.take_along_axis(errors, best[:, :, None], axis=2)[:, :, 0]
     net = fits.more(room, heaviest) - costs[best]
 

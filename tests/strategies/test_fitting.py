@@ -24,7 +24,7 @@ def fitted() -> Fitted:
 def learn(known: Fitted, first: int, last: int, error: float) -> None:
     """Tell what the layers from `first` to before `last` add."""
     group = list(range(first, last))
-    known.learn(group, orders(SIZE, 0)[:, :, group], error, 0.0)
+    known.learn(group, orders(SIZE, 0), error, 0.0)
 
 
 @given(st.floats(0.8, 1.25), st.floats(0.01, 100.0))
@@ -64,7 +64,7 @@ def test_nothing_is_fitted_to_nothing() -> None:
 def test_what_noise_drowns_says_little() -> None:
     """A sum that is noise for the most part moves the fit less than one that is not."""
     group = list(range(SIZE))
-    ranks = orders(SIZE, 0)[:, :, group]
+    ranks = orders(SIZE, 0)
     right = float(VALUES.sum())
     found = []
     for noise in (0.0, 10 * right):
