@@ -1,5 +1,6 @@
 """Improving a plan for speed: what is accepted, what it costs, and how runs with limits end."""
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -154,6 +155,51 @@ def test_a_plan_that_passes_by_luck_below_what_is_too_slow_is_the_answer(tmp_pat
     assert (Status.FOUND, lucky) == (ending.status, ending.plan)
 
 
+FAST, ONCE = Plan.of((2, 5, 7)), Plan.of((2, 7))
+"""Plans of `ERRORS` that the search builds, and that pass."""
+
+
+def timed_by(times: dict[Plan, Callable[[int], float]], needed: float = 3.0) -> Case:
+    """Return the case of `ERRORS`, with plans that take what is said for each build of them."""
+    asked = costly(SpeedLimits(min_speedup=needed))
+    usual = asked.clock
+
+    def clock(plan: Plan) -> float:
+        return times[plan](asked.backend.built.count(plan)) if plan in times else usual(plan)
+
+    asked.backend.clock = clock
+    return asked
+
+
+def test_a_plan_of_the_search_that_holds_both_limits_is_the_answer(tmp_path: Path) -> None:
+    """Also where a smaller one did so once, and is slow when built afresh."""
+    asked = timed_by({FAST: lambda _: 0.3, ONCE: lambda build: 0.3 if build <= 1 else 4.0})
+    ending, driver = run(asked, tmp_path)
+    assert (Status.FOUND, FAST) == (ending.status, ending.plan)
+    assert asked.backend.built.count(ONCE) == 2
+    assert sum(t.proposal.kind is Kind.REBUILD for t in driver.trials) == 2
+
+
+def test_plans_that_hold_both_limits_only_once_are_no_answer(tmp_path: Path) -> None:
+    """Three of them are built afresh; then the run ends as if they had never been fast."""
+    asked = timed_by({plan: lambda build: 0.3 if build <= 1 else 4.0 for plan in (FAST, ONCE)})
+    ending, _ = run(asked, tmp_path)
+    assert (Status.INFEASIBLE, None) == (ending.status, ending.plan)
+    assert "of the plans within the tolerance none is" in ending.message
+
+
+def test_all_high_is_no_answer(tmp_path: Path) -> None:
+    """It is as fast as itself: that is not what a limit of 1 asks for."""
+    asked = case(
+        by(oracles.monotone([3, 5, 7])),
+        chain([0.01] * 12, cast_ms=0.0),
+        SpeedLimits(min_speedup=1.0),
+        Clock(chain([0.01] * 12, cast_ms=0.5)),
+    )
+    ending, _ = run(asked, tmp_path)
+    assert ending.plan != Plan.all_high(12)
+
+
 def test_a_limit_beyond_all_low(tmp_path: Path) -> None:
     """Where even all low is too slow, nothing more is built for the fast side."""
     asked = costly(SpeedLimits(max_latency_ms=0.5))
@@ -287,11 +333,11 @@ def test_an_answer_passed_and_is_fast_enough_and_no_slower(
         assert ending.status is Status.INFEASIBLE
         paces = [
             Pace.of(outcome.evidence.latency, everything.median_ms)
-            for outcome in judged.values()
-            if outcome.passed
+            for plan, outcome in judged.items()
+            if outcome.passed and plan != Plan.all_high(len(drawn[0]))
         ]
         fast = any(pace is not None and pace.meets(drawn[2]) for pace in paces)
-        assert not fast or "built afresh" in ending.message
+        assert not fast or any(t.proposal.kind is Kind.REBUILD for t in trials)
         return
     assert judged[ending.plan].passed
     pace = Pace.of(judged[ending.plan].evidence.latency, everything.median_ms)
