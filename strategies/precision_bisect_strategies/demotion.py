@@ -110,7 +110,7 @@ class Demotion:
         """
         if self.best is None:
             return False
-        return self.best.cost <= self._cost(list(self.kept))
+        return self.best.cost <= self.cost(list(self.kept))
 
     @property
     def room(self) -> float:
@@ -222,7 +222,7 @@ class Demotion:
         return taken
 
     def _note(self, plan: Plan, error: float | None) -> None:
-        best = Passed(plan, error, self._cost(self._inside(plan)))
+        best = Passed(plan, error, self.cost(self._inside(plan)))
         if self.best is None or best.cost < self.best.cost:
             self.best = best
 
@@ -230,7 +230,8 @@ class Demotion:
         kept = plan.kept
         return [i for i, unit in enumerate(self.order) if not kept.isdisjoint(unit)]
 
-    def _cost(self, group: list[int]) -> float:
+    def cost(self, group: list[int]) -> float:
+        """Return what keeping these positions costs."""
         return self.beliefs.cost(group) * len(group) if group else 0.0
 
     def settle_for_best(self) -> None:
@@ -340,7 +341,7 @@ class Demotion:
             if added is not None and math.isfinite(added):
                 total += added
                 if outcome.passed and len(probe.group) > 1:
-                    passed.append((added / self._cost(probe.group), probe))
+                    passed.append((added / self.cost(probe.group), probe))
         if not total > OVERLAP * (self.low_error - self.error):
             return None
         return min(passed, key=lambda each: each[0], default=(0.0, None))[1]

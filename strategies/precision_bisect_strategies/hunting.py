@@ -77,19 +77,20 @@ class Bounds:
         self.raised.update(prey.part)
 
 
-def bounded(state: Demotion) -> Bounds:
-    """Return what ends a hunt that begins now."""
-    return Bounds(proofs=sum(len(state.order[i]) == 1 for i in state.kept))
+def proofs(state: Demotion) -> int:
+    """Return how many failing builds without single kept layers keeping another one voids."""
+    return sum(len(state.order[i]) == 1 for i in state.kept)
 
 
 def hunt(state: Demotion, bounds: Bounds | None = None, least: float = 0.0) -> Search[bool]:
     """Look for low layers that are worth more than what can be dropped for them, and keep them.
 
-    Not where noise hides what single layers add, nor where a build is expected to save fewer than
-    `least` layers. Tell whether the hunt ended as a part of several layers is worth that: it is
+    Not where noise hides what single layers add, nor where a build is expected to save less than
+    `least`, a cost. Tell whether the hunt ended as a part of several layers is worth that: it is
     kept as a whole, and waits to be looked into. `bounds` are those of a hunt that goes on.
     """
-    bounds = bounds or bounded(state)
+    bounds = bounds or Bounds(proofs=proofs(state))
+    waiting = len(state.waiting)
     while bounds.owed < PATIENCE and (found := _found(state, bounds, least)):
         outcomes = yield tuple(_keeping(state, prey) for prey in found)
         base, plan = state.error, state.plan
@@ -111,7 +112,7 @@ def hunt(state: Demotion, bounds: Bounds | None = None, least: float = 0.0) -> S
                 state.raise_part(*apart[0], outcome)
                 apart = apart[1:]
             state.lowered += apart
-        if state.waiting:
+        if len(state.waiting) > waiting:
             return True
     return False
 
@@ -131,7 +132,7 @@ def _found(state: Demotion, bounds: Bounds, least: float) -> list[Prey]:
         group, total = place
         if total > 0 and bounds.allow(group):
             told = gains(state.beliefs, group, total, state.room, fits)
-            if _promises(group, told, max(least, WORTH) * usual):
+            if _promises(group, told, max(least, WORTH * usual)):
                 saved += float(told.saved.sum()) / usual
                 chances += float(told.chances.sum())
                 builds += _builds(group)

@@ -57,8 +57,11 @@ def moved(
             beliefs.learn([i], [], clean=False, bad=False)
         if error is not None:
             beliefs.learn_sum([i], error, state.noise)
-    suspects = [replace(line, positions=at(line.positions)) for line in state.suspects]
-    for line in suspects:
+    suspects, waiting = (
+        [replace(line, positions=at(line.positions)) for line in lines]
+        for lines in (state.suspects, state.waiting)
+    )
+    for line in suspects + waiting:
         _suspect(beliefs, line, state.noise)
     return replace(
         state,
@@ -68,7 +71,7 @@ def moved(
         pool=at(state.pool),
         kept=kept,
         lowered=lowered,
-        waiting=[replace(line, positions=at(line.positions)) for line in state.waiting],
+        waiting=waiting,
         raised=frozenset(at(state.raised)),
     )
 

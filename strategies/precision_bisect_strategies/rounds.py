@@ -15,7 +15,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.demotion import Demotion
-from precision_bisect_strategies.hunting import bounded, hunt
+from precision_bisect_strategies.hunting import Bounds, hunt, proofs
 from precision_bisect_strategies.probes import Probe, Taken
 from precision_bisect_strategies.spending import affordable, reconsider, refill
 
@@ -60,7 +60,7 @@ def demote(
     hunted = doubted = False
     bet: Bet | None = None
     tried = 0
-    early = bounded(state)
+    early = Bounds(proofs=0)
     credited = state.beliefs.nearly_right
     while not state.settled() or bet:
         if patience is not None and bet is None and tried >= _chances(state, patience):
@@ -74,7 +74,8 @@ def demote(
         probes = state.probes(first, state.workers - bool(tested))
         if first is None and not (bet or state.suspects):
             before = state.plan
-            yield from hunt(state, early, EVEN * len(probes[0].group))
+            early.proofs = proofs(state)
+            yield from hunt(state, early, EVEN * state.cost(probes[0].group))
             if state.plan != before:
                 continue
         first = None

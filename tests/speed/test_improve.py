@@ -138,21 +138,23 @@ def test_a_plan_that_passes_by_luck_below_what_is_too_slow_is_the_answer(tmp_pat
     second.mkdir()
     ending, driver = run(costly(limits), first)
     assert ending.status is Status.INFEASIBLE
-    below = next(
+    failed = next(
         trial
         for trial in improvements(driver)
         if trial.proposal.reason.startswith("fast enough with")
         and trial.outcome.failed
         and costly(limits).clock.speedup(trial.proposal.plan) >= 2.4
     )
-    lucky = below.proposal.plan
+    lucky = failed.proposal.plan
 
     def oracle(kept: frozenset[int]) -> Outcome:
         return oracles.outcome(0.5) if kept == lucky.kept else oracles.additive(ERRORS)(kept)
 
     asked = case(by(oracle), chain(COSTS), limits, emulate=by(oracles.additive(ERRORS)))
-    ending, _ = run(asked, second)
+    ending, driver = run(asked, second)
     assert (Status.FOUND, lucky) == (ending.status, ending.plan)
+    below = [t for t in improvements(driver) if t.proposal.reason.startswith("fast enough with")]
+    assert below[-1].proposal.plan == lucky
 
 
 FAST, ONCE = Plan.of((2, 5, 7)), Plan.of((2, 7))
@@ -178,6 +180,9 @@ def test_a_plan_of_the_search_that_holds_both_limits_is_the_answer(tmp_path: Pat
     assert (Status.FOUND, FAST) == (ending.status, ending.plan)
     assert asked.backend.built.count(ONCE) == 2
     assert sum(t.proposal.kind is Kind.REBUILD for t in driver.trials) == 2
+    both = timed_by(dict.fromkeys((FAST, ONCE), lambda _: 0.3))
+    (tmp_path / "both").mkdir()
+    assert run(both, tmp_path / "both")[0].plan == min(FAST, ONCE)
 
 
 def test_plans_that_hold_both_limits_only_once_are_no_answer(tmp_path: Path) -> None:

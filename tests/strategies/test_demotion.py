@@ -9,7 +9,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome, TrialStatus, Verdict
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion
-from precision_bisect_strategies.probes import Line, Probe
+from precision_bisect_strategies.probes import Line, Passed, Probe
 
 
 def test_a_cut_that_fails_within_one_that_passes_is_no_culprit() -> None:
@@ -110,6 +110,47 @@ def test_errors_of_single_layers_tell_that_a_ranking_is_poor() -> None:
             state.digest([probe], [outcome(0.9999 * total + true, total)])
         found.append(state.beliefs.rho)
     assert found[1] < 0.9 < found[0]
+
+
+def raised(size: int = 12) -> Demotion:
+    """Return a state in which the first four layers were raised as a whole."""
+    state = Demotion(
+        order=[(layer,) for layer in range(size)],
+        beliefs=Beliefs([1.0] * size, [1.0] * size, room=1.0, expected=3),
+        limit=1.0,
+        plan=Plan.of(range(6, size)),
+        error=0.9,
+        suspects=[],
+        pool=list(range(6, size)),
+        lowered=[([4, 5], 0.1)],
+    )
+    state.raise_part([0, 1, 2, 3], 0.8, outcome(0.1, 1.0))
+    return state
+
+
+def test_a_part_that_was_raised_is_looked_into_last() -> None:
+    """It is undecided at once, and suspect when nothing else is."""
+    state = raised()
+    assert state.plan.kept == {0, 1, 2, 3, *range(6, 12)}
+    assert (state.error, state.undecided) == (0.1, [0, 1, 2, 3, *range(6, 12)])
+    assert not {0, 1, 2, 3}.intersection(i for probe in state.probes(None, 1) for i in probe.group)
+    state.pool = []
+    assert not state.settled()
+    (probe,) = state.probes(None, 1)
+    assert {0, 1, 2, 3}.issuperset(probe.group)
+    assert (state.waiting, state.suspects[0].error) == ([], 0.8)
+
+
+def test_copies_and_the_end_leave_no_part_waiting() -> None:
+    """A copy goes its own way; going on from the best plan decides on all."""
+    state = raised()
+    other = state.copy()
+    other.waiting.clear()
+    assert state.waiting
+    state.best = Passed(Plan.of((0, 7)), 0.5, 2.0)
+    state.settle_for_best()
+    assert state.settled()
+    assert sorted(state.kept) == [0, 7]
 
 
 def outcome(error: float, limit: float) -> Outcome:

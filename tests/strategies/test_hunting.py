@@ -17,6 +17,7 @@ from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.hunting import WORTH, Bounds, hunt
+from precision_bisect_strategies.probes import Line
 from precision_bisect_strategies.rounds import demote
 from precision_bisect_strategies.spending import refill
 
@@ -265,6 +266,26 @@ def test_a_hunt_goes_first_where_it_should_let_more_go(monkeypatch: pytest.Monke
         hunts = ["low ones" in trial.proposal.reason for trial in simulation.trials]
         before[chance] = hunts.index(True)
     assert before[0.5] < before[math.inf]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_part_that_waits_ends_no_other_hunt(seed: int) -> None:
+    """One that finds nothing is bounded as ever, and says so."""
+    true, seen = ranked(seed, 0.5)
+    state = demoted(true, seen)
+    base, last = state.error or 0.0, sorted(state.kept)[-2:]
+    for i in last:
+        del state.kept[i]
+    state.waiting = [Line(last, bad=True, error=sum(true[i] for i in last))]
+    needed, low = state.plan.kept, frozenset(range(SIZE)) - state.plan.kept
+
+    def together(kept: frozenset[int]) -> Outcome:
+        error = base if low - kept else 0.0
+        return oracles.outcome(error + sum(true[i] for i in needed - kept))
+
+    simulation = Simulation(SIZE, together)
+    assert not simulation.run(hunt(state))
+    assert len(simulation.trials) <= 1 + math.ceil(math.log2(SIZE))
 
 
 def test_hunting_makes_answers_smaller(monkeypatch: pytest.MonkeyPatch) -> None:

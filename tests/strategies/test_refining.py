@@ -139,9 +139,9 @@ def test_small_models_share_nothing() -> None:
 @given(st.integers(0, 10_000), st.booleans())
 @settings(max_examples=40)
 def test_every_layer_stays_what_it_was(seed: int, figures: bool) -> None:
-    """Low, kept, suspect or undecided: the new order changes places, not what is known."""
+    """Low, kept, suspect, waiting or undecided: a new order changes places, not what is known."""
     size, rng = 30, random.Random(seed)
-    parts = [rng.randrange(5) for _ in range(size)]
+    parts = [rng.randrange(6) for _ in range(size)]
     order = [(layer,) for layer in rng.sample(range(size), size)]
 
     def of(part: int) -> list[int]:
@@ -158,6 +158,8 @@ def test_every_layer_stays_what_it_was(seed: int, figures: bool) -> None:
         pool=of(3),
         kept={i: rng.choice((None, rng.random())) for i in of(4)},
         lowered=[(low, 0.4)] if low else [],
+        waiting=[Line(of(5), bad=True, error=0.2)] if of(5) else [],
+        raised=frozenset(of(5)),
     )
     ranked = [Rated((layer,), 1.0, 1.0) for layer in rng.sample(range(size), size)]
     after = moved(state, ranked, believed(size, figures), 2.0)
@@ -177,7 +179,11 @@ def test_every_layer_stays_what_it_was(seed: int, figures: bool) -> None:
     assert [(layers(after, group), added) for group, added in after.lowered] == [
         (layers(state, group), added) for group, added in state.lowered
     ]
-    for line in after.suspects:
+    assert [(layers(after, line.positions), line.error) for line in after.waiting] == [
+        (layers(state, line.positions), line.error) for line in state.waiting
+    ]
+    assert layers(after, sorted(after.raised)) == layers(state, of(5))
+    for line in after.suspects + after.waiting:
         assert line.positions == sorted(line.positions)
 
 
