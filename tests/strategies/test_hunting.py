@@ -25,9 +25,7 @@ SIZE, FEW = 120, 4
 """So many layers, of which so few must stay."""
 
 
-def drawn(
-    seed: int, correlation: float, size: int = SIZE, few: int = FEW
-) -> tuple[list[float], list[float]]:
+def drawn(seed: int, correlation: float, size: int = SIZE) -> tuple[list[float], list[float]]:
     """Return heavy-tailed errors of which all but a few fit, and what a ranking says of them."""
     rng = random.Random(seed)
     latent = [rng.gauss(0, 1) for _ in range(size)]
@@ -35,7 +33,7 @@ def drawn(
     seen = [correlation * each + apart * rng.gauss(0, 1) for each in latent]
     true = [math.exp(2 * each) for each in latent]
     ranked = sorted(true)
-    scale = oracles.TOLERANCE / (sum(ranked[:-few]) + ranked[-few] / 2)
+    scale = oracles.TOLERANCE / (sum(ranked[:-FEW]) + ranked[-FEW] / 2)
     return [scale * each for each in true], [scale * math.exp(2 * each) for each in seen]
 
 
@@ -299,9 +297,9 @@ def test_hunting_makes_answers_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     assert builds[WORTH] - builds[math.inf] <= 7 * (kept[math.inf] - kept[WORTH])
 
 
-def searched(seed: int, correlation: float = 0.5, few: int = FEW) -> tuple[int, int]:
+def searched(seed: int) -> tuple[int, int]:
     """Search and certify; return how many layers are kept, and after how many builds."""
-    true, seen = drawn(seed, correlation, 200, few)
+    true, seen = drawn(seed, 0.5, 200)
     plan, simulation = oracles.certified(
         Guided(), oracles.problem(200), oracles.additive(true), seen, mode="groups"
     )
