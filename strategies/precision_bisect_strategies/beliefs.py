@@ -10,7 +10,7 @@ probabilities of adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 
 testing with unequal probabilities: Kealy, Johnson, Piechocki 2014).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import TypeAlias
 
@@ -310,17 +310,32 @@ class Beliefs:
         return errors, likely, right
 
     def reaches(self, group: Positions, error: float) -> float:
-        """Return the chance that these positions add at least `error`.
+        """Return the chance that these positions add at least `error` together.
 
         0 where they may be layers of infinite scores: those tell nothing of what runs low.
         """
-        totals = self._errors(self._ranks, group).sum(axis=2)
-        if not np.isfinite(totals).all():
-            return 0.0
-        sums = np.log(np.maximum(totals, TINY))
-        spreads = np.hypot(sums.std(axis=1), FIGURE_SPREAD)
-        above = phi((sums.mean(axis=1) - np.log(max(error, TINY))) / spreads)
-        return float(self.weights.sum(axis=1) @ above)
+        sums = (self._errors(ranks, group).sum(axis=1, keepdims=True) for ranks in self._ranks)
+        return float(self._reaching(sums, error)[0])
+
+    def reach(self, group: Positions, error: float) -> Array:
+        """Return the chance of each of these positions to add at least `error`, as `reaches`."""
+        return self._reaching((self._errors(ranks, group) for ranks in self._ranks), error)
+
+    def _reaching(self, errors: Iterable[Array], error: float) -> Array:
+        """Return the chances to reach an error, shape (m,).
+
+        `errors` are of shape (draws, m), one for each ranking: all at once would take a lot of
+        memory.
+        """
+        chances: list[Array] = []
+        told = np.ones(1, dtype=bool)
+        for each in errors:
+            finite = np.isfinite(each).all(axis=0)
+            logs = np.log(np.maximum(np.where(finite, each, 0.0), TINY))
+            spreads = np.hypot(logs.std(axis=0), FIGURE_SPREAD)
+            chances.append(phi((logs.mean(axis=0) - np.log(max(error, TINY))) / spreads))
+            told = told & finite
+        return np.where(told, self.weights.sum(axis=1) @ np.array(chances), 0.0)
 
     def fitting(self, group: Positions, room: float) -> Array:
         """Return the chance that the first m of `group` add at most `room`, for m >= 1.

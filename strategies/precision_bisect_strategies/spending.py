@@ -1,10 +1,26 @@
 """Spending the tolerance well: what cost too much, kept layers that would fit, exchanges."""
 
 import math
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
+from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
-from precision_bisect.trial import Proposal
-from precision_bisect_strategies.demotion import FAIR, Demotion
+from precision_bisect.trial import Outcome, Proposal
+from precision_bisect_strategies.demotion import Demotion
+
+UNLIKELY = 0.02
+"""An exchange is worth a build when it is expected to save so many layers. Of single layers tried
+with chances from 0.5% to 10%, by what is believed, 8% were worth it, whatever the chance."""
+PATIENCE = 3
+"""So many exchanges in vain are the last ones."""
+
+
+class Offer(NamedTuple):
+    """A kept unit, and the low positions to keep in its place."""
+
+    unit: int
+    instead: tuple[int, ...]
 
 
 def reconsider(state: Demotion) -> Search[None]:
@@ -76,64 +92,94 @@ def exchange(state: Demotion) -> Search[None]:
     """Keep fewer layers in the place of a unit of several, where they likely add as much.
 
     A set of which nothing can be dropped need not be a smallest one: what a unit of many layers
-    would add, one layer elsewhere may add, too.
+    would add, one layer elsewhere may add, too. A layer tried in vain is measured by that.
     """
     waiting = sorted(state.kept, key=lambda i: (-len(state.order[i]), i))
-    while offers := _offers(state, waiting):
-        outcomes = yield tuple(_exchanging(state, *offer) for offer in offers)
-        passed = [pair for pair in zip(offers, outcomes, strict=True) if pair[1].passed]
-        if passed:
-            (unit, instead), outcome = passed[0]
-            state.plan = state.with_(instead).without(state.order[unit])
-            state.error = outcome.error
-            del state.kept[unit]
-            state.kept |= dict.fromkeys(instead)
-            state.lowered = [each for each in state.lowered if not {*instead} & {*each[0]}]
-        waiting = [unit for (unit, _), _ in passed[1:]] + waiting
+    tried: set[Offer] = set()
+    while len(tried) < PATIENCE and (offers := _offers(state, waiting, tried)):
+        tried.update(offers)
+        outcomes = yield tuple(_exchanging(state, offer) for offer in offers)
+        pairs = list(zip(offers, outcomes, strict=True))
+        for offer, outcome in pairs:
+            if not outcome.passed:
+                _measure(state, offer, outcome)
+        for offer, outcome in [pair for pair in pairs if pair[1].passed][:1]:
+            tried.clear()
+            state.plan, state.error = _exchanged(state, offer), outcome.error
+            del state.kept[offer.unit]
+            state.kept |= dict.fromkeys(offer.instead)
+            gone = {*offer.instead}
+            state.lowered = [each for each in state.lowered if gone.isdisjoint(each[0])]
+        waiting = [each.unit for each in offers if each.unit in state.kept] + waiting
 
 
-def _offers(state: Demotion, waiting: list[int]) -> list[tuple[int, list[int]]]:
-    """Take units from those that wait, up to one for each worker that has an exchange."""
-    offers: list[tuple[int, list[int]]] = []
+def _offers(state: Demotion, waiting: list[int], tried: Collection[Offer]) -> list[Offer]:
+    """Take units from those that wait, up to one for each worker that has a new exchange."""
+    offers: list[Offer] = []
     while waiting and len(offers) < state.workers:
-        unit = waiting.pop(0)
-        if instead := _instead(state, unit):
-            offers.append((unit, instead))
+        offer = _instead(state, waiting.pop(0))
+        if offer is not None and offer not in tried:
+            offers.append(offer)
     return offers
 
 
-def _exchanging(state: Demotion, unit: int, instead: list[int]) -> Proposal:
-    fewer = _layers(state, instead)
+def _measure(state: Demotion, offer: Offer, outcome: Outcome) -> None:
+    """Note what a single layer adds that was kept in the place of a unit, and failed."""
+    added = state.kept[offer.unit]
+    if len(offer.instead) > 1 or added is None or state.error is None or outcome.error is None:
+        return
+    place = next((each for each in state.lowered if offer.instead[0] in each[0]), None)
+    if place is None or not math.isfinite(outcome.error):
+        return
+    group, total = place
+    part = min(max(state.error + added - outcome.error, 0.0), total)
+    rest = [i for i in group if i not in offer.instead]
+    state.lowered.remove(place)
+    state.lowered += [([*offer.instead], part)] + ([(rest, total - part)] if rest else [])
+
+
+def _exchanging(state: Demotion, offer: Offer) -> Proposal:
+    fewer = _layers(state, offer.instead)
     return Proposal(
-        plan=state.with_(instead).without(state.order[unit]),
-        reason=f"keep {fewer} in the place of {len(state.order[unit])}",
+        plan=_exchanged(state, offer),
+        reason=f"keep {fewer} in the place of {len(state.order[offer.unit])}",
         narrowed_to=len(state.plan),
     )
 
 
-def _instead(state: Demotion, unit: int) -> list[int]:
+def _exchanged(state: Demotion, offer: Offer) -> Plan:
+    return state.with_(offer.instead).without(state.order[offer.unit])
+
+
+def _instead(state: Demotion, unit: int) -> Offer | None:
     """Return low positions, fewer layers than a kept unit, that likely add what it must not.
 
-    Returns none where builds would not be expected to save enough, or there are no figures: one
-    tells whether it passes, and then what failed speaks for no layer any more that is kept.
+    The first single one, or else several, by what each likely adds for its layers. None where
+    builds would not be expected to save enough, or there are no figures: one tells whether it
+    passes, and then what failed speaks for no layer any more that is kept.
     """
     size, added = len(state.order[unit]), state.kept[unit]
     if size == 1 or added is None or not state.room < math.inf:
-        return []
+        return None
     needed = added - state.room
     low = [i for group, total in state.lowered if total >= needed for i in group]
+    low = [i for i in low if len(state.order[i]) < size]
     expected = dict(zip(low, state.beliefs.expected(low), strict=True))
-    chosen: list[int] = []
-    for position in sorted(low, key=lambda i: (-expected[i] / len(state.order[i]), i)):
-        chosen.append(position)
-        saved = size - _layers(state, chosen)
-        if saved <= 0:
-            break
-        chance = state.beliefs.reaches(chosen, needed)
-        if chance * saved >= FAIR * (1 + chance * len(state.kept)):
-            return chosen
-    return []
+    low.sort(key=lambda i: (-expected[i] / len(state.order[i]), i))
+
+    def worth(instead: Sequence[int], chance: float) -> bool:
+        saved = chance * (size - _layers(state, instead))
+        return saved >= UNLIKELY * (1 + chance * len(state.kept))
+
+    for i, chance in zip(low, state.beliefs.reach(low, needed), strict=True):
+        if worth([i], chance):
+            return Offer(unit, (i,))
+    for count in range(2, size):
+        some = low[:count]
+        if _layers(state, some) < size and worth(some, state.beliefs.reaches(some, needed)):
+            return Offer(unit, tuple(some))
+    return None
 
 
-def _layers(state: Demotion, group: list[int]) -> int:
+def _layers(state: Demotion, group: Sequence[int]) -> int:
     return sum(len(state.order[i]) for i in group)

@@ -219,6 +219,19 @@ def test_one_layer_takes_the_place_of_a_block(alone: float, kept: set[int]) -> N
     assert simulation.count() <= 3
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_layer_tried_in_vain_in_the_place_of_a_block_is_not_the_last(workers: int) -> None:
+    """The likeliest layer does not hold back enough; the next one does."""
+    size = 40
+    block, likely, unlikely = range(10, 15), range(30, 31), range(35, 36)
+    oracle = blocks({block: 0.45, likely: 0.15, unlikely: 0.3}, 0.3, size)
+    emulator = blocks({block: 0.6, likely: 0.2, unlikely: 0.18}, 0.22, size)
+    simulation = Simulation(size, oracle, emulator=emulator)
+    asked = replace(engine(size), workers=workers)
+    assert simulation.run(Guided().search(asked)).kept == set(unlikely)
+    assert simulation.count() <= 4 * workers
+
+
 def worst(errors: Sequence[float]) -> Oracle:
     """Let the worst of the low layers be the error: such errors do not add up."""
     return lambda kept: oracles.outcome(
