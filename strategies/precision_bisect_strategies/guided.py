@@ -15,7 +15,7 @@ from precision_bisect_strategies.leaps import QUADRATURE, SUM, Law, leap
 from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
 from precision_bisect_strategies.ranking import Sensitivity, by_sensitivity, rank
 from precision_bisect_strategies.tuning import tuned
-from precision_bisect_strategies.units import Rated, Unit, together
+from precision_bisect_strategies.units import MOST, Rated, Unit, together
 
 if TYPE_CHECKING:
     from precision_bisect_strategies.beliefs import Beliefs
@@ -29,6 +29,9 @@ MANY = 48
 
 TRUSTED = 0.9
 """From this expected correlation on a ranking that was checked is not given up any more."""
+
+WATCHED = 24
+"""At least so many sensitive layers are looked at to see whether neighbours act together."""
 
 LEAST = 1e-9
 """What a layer costs at least, so that an error per cost exists."""
@@ -54,7 +57,7 @@ class Guided:
     def _search(self, problem: Problem) -> Search[Plan]:
         from precision_bisect_strategies.alone import measurable
         from precision_bisect_strategies.hunting import hunt
-        from precision_bisect_strategies.refining import refined, unknown
+        from precision_bisect_strategies.refining import cut, loosened, refined, unknown
         from precision_bisect_strategies.rounds import demote
         from precision_bisect_strategies.spending import exchange, refill
         from precision_bisect_strategies.starting import noisy, patience
@@ -68,13 +71,14 @@ class Guided:
         plan = hint = yield from chosen(problem, scores, _limit(problem, low, forecast))
         units = yield from _units(problem, told, plan)
         room = _room(problem, high, units, scores, forecast)
-        if problem.predicts and math.isfinite(sum(scores)) and (room is None or noisy(problem)):
+        leaps = room is None or noisy(problem)
+        if leaps := leaps and problem.predicts and math.isfinite(sum(scores)):
             plan = yield from _leapt(problem, scores, plan, QUADRATURE if room is None else SUM)
-            units = [part for unit in units for part in _parted(unit, plan)]
+            units = _parted(units, plan)
         ranked = _ranked(problem, units, scores, plan)
         course, least = _Course(problem, room, high, low, hint), high.error or 0.0
         state, dropped = course.start(ranked, plan)
-        refinable = problem.predicts and bool(unknown(told)) and len(units) == problem.size
+        refinable = problem.predicts and bool(unknown(told))
         stops = refinable and not noisy(problem)
         poor = yield from _poor(course, state, ranked, dropped)
         if not poor:
@@ -85,8 +89,13 @@ class Guided:
             state = yield from demote(state, dropped if poor else None)
         if not state.settled():
             if refinable:
-                scores = yield from refined(problem, told)
-                ranked = _ranked(problem, units, scores, plan)
+                told = yield from refined(problem, told)
+                units = yield from _units(problem, told, plan, problem.size)
+                units = _parted(units, plan) if leaps else units
+                if stops:
+                    state = loosened(state, units)
+                    units = cut(units, state)
+                ranked = _ranked(problem, units, told.scores, plan)
             go_on = _refined if stops else _alone
             state = yield from go_on(course, state, ranked, dropped)
         yield from refill(state)
@@ -209,18 +218,22 @@ def _leapt(problem: Problem, scores: Sequence[float], plan: Plan, law: Law) -> S
     return (yield from leap(problem, scores, _costs(problem), built, law)) or plan
 
 
-def _units(problem: Problem, told: Sensitivity, plan: Plan) -> Search[list[Unit]]:
+def _units(
+    problem: Problem, told: Sensitivity, plan: Plan, most: int = MOST
+) -> Search[list[Unit]]:
     """Return what is decided on together; looked for where that saves builds."""
     if not problem.predicts:
         return [(layer,) for layer in range(problem.size)]
-    return (yield from together(problem, told, 3 * len(plan)))
+    return (yield from together(problem, told, max(3 * len(plan), WATCHED), most))
 
 
-def _parted(unit: Unit, plan: Plan) -> list[Unit]:
-    """Return the unit's layers that a plan keeps, and those that it does not."""
-    parts = [
-        tuple(layer for layer in unit if (layer in plan.kept) is kept) for kept in (False, True)
-    ]
+def _parted(units: Sequence[Unit], plan: Plan) -> list[Unit]:
+    """Return each unit's layers that a plan does not keep, and those that it keeps."""
+    parts = (
+        tuple(layer for layer in unit if (layer in plan.kept) is kept)
+        for unit in units
+        for kept in (False, True)
+    )
     return [part for part in parts if part]
 
 

@@ -13,7 +13,7 @@ from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.probes import Line
 from precision_bisect_strategies.ranking import Sensitivity, measure
-from precision_bisect_strategies.units import Rated
+from precision_bisect_strategies.units import Rated, Unit
 
 
 def unknown(told: Sensitivity) -> list[int]:
@@ -21,37 +21,87 @@ def unknown(told: Sensitivity) -> list[int]:
     return [layer for layer in sorted(told.shared) if told.scores[layer] > 0.0]
 
 
-def refined(problem: Problem, told: Sensitivity) -> Search[list[float]]:
+def refined(problem: Problem, told: Sensitivity) -> Search[Sensitivity]:
     """Return the scores, with those measured that layers share so far."""
     layers = unknown(told)
     errors = yield from measure(problem, [(layer,) for layer in layers])
     scores = list(told.scores)
     for layer, error in zip(layers, errors, strict=True):
         scores[layer] = error
-    return scores
+    return Sensitivity(scores, frozenset())
+
+
+def loosened(state: Demotion, units: Sequence[Unit]) -> Demotion:
+    """Return the state in which kept layers are undecided where others of their unit are.
+
+    They act together: that keeping one was worth it alone says little.
+    """
+    unit_of = {layer: number for number, unit in enumerate(units) for layer in unit}
+    kept = dict(state.kept)
+
+    def found(positions: Iterable[int]) -> set[int]:
+        return {unit_of[layer] for i in positions for layer in state.order[i]}
+
+    def joined(positions: Sequence[int]) -> list[int]:
+        here = found(positions)
+        joining = [i for i in kept if not here.isdisjoint(found([i]))]
+        for i in joining:
+            del kept[i]
+        return [*positions, *joining]
+
+    suspects, waiting = (
+        [replace(line, positions=joined(line.positions)) for line in lines]
+        for lines in (state.suspects, state.waiting)
+    )
+    pool = joined(state.pool)
+    return replace(state, kept=kept, suspects=suspects, waiting=waiting, pool=pool)
+
+
+def cut(units: Sequence[Unit], state: Demotion) -> list[Unit]:
+    """Return the units, cut where they hold layers of which the state knows different things."""
+    groups: list[Iterable[int]] = [group for group, _ in state.lowered]
+    groups += [line.positions for line in state.suspects + state.waiting]
+    groups += [state.pool, state.kept]
+    places = {
+        layer: number
+        for number, group in enumerate(groups)
+        for i in group
+        for layer in state.order[i]
+    }
+    parts: list[Unit] = []
+    for unit in units:
+        of_place: dict[int | None, list[int]] = {}
+        for layer in unit:
+            of_place.setdefault(places.get(layer), []).append(layer)
+        parts += [tuple(part) for part in of_place.values()]
+    return parts
 
 
 def moved(
     state: Demotion, ranked: Sequence[Rated], beliefs: Beliefs, low: float | None
 ) -> Demotion:
-    """Return the state along another ranking of the same units, and let `beliefs` learn from it.
+    """Return the state along another ranking, and let `beliefs` learn from it.
 
-    `low` is what all units add, None where that is not known.
+    Its units are `cut` to the state. `low` is what all of them add, None where that is not known.
     """
-    place = {each.unit: i for i, each in enumerate(ranked)}
+    place = {layer: i for i, each in enumerate(ranked) for layer in each.unit}
 
     def at(positions: Iterable[int]) -> list[int]:
-        return sorted(place[state.order[i]] for i in positions)
+        return sorted({place[layer] for i in positions for layer in state.order[i]})
 
     if low is not None:
-        beliefs.learn_sum(list(place.values()), low)
+        beliefs.learn_sum(list(range(len(ranked))), low)
     lowered = [(at(group), added) for group, added in state.lowered]
     undecided = set(state.undecided)
     gone = [i for i in range(len(state.order)) if i not in state.kept and i not in undecided]
     beliefs.learn(at(gone), [], clean=True, bad=False)
     for group, added in lowered:
         beliefs.learn_sum(group, added, state.noise)
-    kept = {place[state.order[i]]: error for i, error in state.kept.items()}
+    kept: dict[int, float | None] = {}
+    for i, error in state.kept.items():
+        for position in at([i]):
+            other = kept.get(position, error)
+            kept[position] = None if error is None or other is None else max(error, other)
     for i, error in kept.items():
         if not beliefs.tells_all(error, state.noise):
             beliefs.learn([i], [], clean=False, bad=False)

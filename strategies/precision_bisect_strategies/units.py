@@ -8,24 +8,30 @@ such layers are torn apart by whatever the ranking gets wrong about each.
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from precision_bisect.protocols import Problem, Search
 from precision_bisect_strategies.ranking import Sensitivity, measure
 
 MOST = 1000
-"""At most so many layers are looked at."""
+"""Usually at most so many layers are looked at."""
 FAR = 16
 """Layers so far apart in the network are no neighbours."""
 SHARE = 0.03
 """Pairs are looked at where the milder layer has at least this share of the worse one's error."""
+APART = 4
+"""Layers so far apart may act together though those in between add too little to tell."""
+OFTEN = 0.33
+"""Such ones are looked at where this share of the pairs of neighbours act together: of errors that
+partly cancel out, some seem to by chance."""
 LITTLE = 0.1
 MUCH = 0.5
 """Of the milder layer's error, a pair that acts together adds little, one that does not much."""
 
 Unit: TypeAlias = tuple[int, ...]
 """Layers that are decided on together, in network order."""
+Joined: TypeAlias = frozenset[int]
+"""Layers each of which acts together with the next one."""
 
 
 class Rated(NamedTuple):
@@ -36,17 +42,26 @@ class Rated(NamedTuple):
     cost: float
 
 
-def together(problem: Problem, told: Sensitivity, watched: int) -> Search[list[Unit]]:
+def together(
+    problem: Problem, told: Sensitivity, watched: int, most: int = MOST
+) -> Search[list[Unit]]:
     """Return all layers in units, in network order: neighbours that act together in one.
 
     Pairs of the `watched` most sensitive layers are looked at, and where there is one that acts
-    together, many more. Not of layers that were not measured alone.
+    together, those of the `most` most sensitive. Not of layers that were not measured alone.
     """
     scores = told.scores
     ranked = sorted(range(problem.size), key=lambda layer: (-scores[layer], layer))
-    joined = yield from _joined(problem, told, ranked, frozenset(ranked[:watched]))
-    if joined:
-        joined = yield from _joined(problem, told, ranked, frozenset(ranked[:MOST]))
+    pairs = _pairs(told, frozenset(ranked[:watched]))
+    if not (yield from _acting(problem, scores, ranked, pairs)):
+        return [(layer,) for layer in range(problem.size)]
+    among = frozenset(ranked[:most])
+    pairs = _pairs(told, among)
+    joined = yield from _acting(problem, scores, ranked, pairs)
+    farthest = APART if len(joined) >= OFTEN * len(pairs) else 1
+    for distance in range(2, farthest + 1):
+        pairs = _pairs(told, among, distance, joined)
+        joined |= yield from _acting(problem, scores, ranked, pairs)
     units: list[Unit] = []
     for layer in range(problem.size):
         if layer - 1 in joined:
@@ -56,22 +71,40 @@ def together(problem: Problem, told: Sensitivity, watched: int) -> Search[list[U
     return units
 
 
-def _joined(
-    problem: Problem, told: Sensitivity, ranked: Sequence[int], watched: frozenset[int]
-) -> Search[frozenset[int]]:
-    """Return the layers that act together with the next one.
+def _pairs(
+    told: Sensitivity, among: frozenset[int], distance: int = 1, joined: Joined = frozenset()
+) -> list[tuple[int, int]]:
+    """Return pairs to look at that far apart, with only milder layers in between.
+
+    Whether those act together with either does not show; that all do is told by the pair.
+    """
+    scores = told.scores
+    pairs = []
+    for one in range(len(scores) - distance):
+        pair = one, one + distance
+        between = max(scores[one + 1 : one + distance], default=-math.inf)
+        if (
+            not among.isdisjoint(pair)
+            and told.shared.isdisjoint(pair)
+            and not joined.issuperset(range(*pair))
+            and between < min(scores[one], scores[one + distance])
+            and _comparable(scores[one], scores[one + distance])
+        ):
+            pairs.append(pair)
+    return pairs
+
+
+def _acting(
+    problem: Problem,
+    scores: Sequence[float],
+    ranked: Sequence[int],
+    pairs: Sequence[tuple[int, int]],
+) -> Search[Joined]:
+    """Return the layers of pairs that act together, but for each pair's last.
 
     For each such pair one layer is also paired with one far away that is as sensitive as the
     other: where such errors do not add either, that neighbours' do not says nothing.
     """
-    scores = told.scores
-    pairs = [
-        pair
-        for pair in pairwise(range(problem.size))
-        if not watched.isdisjoint(pair)
-        and told.shared.isdisjoint(pair)
-        and _comparable(*(scores[layer] for layer in pair))
-    ]
     joint = yield from measure(problem, pairs)
     suspects = [
         pair
@@ -81,9 +114,10 @@ def _joined(
     controls = [_control(pair, scores, ranked) for pair in suspects]
     apart = yield from measure(problem, controls)
     return frozenset(
-        pair[0]
+        layer
         for pair, control, error in zip(suspects, controls, apart, strict=True)
         if error >= _level(control, scores, MUCH)
+        for layer in range(*pair)
     )
 
 
