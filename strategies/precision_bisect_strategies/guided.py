@@ -96,6 +96,7 @@ class Guided:
                     state = loosened(state, units)
                     units = cut(units, state)
                 ranked = _ranked(problem, units, told.scores, plan)
+                dropped = _dropped(ranked, plan)
             go_on = _refined if stops else _alone
             state = yield from go_on(course, state, ranked, dropped)
         yield from refill(state)
@@ -120,7 +121,7 @@ class _Course:
         """Return the state in which nothing is decided on, and how many `plan` drops."""
         from precision_bisect_strategies.starting import started
 
-        dropped = sum(plan.kept.isdisjoint(each.unit) for each in ranked)
+        dropped = _dropped(ranked, plan)
         state = started(self.problem, ranked, dropped, self.room, self.high, self.low, self.hint)
         return state, dropped
 
@@ -188,6 +189,11 @@ def _alone(
     state, dropped = course.start(again, plan)
     state.best = best
     return (yield from demote(state, dropped))
+
+
+def _dropped(ranked: Sequence[Rated], plan: Plan) -> int:
+    """Return how many units a plan does not keep."""
+    return sum(plan.kept.isdisjoint(each.unit) for each in ranked)
 
 
 def _cost(problem: Problem) -> Callable[[Plan], float]:

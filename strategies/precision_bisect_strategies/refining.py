@@ -28,7 +28,7 @@ def refined(problem: Problem, told: Sensitivity) -> Search[Sensitivity]:
     scores = list(told.scores)
     for layer, error in zip(layers, errors, strict=True):
         scores[layer] = error
-    return Sensitivity(scores, frozenset())
+    return Sensitivity(scores, told.shared.difference(layers))
 
 
 def loosened(state: Demotion, units: Sequence[Unit]) -> Demotion:

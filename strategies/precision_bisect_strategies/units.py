@@ -20,7 +20,7 @@ FAR = 16
 SHARE = 0.03
 """Pairs are looked at where the milder layer has at least this share of the worse one's error."""
 APART = 4
-"""Layers so far apart may act together though those in between add too little to tell."""
+"""Layers so far apart may act together, and those in between, which add too little to tell."""
 OFTEN = 0.33
 """Such ones are looked at where this share of the pairs of neighbours act together: of errors that
 partly cancel out, some seem to by chance."""
@@ -48,7 +48,8 @@ def together(
     """Return all layers in units, in network order: neighbours that act together in one.
 
     Pairs of the `watched` most sensitive layers are looked at, and where there is one that acts
-    together, those of the `most` most sensitive. Not of layers that were not measured alone.
+    together, those of the `most` most sensitive. Where neighbours often act together, so are pairs
+    with layers in between that add too little to tell. Not of layers that were not measured alone.
     """
     scores = told.scores
     ranked = sorted(range(problem.size), key=lambda layer: (-scores[layer], layer))
@@ -58,9 +59,14 @@ def together(
     among = frozenset(ranked[:most])
     pairs = _pairs(told, among)
     joined = yield from _acting(problem, scores, ranked, pairs)
+    apart = frozenset(one for one, _ in pairs) - joined
     farthest = APART if len(joined) >= OFTEN * len(pairs) else 1
     for distance in range(2, farthest + 1):
-        pairs = _pairs(told, among, distance, joined)
+        pairs = [
+            pair
+            for pair in _pairs(told, among, distance)
+            if apart.isdisjoint(range(*pair)) and not joined.issuperset(range(*pair))
+        ]
         joined |= yield from _acting(problem, scores, ranked, pairs)
     units: list[Unit] = []
     for layer in range(problem.size):
@@ -71,13 +77,8 @@ def together(
     return units
 
 
-def _pairs(
-    told: Sensitivity, among: frozenset[int], distance: int = 1, joined: Joined = frozenset()
-) -> list[tuple[int, int]]:
-    """Return pairs to look at that far apart, with only milder layers in between.
-
-    Whether those act together with either does not show; that all do is told by the pair.
-    """
+def _pairs(told: Sensitivity, among: frozenset[int], distance: int = 1) -> list[tuple[int, int]]:
+    """Return pairs to look at that far apart, with only milder layers in between."""
     scores = told.scores
     pairs = []
     for one in range(len(scores) - distance):
@@ -86,7 +87,6 @@ def _pairs(
         if (
             not among.isdisjoint(pair)
             and told.shared.isdisjoint(pair)
-            and not joined.issuperset(range(*pair))
             and between < min(scores[one], scores[one + distance])
             and _comparable(scores[one], scores[one + distance])
         ):

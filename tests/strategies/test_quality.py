@@ -207,7 +207,7 @@ def blocks(errors: dict[range, float], rest: float, size: int) -> Oracle:
     return judge
 
 
-@pytest.mark.parametrize(("alone", "kept"), [(0.3, {30}), (0.15, set(range(10, 15)))])
+@pytest.mark.parametrize(("alone", "kept"), [(0.3, {30}), (0.13, set(range(10, 15)))])
 def test_one_layer_takes_the_place_of_a_block(alone: float, kept: set[int]) -> None:
     """A block that the emulator prefers gives way to one layer that holds back enough, if so."""
     size = 40
@@ -216,7 +216,7 @@ def test_one_layer_takes_the_place_of_a_block(alone: float, kept: set[int]) -> N
     emulator = blocks({block: 0.6, layer: 0.18}, 0.42, size)
     simulation = Simulation(size, oracle, emulator=emulator)
     assert simulation.run(Guided().search(engine(size))).kept == kept
-    assert simulation.count() <= 3
+    assert simulation.count() <= 4
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -225,11 +225,13 @@ def test_a_layer_tried_in_vain_in_the_place_of_a_block_is_not_the_last(workers: 
     size = 40
     block, likely, unlikely = range(10, 15), range(30, 31), range(35, 36)
     oracle = blocks({block: 0.45, likely: 0.15, unlikely: 0.3}, 0.3, size)
-    emulator = blocks({block: 0.6, likely: 0.2, unlikely: 0.18}, 0.22, size)
+    emulator = blocks({block: 0.6, likely: 0.1, unlikely: 0.09}, 0.41, size)
     simulation = Simulation(size, oracle, emulator=emulator)
     asked = replace(engine(size), workers=workers)
     assert simulation.run(Guided().search(asked)).kept == set(unlikely)
-    assert simulation.count() <= 4 * workers
+    reasons = [trial.proposal.reason for trial in simulation.trials]
+    assert reasons.count("keep 1 in the place of 5") == 2
+    assert simulation.count() <= 5
 
 
 def worst(errors: Sequence[float]) -> Oracle:

@@ -211,11 +211,12 @@ def drawn(size: int, rng: random.Random, *, figures: bool) -> Demotion:
 
 def test_blocks_that_act_together_are_found_under_a_poor_ranking() -> None:
     """Blocks of five, most of which the ranking by larger blocks hid: they go as units."""
-    size, five, builds, kept = 1000, 5, 0, 0
-    for seed in range(4):
+    size, five, few, builds, kept = 2000, 5, 4, 0, 0
+    for seed in range(3):
         rng = random.Random(seed)
         true, seen = ([rng.lognormvariate(0, 2) for _ in range(size // five)] for _ in range(2))
-        scale = oracles.TOLERANCE / (sum(true) - max(true) / 2)
+        worst = sorted(true)[-few:]
+        scale = oracles.TOLERANCE / (sum(true) - sum(worst) + worst[0] / 2)
         oracle, emulator = (
             in_blocks([scale * error for error in errors], five) for errors in (true, seen)
         )
@@ -223,8 +224,8 @@ def test_blocks_that_act_together_are_found_under_a_poor_ranking() -> None:
         plan = simulation.run(Guided().search(replace(oracles.problem(size), predicts=True)))
         builds += simulation.count()
         kept += len(plan)
-    assert builds <= 200
-    assert kept <= 7 * five
+    assert builds <= 300
+    assert kept <= 5 * few * five
 
 
 def in_blocks(errors: Sequence[float], length: int) -> Oracle:
