@@ -1,11 +1,11 @@
-"""The simulated oracles of `precision_bisect.testing`, and the certificate after a search."""
+"""The simulated oracles of `precision_bisect.testing`, the certificate, batches of a search."""
 
 from collections.abc import Sequence
 
 from precision_bisect.certifying import Seen, certify, noting
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem, Strategy
+from precision_bisect.protocols import Problem, Search, Strategy
 from precision_bisect.testing.oracles import (
     TOLERANCE,
     Oracle,
@@ -20,12 +20,14 @@ from precision_bisect.testing.oracles import (
     problem,
 )
 from precision_bisect.testing.simulation import Simulation, simulate
+from precision_bisect.trial import Proposal
 
 __all__ = [
     "TOLERANCE",
     "Oracle",
     "Simulation",
     "additive",
+    "batched",
     "certified",
     "clustered",
     "flaky",
@@ -51,3 +53,15 @@ def certified(
     seen = Seen(asked.tolerance)
     plan = simulation.run(noting(strategy.search(asked), seen))
     return simulation.run(certify(asked, plan, mode, seen)), simulation
+
+
+def batched(search: Search[Plan], batches: list[tuple[Proposal, ...]]) -> Search[Plan]:
+    """Return the same search; its batches are noted."""
+    try:
+        batch = next(search)
+        while True:
+            batches.append(batch)
+            batch = search.send((yield batch))
+    except StopIteration as end:
+        plan: Plan = end.value
+        return plan

@@ -56,10 +56,11 @@ class Guided:
 
     def _search(self, problem: Problem) -> Search[Plan]:
         from precision_bisect_strategies.alone import measurable
+        from precision_bisect_strategies.exchanging import exchange
         from precision_bisect_strategies.hunting import hunt
         from precision_bisect_strategies.refining import cut, loosened, refined, unknown
         from precision_bisect_strategies.rounds import demote
-        from precision_bisect_strategies.spending import exchange, refill
+        from precision_bisect_strategies.spending import refill
         from precision_bisect_strategies.starting import noisy, patience
 
         everything = Plan.all_high(problem.size)
@@ -71,8 +72,9 @@ class Guided:
         plan = hint = yield from chosen(problem, scores, _limit(problem, low, forecast))
         units = yield from _units(problem, told, plan)
         room = _room(problem, high, units, scores, forecast)
-        leaps = room is None or noisy(problem)
-        if leaps := leaps and problem.predicts and math.isfinite(sum(scores)):
+        leaps = problem.predicts and math.isfinite(sum(scores))
+        leaps = leaps and (room is None or noisy(problem))
+        if leaps:
             plan = yield from _leapt(problem, scores, plan, QUADRATURE if room is None else SUM)
             units = _parted(units, plan)
         ranked = _ranked(problem, units, scores, plan)

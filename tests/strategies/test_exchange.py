@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 import oracles
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion, Lowered
-from precision_bisect_strategies.spending import PATIENCE, exchange
+from precision_bisect_strategies.exchanging import PATIENCE, exchange
+from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.units import Unit
 
 LIMIT = oracles.TOLERANCE
@@ -124,3 +127,48 @@ def test_where_only_larger_units_are_low_there_is_none(low: Collection[Unit]) ->
     before = state(order, {first: 0.3, first + 1: 0.01}, groups, 0.95)
     assert exchanged(before, oracles.monotone([6, 7, 8, 9])) == []
     assert before.plan.kept == {6, 7, 8, 9}
+
+
+def builds(size: int) -> Problem:
+    """Return a problem whose trials are builds."""
+    return replace(oracles.problem(size), predicts=True)
+
+
+def blocks(errors: dict[range, float], rest: float, size: int) -> Oracle:
+    """Let each block cost its error once any of it is low; the other layers share `rest`."""
+    inside = {layer for block in errors for layer in block}
+    each = rest / (size - len(inside))
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        low = set(range(size)) - kept
+        found = sum(error for block, error in errors.items() if not low.isdisjoint(block))
+        return oracles.outcome(found + each * len(low - inside))
+
+    return judge
+
+
+@pytest.mark.parametrize(("alone", "kept"), [(0.3, {30}), (0.13, set(range(10, 15)))])
+def test_one_layer_takes_the_place_of_a_block(alone: float, kept: set[int]) -> None:
+    """A block that the emulator prefers gives way to one layer that holds back enough, if so."""
+    size = 40
+    block, layer = range(10, 15), range(30, 31)
+    oracle = blocks({block: 0.45, layer: alone}, 1.2 - 0.45 - alone, size)
+    emulator = blocks({block: 0.6, layer: 0.18}, 0.42, size)
+    simulation = Simulation(size, oracle, emulator=emulator)
+    assert simulation.run(Guided().search(builds(size))).kept == kept
+    assert simulation.count() <= 4
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_layer_tried_in_vain_in_the_place_of_a_block_is_not_the_last(workers: int) -> None:
+    """The likeliest layer does not hold back enough; the next one does."""
+    size = 40
+    block, likely, unlikely = range(10, 15), range(30, 31), range(35, 36)
+    oracle = blocks({block: 0.45, likely: 0.15, unlikely: 0.3}, 0.3, size)
+    emulator = blocks({block: 0.6, likely: 0.1, unlikely: 0.09}, 0.41, size)
+    simulation = Simulation(size, oracle, emulator=emulator)
+    asked = replace(builds(size), workers=workers)
+    assert simulation.run(Guided().search(asked)).kept == set(unlikely)
+    reasons = [trial.proposal.reason for trial in simulation.trials]
+    assert reasons.count("keep 1 in the place of 5") == 2
+    assert simulation.count() <= 5

@@ -11,10 +11,9 @@ import oracles
 from oracles import Oracle, Simulation
 from precision_bisect.certifying import certify
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem, Search
+from precision_bisect.protocols import Problem
 from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.beliefs import Beliefs
-from precision_bisect_strategies.ddmin import Ddmin
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.guided import Guided
 from textbook import quickxplain
@@ -175,63 +174,9 @@ def test_a_ranking_that_misleads_about_the_limit_costs_trials_only() -> None:
     assert simulation.count() <= 60
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_guided_beats_ddmin_on_additive_errors(seed: int) -> None:
-    """Where small errors add up, the ranking gives a smaller set in fewer trials than ddmin."""
-    rng = random.Random(seed)
-    errors = [rng.lognormvariate(0, 2) for _ in range(200)]
-    scale = oracles.TOLERANCE / sum(sorted(errors)[:-10]) * 0.999
-    oracle = oracles.additive([error * scale for error in errors])
-    guided, cheap = oracles.certified(Guided(), oracles.problem(200), oracle)
-    ddmin, dear = oracles.certified(Ddmin(), oracles.problem(200), oracle)
-    assert len(guided) == 10
-    assert len(guided) <= len(ddmin)
-    assert cheap.count() < dear.count()
-
-
 def engine(size: int) -> Problem:
     """Return a problem whose trials are builds."""
     return replace(oracles.problem(size), predicts=True)
-
-
-def blocks(errors: dict[range, float], rest: float, size: int) -> Oracle:
-    """Let each block cost its error once any of it is low; the other layers share `rest`."""
-    inside = {layer for block in errors for layer in block}
-    each = rest / (size - len(inside))
-
-    def judge(kept: frozenset[int]) -> Outcome:
-        low = set(range(size)) - kept
-        found = sum(error for block, error in errors.items() if not low.isdisjoint(block))
-        return oracles.outcome(found + each * len(low - inside))
-
-    return judge
-
-
-@pytest.mark.parametrize(("alone", "kept"), [(0.3, {30}), (0.13, set(range(10, 15)))])
-def test_one_layer_takes_the_place_of_a_block(alone: float, kept: set[int]) -> None:
-    """A block that the emulator prefers gives way to one layer that holds back enough, if so."""
-    size = 40
-    block, layer = range(10, 15), range(30, 31)
-    oracle = blocks({block: 0.45, layer: alone}, 1.2 - 0.45 - alone, size)
-    emulator = blocks({block: 0.6, layer: 0.18}, 0.42, size)
-    simulation = Simulation(size, oracle, emulator=emulator)
-    assert simulation.run(Guided().search(engine(size))).kept == kept
-    assert simulation.count() <= 4
-
-
-@pytest.mark.parametrize("workers", [1, 4])
-def test_a_layer_tried_in_vain_in_the_place_of_a_block_is_not_the_last(workers: int) -> None:
-    """The likeliest layer does not hold back enough; the next one does."""
-    size = 40
-    block, likely, unlikely = range(10, 15), range(30, 31), range(35, 36)
-    oracle = blocks({block: 0.45, likely: 0.15, unlikely: 0.3}, 0.3, size)
-    emulator = blocks({block: 0.6, likely: 0.1, unlikely: 0.09}, 0.41, size)
-    simulation = Simulation(size, oracle, emulator=emulator)
-    asked = replace(engine(size), workers=workers)
-    assert simulation.run(Guided().search(asked)).kept == set(unlikely)
-    reasons = [trial.proposal.reason for trial in simulation.trials]
-    assert reasons.count("keep 1 in the place of 5") == 2
-    assert simulation.count() <= 5
 
 
 def worst(errors: Sequence[float]) -> Oracle:
@@ -273,7 +218,7 @@ def test_workers_that_are_left_look_for_the_length_of_the_ranking(kept: int, wor
     true = [3.0 if i < kept else 0.5 for i in range(size)]
     simulation = Simulation(size, worst(true), emulator=worst(seen))
     asked = replace(engine(size), workers=workers)
-    found = simulation.run(batched(Guided().search(asked), batches))
+    found = simulation.run(oracles.batched(Guided().search(asked), batches))
     assert found.kept == set(range(kept))
     builds = [batch for batch in batches if batch[0].kind is Kind.JUDGE]
     assert all(len(batch) <= workers for batch in builds)
@@ -310,93 +255,3 @@ def test_what_has_no_verdict_does_not_hide_what_has() -> None:
         assert needed <= plan.kept
         count += simulation.count()
     assert count <= 100
-
-
-def batched(search: Search[Plan], batches: list[tuple[Proposal, ...]]) -> Search[Plan]:
-    """Return the same search; its batches are noted."""
-    try:
-        batch = next(search)
-        while True:
-            batches.append(batch)
-            batch = search.send((yield batch))
-    except StopIteration as end:
-        plan: Plan = end.value
-        return plan
-
-
-def additive(size: int, few: int, seed: int) -> list[float]:
-    """Return heavy-tailed errors, of which all but the `few` largest fit into the tolerance."""
-    rng = random.Random(seed)
-    errors = sorted(rng.lognormvariate(0, 2) for _ in range(size))
-    fits = sum(errors[:-few]) + errors[-few] / 2
-    scaled = [error * oracles.TOLERANCE / fits for error in errors]
-    rng.shuffle(scaled)
-    return scaled
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_right_ranking_takes_few_builds_beside_the_certificate(seed: int) -> None:
-    """Where the emulator has the order, builds go to proof: the optimum passes within twelve."""
-    size, few = 400, 40
-    errors = additive(size, few, seed)
-    scores = [1.3 * error**1.1 for error in errors]
-    plan, simulation = oracles.certified(
-        Guided(), oracles.problem(size), oracles.additive(errors), scores, mode="groups"
-    )
-    assert len(plan) == few
-    builds = [trial for trial in simulation.trials if trial.proposal.kind is Kind.JUDGE]
-    small = (
-        number
-        for number, trial in enumerate(builds)
-        if trial.outcome.passed and len(trial.proposal.plan) == few
-    )
-    assert next(small) <= 12
-    assert len(builds) <= few + 18
-
-
-def test_groups_are_looked_at_again_once_a_ranking_is_worse_than_it_seemed() -> None:
-    """What was demoted in good faith is undone where the ranking proves poor; sets stay small."""
-    size, few, again, kept = 300, 20, 0, 0
-    for seed in range(SEEDS):
-        rng = random.Random(seed)
-        errors = additive(size, few, seed)
-        scores = [error * rng.lognormvariate(0, 1.5) for error in errors]
-        oracle = oracles.additive(errors)
-        plan, simulation = oracles.certified(Guided(), oracles.problem(size), oracle, scores)
-        assert simulation.passed(plan)
-        kept += len(plan)
-        again += any("ones again" in trial.proposal.reason for trial in simulation.trials)
-    assert again
-    assert kept <= 1.2 * few * SEEDS
-
-
-@pytest.mark.parametrize("workers", [1, 4])
-def test_layers_that_cost_unlike_are_weighed_one_by_one(workers: int) -> None:
-    """No credit is given where a heavy layer may be cheap: answers cost about what they must."""
-    size, few, paid, least = 100, 10, 0.0, 0.0
-    for seed in range(12):
-        rng = random.Random(seed)
-        errors = additive(size, few, seed)
-        costs = [rng.choice((1.0, 2.0, 4.0)) for _ in range(size)]
-        scores = [error * rng.lognormvariate(0, 0.1) for error in errors]
-        asked = replace(oracles.problem(size), costs=costs, workers=workers)
-        plan, _ = oracles.certified(Guided(), asked, oracles.additive(errors), scores)
-        paid += sum(costs[layer] for layer in plan.indices)
-        room = oracles.TOLERANCE
-        for layer in sorted(range(size), key=lambda layer: errors[layer] / costs[layer]):
-            least += costs[layer] if errors[layer] > room else 0.0
-            room -= errors[layer] if errors[layer] <= room else 0.0
-    assert paid <= {1: 1.13, 4: 1.08}[workers] * least
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_right_ranking_takes_few_rounds_with_workers(seed: int) -> None:
-    """Forty layers must stay of 400: eleven rounds of four test each, and few more find them."""
-    size, few = 400, 40
-    errors = additive(size, few, seed)
-    batches: list[tuple[Proposal, ...]] = []
-    asked = replace(oracles.problem(size), workers=4)
-    simulation = Simulation(size, oracles.additive(errors), [1.3 * error for error in errors])
-    found = simulation.run(batched(Guided().search(asked), batches))
-    assert len(found) == few
-    assert len([batch for batch in batches if batch[0].kind is Kind.JUDGE]) <= few / 4 + 8
