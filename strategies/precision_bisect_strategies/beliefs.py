@@ -10,7 +10,7 @@ probabilities of adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 
 testing with unequal probabilities: Kealy, Johnson, Piechocki 2014).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import TypeAlias
 
@@ -118,6 +118,11 @@ class Beliefs:
     def figures(self) -> bool:
         """Whether errors are believed to add up; else outcomes alone count."""
         return self._figures
+
+    @property
+    def finite(self) -> bool:
+        """Whether all scores are: infinite ones tell nothing of what a layer adds."""
+        return bool(np.isfinite(self._values).all())
 
     def copy(self) -> "Beliefs":
         """Return beliefs that learn on their own from here."""
@@ -288,14 +293,17 @@ class Beliefs:
         parts: Array = np.einsum("rd,rdm->m", likely, errors)
         return parts
 
-    def weighed(self, group: Positions, total: float | None) -> tuple[Array, Array, float]:
+    def weighed(
+        self, group: Positions, total: float | None, blind: float = 0.0
+    ) -> tuple[Array, Array, float]:
         """Return errors in all orders, shape (rankings, draws, group), and how likely each is.
 
         They are scaled to add `total`, and are the likelier the less that changes them. The third
-        is how likely such a total is by all orders, over the likeliest one.
+        is how likely such a total is by all orders, over the likeliest one. `blind` is the least
+        chance, before that, that the ranking says nothing.
         """
         errors = self._errors(self._ranks, group)
-        likely = np.repeat(self.weights.sum(axis=1)[:, None] / DRAWS, DRAWS, axis=1)
+        likely = np.repeat(self._doubting(blind)[:, None] / DRAWS, DRAWS, axis=1)
         if total is None:
             return errors, likely, 1.0
         if self._tied is not None:
@@ -309,33 +317,36 @@ class Beliefs:
         errors *= (total / sums)[:, :, None]
         return errors, likely, right
 
-    def reaches(self, group: Positions, error: float) -> float:
-        """Return the chance that these positions add at least `error` together.
+    def _doubting(self, blind: float) -> Array:
+        """Return the rankings' weights, the useless one's at least `blind`; shape (rankings,)."""
+        weights: Array = (1 - blind) * self.weights.sum(axis=1)
+        weights[RHOS == 0.0] += blind
+        return weights
 
-        0 where they may be layers of infinite scores: those tell nothing of what runs low.
+    def reach(
+        self, group: Positions, error: float, *, total: float | None = None, blind: float = 0.0
+    ) -> Array:
+        """Return the chance of each of these positions to add at least `error`; shape (group,).
+
+        With `total`, given that they were measured to add that together. `blind` is the least
+        chance, before that, that the ranking says nothing of them; all are alike then. Scores must
+        be `finite`.
         """
-        sums = (self._errors(ranks, group).sum(axis=1, keepdims=True) for ranks in self._ranks)
-        return float(self._reaching(sums, error)[0])
+        if total is None:
+            weights = self._doubting(blind)[:, None]
+            chances = np.array([self._reaching(ranks, group, error) for ranks in self._ranks])
+            return _blurred(weights * chances)
+        if len(group) == 1:
+            return np.array([float(total >= error)])
+        errors, likely, _ = self.weighed(group, total, blind)
+        above = phi(np.log(np.maximum(errors, TINY) / max(error, TINY)) / FIGURE_SPREAD)
+        return _blurred(np.einsum("rd,rdm->rm", likely, above))
 
-    def reach(self, group: Positions, error: float) -> Array:
-        """Return the chance of each of these positions to add at least `error`, as `reaches`."""
-        return self._reaching((self._errors(ranks, group) for ranks in self._ranks), error)
-
-    def _reaching(self, errors: Iterable[Array], error: float) -> Array:
-        """Return the chances to reach an error, shape (m,).
-
-        `errors` are of shape (draws, m), one for each ranking: all at once would take a lot of
-        memory.
-        """
-        chances: list[Array] = []
-        told = np.ones(1, dtype=bool)
-        for each in errors:
-            finite = np.isfinite(each).all(axis=0)
-            logs = np.log(np.maximum(np.where(finite, each, 0.0), TINY))
-            spreads = np.hypot(logs.std(axis=0), FIGURE_SPREAD)
-            chances.append(phi((logs.mean(axis=0) - np.log(max(error, TINY))) / spreads))
-            told = told & finite
-        return np.where(told, self.weights.sum(axis=1) @ np.array(chances), 0.0)
+    def _reaching(self, ranks: Ranks, group: Positions, error: float) -> Array:
+        """Return the chances to reach an error by the orders of one ranking, shape (group,)."""
+        logs = np.log(np.maximum(self._errors(ranks, group), TINY))
+        spreads = np.hypot(logs.std(axis=0), FIGURE_SPREAD)
+        return phi((logs.mean(axis=0) - np.log(max(error, TINY))) / spreads)
 
     def fitting(self, group: Positions, room: float) -> Array:
         """Return the chance that the first m of `group` add at most `room`, for m >= 1.
@@ -379,3 +390,13 @@ class Beliefs:
         scale = float(weights[:, bend] @ self._scales[:, bend] / weights[:, bend].sum())
         errors: Array = self._bent[bend][ranks[..., group]] * (self._costs[group] * np.exp(scale))
         return errors
+
+
+def _blurred(chances: Array) -> Array:
+    """Return the chances of positions, shape (m,), by all rankings, shape (rankings, m).
+
+    To the useless one all are alike: which was drawn to add most says nothing.
+    """
+    useless = RHOS == 0.0
+    alike = chances[useless].mean(axis=1).sum()
+    return np.asarray(chances[~useless].sum(axis=0) + alike)
