@@ -111,7 +111,8 @@ def _looks(state: Demotion, place: Place, known: Told) -> Iterator[Look]:
     if known.vain < PATIENCE:
         most = _most(state, known)
         some = [i for i in known.unmeasured if most[i] >= place.needed]
-        if some and (look := _look(state, place, known.unmeasured, None, some)):
+        least = 0.0 if known.vain else ASTRAY
+        if some and (look := _look(state, place, known.unmeasured, None, some, least)):
             yield look
 
 
@@ -131,11 +132,13 @@ def _look(
     positions: Sequence[int],
     total: float | None,
     some: Sequence[int],
+    least: float = 0.0,
 ) -> Look | None:
     """Return a look at some of the positions that add `total`; None if not worth the builds.
 
     These are one, and as many as dividing them takes if one of them does; if none does, until so
-    few are left that they do not add enough together.
+    few are left that they do not add enough together. `least` is the chance that one does,
+    whatever is believed.
     """
     at = {i: number for number, i in enumerate(positions)}
     costs = state.beliefs.costs([*some])
@@ -146,7 +149,7 @@ def _look(
     chances = every[[at[i] for i in cheap]]
     halvings, vain = math.log2(len(cheap)), 0.0
     if total is None:
-        chances = chances + max(ASTRAY - float(chances.sum()), 0.0) / len(cheap)
+        chances = chances + max(least - float(chances.sum()), 0.0) / len(cheap)
     else:
         vain = min(total / place.needed - 1, halvings)
     summed = float(chances.sum())
