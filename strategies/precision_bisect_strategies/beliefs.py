@@ -339,8 +339,11 @@ class Beliefs:
         if len(group) == 1:
             return np.array([float(total >= error)])
         errors, likely, _ = self.weighed(group, total, blind)
-        above = phi(np.log(np.maximum(errors, TINY) / max(error, TINY)) / FIGURE_SPREAD)
-        return _blurred(np.einsum("rd,rdm->rm", likely, above))
+        least = max(error, TINY)
+        # One ranking at a time: of thousands of layers the steps in between take a lot of memory.
+        above = (phi(np.log(np.maximum(each, TINY) / least) / FIGURE_SPREAD) for each in errors)
+        pairs = zip(likely, above, strict=True)
+        return _blurred(np.array([of_one @ chances for of_one, chances in pairs]))
 
     def _reaching(self, ranks: Ranks, group: Positions, error: float) -> Array:
         """Return the chances to reach an error by the orders of one ranking, shape (group,)."""
