@@ -303,7 +303,7 @@ class Beliefs:
         chance, before that, that the ranking says nothing.
         """
         errors = self._errors(self._ranks, group)
-        likely = np.repeat(self._doubting(blind)[:, None] / DRAWS, DRAWS, axis=1)
+        likely = np.repeat(self.doubting(blind)[:, None] / DRAWS, DRAWS, axis=1)
         if total is None:
             return errors, likely, 1.0
         if self._tied is not None:
@@ -317,39 +317,15 @@ class Beliefs:
         errors *= (total / sums)[:, :, None]
         return errors, likely, right
 
-    def _doubting(self, blind: float) -> Array:
+    def doubting(self, blind: float) -> Array:
         """Return the rankings' weights, the useless one's at least `blind`; shape (rankings,)."""
         weights: Array = (1 - blind) * self.weights.sum(axis=1)
         weights[RHOS == 0.0] += blind
         return weights
 
-    def reach(
-        self, group: Positions, error: float, *, total: float | None = None, blind: float = 0.0
-    ) -> Array:
-        """Return the chance of each of these positions to add at least `error`; shape (group,).
-
-        With `total`, given that they were measured to add that together. `blind` is the least
-        chance, before that, that the ranking says nothing of them; all are alike then. Scores must
-        be `finite`.
-        """
-        if total is None:
-            weights = self._doubting(blind)[:, None]
-            chances = np.array([self._reaching(ranks, group, error) for ranks in self._ranks])
-            return _blurred(weights * chances)
-        if len(group) == 1:
-            return np.array([float(total >= error)])
-        errors, likely, _ = self.weighed(group, total, blind)
-        least = max(error, TINY)
-        # One ranking at a time: of thousands of layers the steps in between take a lot of memory.
-        above = (phi(np.log(np.maximum(each, TINY) / least) / FIGURE_SPREAD) for each in errors)
-        pairs = zip(likely, above, strict=True)
-        return _blurred(np.array([of_one @ chances for of_one, chances in pairs]))
-
-    def _reaching(self, ranks: Ranks, group: Positions, error: float) -> Array:
-        """Return the chances to reach an error by the orders of one ranking, shape (group,)."""
-        logs = np.log(np.maximum(self._errors(ranks, group), TINY))
-        spreads = np.hypot(logs.std(axis=0), FIGURE_SPREAD)
-        return phi((logs.mean(axis=0) - np.log(max(error, TINY))) / spreads)
+    def by_ranking(self, group: Positions) -> Iterator[Array]:
+        """Yield the errors in all orders of one ranking, shape (draws, group), then the next."""
+        return (self._errors(ranks, group) for ranks in self._ranks)
 
     def fitting(self, group: Positions, room: float) -> Array:
         """Return the chance that the first m of `group` add at most `room`, for m >= 1.
@@ -393,13 +369,3 @@ class Beliefs:
         scale = float(weights[:, bend] @ self._scales[:, bend] / weights[:, bend].sum())
         errors: Array = self._bent[bend][ranks[..., group]] * (self._costs[group] * np.exp(scale))
         return errors
-
-
-def _blurred(chances: Array) -> Array:
-    """Return the chances of positions, shape (m,), by all rankings, shape (rankings, m).
-
-    To the useless one all are alike: which was drawn to add most says nothing.
-    """
-    useless = RHOS == 0.0
-    alike = chances[useless].mean(axis=1).sum()
-    return np.asarray(chances[~useless].sum(axis=0) + alike)

@@ -14,6 +14,7 @@ import numpy as np
 from precision_bisect_strategies.demotion import DOUBT, Demotion
 from precision_bisect_strategies.parcels import Offer, Place, Told
 from precision_bisect_strategies.rankings import TINY, Array
+from precision_bisect_strategies.reaching import reach
 from precision_bisect_strategies.saving import ASTRAY
 
 UNLIKELY = 0.02
@@ -145,7 +146,7 @@ def _look(
     cheap = [i for i, cost in zip(some, costs, strict=True) if cost < place.cost]
     if not cheap:
         return None
-    every = state.beliefs.reach([*positions], place.needed, total=total, blind=BLIND)
+    every = reach(state.beliefs, [*positions], place.needed, total=total, blind=BLIND)
     chances = every[[at[i] for i in cheap]]
     halvings, vain = math.log2(len(cheap)), 0.0
     if total is None:

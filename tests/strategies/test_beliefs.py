@@ -164,34 +164,6 @@ def test_measured_layers_speak_for_the_others() -> None:
     assert price(2.0, measured[:1]) == pytest.approx(price(1.0, measured[:1]), rel=0.2)
 
 
-def test_what_positions_add_together_bounds_what_one_of_them_does() -> None:
-    """One that adds nearly all of it is unlikely, more than that hardly possible."""
-    known, group = beliefs(50, room=10.0), list(range(20, 30))
-    low, high, beyond = (known.reach(group, share, total=1.0) for share in (0.05, 0.5, 3.0))
-    assert (low > high).all()
-    assert (high > beyond).all()
-    assert beyond.sum() < 0.01
-    assert known.reach([25], 0.9, total=1.0).tolist() == [1.0]
-    assert known.reach([25], 1.1, total=1.0).tolist() == [0.0]
-
-
-@pytest.mark.parametrize("measured", [False, True])
-def test_if_the_ranking_says_nothing_the_mildest_may_add_as_much_as_the_worst(
-    measured: bool,
-) -> None:
-    """That it does with a certain chance raises the least likely ones to the same level."""
-    known, group = beliefs(50, room=10.0), list(range(50))
-    known.learn(list(range(45)), [], clean=True, bad=False)
-    expected = known.expected(group)
-    total = sum(expected) if measured else None
-    sure = known.reach(group, expected[-1] / 2, total=total)
-    doubted = known.reach(group, expected[-1] / 2, total=total, blind=0.5)
-    assert doubted[0] > 2 * sure[0]
-    assert doubted[-1] < sure[-1]
-    useless = known.reach(group, expected[-1] / 2, total=total, blind=1.0)
-    assert useless == pytest.approx(np.full(50, useless[0]))
-
-
 def test_layers_of_infinite_scores_are_equally_likely() -> None:
     """Which of two layers that overflow for the emulator stands first says nothing."""
     scores = [0.1, 0.2, 0.3, math.inf, math.inf, math.inf]
