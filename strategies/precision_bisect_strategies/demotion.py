@@ -234,6 +234,12 @@ class Demotion:
         """Return what keeping these positions costs."""
         return self.beliefs.cost(group) * len(group) if group else 0.0
 
+    @property
+    def usual(self) -> float:
+        """What keeping a layer costs on average."""
+        every = list(range(len(self.order)))
+        return self.cost(every) / sum(len(unit) for unit in self.order)
+
     def settle_for_best(self) -> None:
         """Go on from the cheapest plan that passed: what it keeps is kept, everything else low."""
         if self.best is None:

@@ -126,7 +126,7 @@ def _found(state: Demotion, bounds: Bounds, least: float) -> list[Prey]:
     if not state.beliefs.figures or state.limit is None or state.noise >= NOISY * state.limit:
         return []
     promising = []
-    fits, usual = _fits(state), _usual(state)
+    fits, usual = _fits(state), state.usual
     saved, chances, builds = 0.0, 0.0, 0.0
     for place in state.lowered:
         group, total = place
@@ -153,12 +153,6 @@ def _found(state: Demotion, bounds: Bounds, least: float) -> list[Prey]:
 
 def _fits(state: Demotion) -> Fits:
     return Fits(state.beliefs, state.undecided, state.measured)
-
-
-def _usual(state: Demotion) -> float:
-    """Return what keeping a layer costs on average."""
-    every = list(range(len(state.order)))
-    return float(state.beliefs.costs(every).sum()) / sum(len(unit) for unit in state.order)
 
 
 def _promises(group: Sequence[int], told: Gains, worth: float) -> bool:
@@ -226,7 +220,7 @@ def _caught(state: Demotion, prey: Prey, part: float) -> bool:
     if len(group) == 1:
         return part >= ACTING * total
     told = gains(state.beliefs, prey.part, part, state.room, _fits(state))
-    return _promises(prey.part, told, WORTH * _usual(state))
+    return _promises(prey.part, told, WORTH * state.usual)
 
 
 def _dear(state: Demotion, prey: Prey, part: float | None) -> bool:

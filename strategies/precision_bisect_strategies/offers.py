@@ -44,7 +44,7 @@ class Look(NamedTuple):
 
 def saved(state: Demotion, offer: Offer) -> float:
     """Return what an offer saves, if it passes, less what the proofs are worth that it voids."""
-    least = UNLIKELY * _usual(state) * (1 + len(state.kept))
+    least = UNLIKELY * state.usual * (1 + len(state.kept))
     return offer.place.cost - state.cost([*offer.instead]) - least
 
 
@@ -64,12 +64,6 @@ def offers(state: Demotion, known: Told) -> list[Offer]:
         if len(chosen) == state.workers:
             break
     return chosen
-
-
-def _usual(state: Demotion) -> float:
-    """Return what keeping a layer costs on average."""
-    every = list(range(len(state.order)))
-    return state.cost(every) / sum(len(unit) for unit in state.order)
 
 
 def _places(state: Demotion) -> list[Place]:
@@ -158,7 +152,7 @@ def _look(
     saves = chances * (place.cost - state.beliefs.costs(cheap))
     expected = float(saves.sum()) * chance / max(summed, TINY)
     builds = 1 + vain + chance * halvings
-    if expected < UNLIKELY * _usual(state) * (builds + chance * len(state.kept)):
+    if expected < UNLIKELY * state.usual * (builds + chance * len(state.kept)):
         return None
     order = np.argsort(-saves, kind="stable")
     best = [cheap[number] for number in order]
