@@ -15,6 +15,7 @@ from precision_bisect.driver import Driver
 from precision_bisect.evaluation import Evaluator
 from precision_bisect.events import Event, ignore
 from precision_bisect.evidence import Evidence, Latency
+from precision_bisect.inputs.copies import Copies
 from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
@@ -25,6 +26,7 @@ from precision_bisect.workers import threads
 
 SIZE = 12
 Evaluate = Callable[[Plan, Sample], float]
+Sets = dict[SampleSet, tuple[list[Sample], list[Sample]]]
 
 
 class Simulated:
@@ -105,9 +107,7 @@ def by(oracle: Oracle) -> Evaluate:
     return evaluate
 
 
-def samples(
-    judged: int = 1, held_out: int = 0
-) -> dict[SampleSet, tuple[list[Sample], list[Sample]]]:
+def samples(judged: int = 1, held_out: int = 0) -> Sets:
     """Return sample sets whose feeds are numbered, judging ones first."""
     feeds: list[Sample] = [{"x": np.array([i])} for i in range(judged + held_out)]
     chosen = {
@@ -130,6 +130,7 @@ def driver_of(
     workers: int = 1,
     stopwatch: Stopwatch | None = None,
     engines: Path | None = None,
+    copies: Callable[[Sets], Copies] | None = None,
 ) -> tuple[Driver, SqliteLedger]:
     """Return a driver over a backend, with a real comparator and a ledger on disk."""
     ledger = open_ledger(path / "ledger.sqlite", {}, resume=True)
@@ -148,6 +149,7 @@ def driver_of(
         keep=path,
         engines=engines,
         stopwatch=stopwatch or Stopwatch(),
+        copies=None if copies is None else copies(sets),
     )
     driver = Driver(threads(evaluator, workers), ledger, budget or Budget(), observer)
     return driver, ledger

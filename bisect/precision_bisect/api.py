@@ -48,6 +48,8 @@ class FindOptions(TypedDict, total=False):
     engine: EngineSettings
     strategy: str
     certify: Certify | None
+    copies: int
+    copies_failing: int
     workers: int
     gpus: Sequence[str]
     mixed_gpus: bool

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from precision_bisect.options import Certify
 
+SPREAD = "rounding is spread"
+"""Why nothing is certified of an answer that had to be widened."""
 How: TypeAlias = Literal["dropped", "implied", "group"]
 
 

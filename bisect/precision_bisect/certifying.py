@@ -23,7 +23,7 @@ from precision_bisect.trial import (
     Trial,
     Verdict,
 )
-from precision_bisect.verdicts import passing_within
+from precision_bisect.verdicts import clearly_failed, passing_within
 
 FAR = 10.0
 """A layer is far beyond the limit when the emulator forecasts so many times as much without it."""
@@ -44,9 +44,19 @@ class Seen:
 
     def note(self, proposal: Proposal, outcome: Outcome) -> None:
         """Take down the first outcome of a proposal that is judged."""
-        if proposal.kind in JUDGED_KINDS and proposal.samples is SampleSet.JUDGED:
+        judged = proposal.kind in JUDGED_KINDS and proposal.samples is SampleSet.JUDGED
+        if judged and not proposal.draw:
             trial = Trial(proposal=proposal, outcome=outcome)
             self._builds.setdefault(proposal.plan, {}).setdefault(proposal.kind, trial)
+
+    def clear(self, limit: float | None) -> "Seen":
+        """Return what needs no copies to be believed: failures by errors of `limit` and more."""
+        found = Seen(self._tolerance)
+        for builds in self._builds.values():
+            for trial in builds.values():
+                if clearly_failed(trial.outcome, limit):
+                    found.note(trial.proposal, trial.outcome)
+        return found
 
     def tried(self, plan: Plan, limit: float | None) -> bool:
         """Tell whether a plan was judged and did not pass; one that did is asked for again."""

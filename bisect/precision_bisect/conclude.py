@@ -6,10 +6,11 @@ from typing import Any
 
 from precision_bisect.advice.explaining import Answer, explained
 from precision_bisect.budget import Budget
+from precision_bisect.certificate import SPREAD
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
-from precision_bisect.evidence import Evidence
+from precision_bisect.evidence import Evidence, Stability
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import remove_exports, write_exports
@@ -31,7 +32,8 @@ from precision_bisect.runfolder import (
 )
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
-from precision_bisect.trial import Kind, SampleSet, Trial, TrialStatus
+from precision_bisect.stability import clear_limit
+from precision_bisect.trial import Kind, Outcome, SampleSet, Trial, TrialStatus
 from precision_bisect.verdicts import noise_between
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
@@ -58,12 +60,17 @@ def conclude(
     plan, samples = _answer(prepared, driver, ending)
     kept = _names(prepared, plan) if plan is not None else []
     everything = Plan.all_high(len(prepared.model.table.candidates))
-    outcome = driver.outcome_of(everything if plan is None else plan, samples)
+    judged = everything if plan is None else plan
+    drawn = driver.on_copies(judged)
+    outcome = driver.outcome_of(judged, samples) or drawn
+    stability = None if drawn is None else drawn.evidence.stability
     noise = driver.outcome_of(everything, samples, Kind.REPEAT)
-    floor = noise_between(driver.outcome_of(everything, samples), noise)
+    floor = max(noise_between(driver.outcome_of(everything, samples), noise), _noise_of(stability))
     broken = breaks(driver.trials, samples, prepared.comparator.tolerance, floor)
     names = prepared.model.table.names
-    proof = certificate(plan, driver.trials, samples, names, _terms(prepared, ending, broken))
+    proof = certificate(
+        plan, driver.trials, samples, names, _terms(prepared, ending, broken, drawn)
+    )
     final = _final(driver, plan, samples)
     timings = _timings(prepared, driver, samples)
     found = None if ending.found is None else _names(prepared, ending.found)
@@ -91,7 +98,8 @@ def conclude(
         high=prepared.options.high,
         tolerance=tolerance_of(prepared.comparator),
         error=error,
-        noise_floor=noise.error if noise else None,
+        noise_floor=floor if noise else None,
+        stability=stability,
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),
         kept=kept,
@@ -114,7 +122,7 @@ def conclude(
         notes=[*prepared.remarks, *final.notes, *_moved(driver), *remarks(broken), *unwritten],
         diagnosis=diagnosis,
         fingerprint=prepared.fingerprint,
-        message=ending.message,
+        message="; ".join(part for part in (ending.spread, ending.message) if part),
         out=folder.path,
     )
     if not part:
@@ -189,10 +197,16 @@ def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
     """Return what the last build of the answer showed, the one built afresh if there is one."""
     if plan is None:
         return Evidence()
-    builds = [(where, Kind.REBUILD) for where in SampleSet]
-    builds += [(samples, Kind.AGAIN), (samples, Kind.JUDGE)]
-    outcomes = (driver.outcome_of(plan, *build) for build in builds)
-    return next((outcome.evidence for outcome in outcomes if outcome), Evidence())
+    kinds = (Kind.JUDGE, Kind.AGAIN, Kind.REBUILD)
+    builds = [
+        trial
+        for trial in driver.trials
+        if trial.proposal.plan == plan
+        and trial.proposal.kind in kinds
+        and (trial.proposal.samples is samples or trial.proposal.kind is Kind.REBUILD)
+    ]
+    builds.sort(key=lambda trial: kinds.index(trial.proposal.kind))
+    return builds[-1].outcome.evidence if builds else Evidence()
 
 
 def _latencies(
@@ -212,12 +226,23 @@ def _names(prepared: Prepared, plan: Plan) -> list[LayerName]:
     return [names[i] for i in plan.indices]
 
 
-def _terms(prepared: Prepared, ending: Ending, broken: Sequence[Break]) -> Terms:
-    """Return what the certificate may rest on."""
+def _noise_of(stability: Stability | None) -> float:
+    """Return how far the answer's error spreads over copies, on the tolerance's scale."""
+    if stability is None or stability.jitter is None or stability.error_median is None:
+        return 0.0
+    return stability.jitter * stability.error_median
+
+
+def _terms(
+    prepared: Prepared, ending: Ending, broken: Sequence[Break], drawn: Outcome | None
+) -> Terms:
+    """Return what the certificate may rest on; `drawn` is what the answer came to on copies."""
     mode = prepared.certify
     untested = "not tried"
     if mode == "none":
         untested = "--certify none"
+    elif ending.spread:
+        mode, untested = "none", SPREAD
     elif ending.status in _CUT_OFF:
         untested = _CUT_OFF[ending.status]
     elif ending.found is not None:
@@ -225,7 +250,15 @@ def _terms(prepared: Prepared, ending: Ending, broken: Sequence[Break]) -> Terms
     elif not prepared.strategy.minimal:
         untested = f"strategy {prepared.strategy.name} does not certify"
     monotone = all(each.noise for each in broken)
-    return Terms(mode=mode, monotone=monotone, untested=untested, limit=ending.limit)
+    return Terms(
+        mode=mode,
+        monotone=monotone,
+        untested=untested,
+        limit=ending.limit,
+        copies=drawn is not None,
+        clear=clear_limit(prepared.comparator.tolerance, drawn),
+        allowed=prepared.options.copies_failing,
+    )
 
 
 def _moved(driver: Driver) -> list[str]:

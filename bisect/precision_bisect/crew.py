@@ -61,6 +61,7 @@ def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Ev
         engines=prepared.engines,
         stopwatch=stopwatch,
         abreast=max(1, prepared.abreast // prepared.options.workers),
+        copies=prepared.copies,
     )
 
 

@@ -17,7 +17,16 @@ from precision_bisect.events import Observer, PhaseStarted, TrialFinished, Trial
 from precision_bisect.flights import Flights
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger, Search, T
-from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, SampleSet, Trial
+from precision_bisect.trial import (
+    JUDGED_KINDS,
+    Identity,
+    Kind,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Trial,
+)
 from precision_bisect.workers import Workers
 
 MOST_LOST = 5
@@ -91,49 +100,53 @@ class Driver:
     def best(self) -> Trial | None:
         """Return the smallest plan that nothing speaks against; None before the first.
 
-        It passed on the judging samples; once an answer was refuted on those held out, on all,
-        and while none has, it is the largest of the former.
+        One that held on copies comes before those that passed on the samples alone, and one that
+        passed on all samples before those that passed on the judging ones. Once an answer was
+        refuted, what keeps no more than it is not believed.
         """
-        refuted = any(
-            trial.proposal.phase is Phase.RECHECK and not trial.outcome.passed
+        refuted = [
+            trial.proposal.plan
             for trial in self.trials
-        )
-        if refuted and (on_all := self._passing(SampleSet.ALL)):
-            return on_all[0]
-        judged = self._passing(SampleSet.JUDGED)
-        if not judged:
-            return None
-        return judged[-1] if refuted else judged[0]
+            if trial.proposal.phase is Phase.RECHECK and not trial.outcome.passed
+        ]
+        least = max(map(len, refuted), default=-1)
+        for samples in (SampleSet.ALL, SampleSet.JUDGED):
+            passing = self._passing(samples)
+            believed = [
+                trial
+                for trial in passing
+                if trial.proposal.draw or len(trial.proposal.plan) > least
+            ]
+            if believed:
+                return min(believed, key=lambda t: (not t.proposal.draw, t.proposal.plan))
+        return None
 
     def outcome_of(
         self, plan: Plan, samples: SampleSet, kind: Kind = Kind.JUDGE
     ) -> Outcome | None:
-        """Return the outcome of a plan on a sample set, if it was tried."""
+        """Return the outcome of a plan on a sample set, without copies, if it was tried."""
         proposal = Proposal(plan=plan, samples=samples, kind=kind)
         known = self._known.get(proposal.identity)
         return known.outcome if known else None
 
-    def _passing(self, samples: SampleSet) -> Sequence[Trial]:
-        """Return the trials that passed on a sample set, smallest plan first."""
-        return sorted(
-            (
-                trial
-                for trial in self.trials
-                if trial.outcome.passed
-                and trial.proposal.samples is samples
-                and trial.proposal.kind is Kind.JUDGE
-                and not self._refuted(trial)
-            ),
-            key=lambda trial: trial.proposal.plan,
+    def on_copies(self, plan: Plan) -> Outcome | None:
+        """Return the last outcome of a plan on copies of the samples, if it was tried on any."""
+        drawn = (
+            trial
+            for trial in reversed(self.trials)
+            if trial.proposal.plan == plan and trial.outcome.evidence.stability
         )
+        return next((trial.outcome for trial in drawn), None)
 
-    def _refuted(self, trial: Trial) -> bool:
-        """Tell whether a plan that passed did not when it was built once more."""
-        asked = trial.proposal
-        others = (
-            self.outcome_of(asked.plan, asked.samples, kind) for kind in (Kind.AGAIN, Kind.REBUILD)
-        )
-        return any(other is not None and not other.passed for other in others)
+    def _passing(self, samples: SampleSet) -> Sequence[Trial]:
+        """Return the trials that passed on a sample set, of plans that passed in all builds."""
+        judged = [
+            trial
+            for trial in self.trials
+            if trial.proposal.samples is samples and trial.proposal.kind in JUDGED_KINDS
+        ]
+        failed = {trial.proposal.plan for trial in judged if not trial.outcome.passed}
+        return [trial for trial in judged if trial.proposal.plan not in failed]
 
     def _recall(self, proposal: Proposal) -> None:
         outcome = self._known[proposal.identity].outcome

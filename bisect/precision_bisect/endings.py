@@ -25,6 +25,7 @@ class Ending:
 
     `found` is the plan that was searched for and certified, where speed made another of it.
     `limit` is the error that the search stayed below, where that is less than the tolerance.
+    `spread` says why the answer had to be widened: nothing is certified then.
     """
 
     status: Status
@@ -33,6 +34,7 @@ class Ending:
     samples: SampleSet = SampleSet.JUDGED
     found: Plan | None = None
     limit: float | None = None
+    spread: str = ""
 
 
 def noisy(noise: Outcome) -> str:

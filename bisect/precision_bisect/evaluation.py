@@ -4,7 +4,7 @@ An `Evaluator` touches neither ledger nor observer, so any executor can call it,
 and in whatever process it was made in.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from precision_bisect.comparators.numbered import numbered
 from precision_bisect.errors import RunFolderError
-from precision_bisect.evidence import Evidence
+from precision_bisect.evidence import Evidence, Stability
+from precision_bisect.inputs.copies import Copies, Samples
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import (
     Backend,
@@ -28,9 +29,6 @@ from precision_bisect.speed.stopwatch import Stopwatch
 from precision_bisect.store import engine_folder
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 
-Samples: TypeAlias = Mapping[SampleSet, tuple[Sequence[Sample], Sequence[Sample]]]
-"""For each sample set the feeds and their reference outputs, in the same order."""
-
 _Run: TypeAlias = tuple[Plan, SampleSet, Sequence[Sample]]
 """A plan, what it ran on, and its outputs."""
 
@@ -42,7 +40,7 @@ class Evaluator:
     `emulator` answers `Kind.PREDICT` and may be the backend itself. `keep` is the folder for the
     engine of a plan that passed when it was built afresh, `engines` that for the engines of all
     others, None to keep none. `stopwatch` times the trials that ask for it. So many samples are
-    emulated `abreast`.
+    emulated `abreast`. `copies` are what a trial with a draw is judged on beside the samples.
     """
 
     backend: Backend
@@ -53,6 +51,7 @@ class Evaluator:
     engines: Path | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     abreast: int = 1
+    copies: Copies | None = None
     _last: _Run | None = field(init=False, default=None)
 
     def __call__(self, proposal: Proposal) -> Outcome:
@@ -76,17 +75,41 @@ class Evaluator:
             outputs = _outputs(engine, feeds, self.abreast if backend.emulated else 1)
             judgement = _judge(self.comparator, outputs, reference)
             evidence = engine.evidence()
+            if proposal.draw and self.copies is not None:
+                judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
+                evidence = replace(evidence, stability=stability)
             if proposal.timed:
                 evidence = _timed(self.stopwatch, proposal.plan, engine, feeds[0], evidence)
             if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
                 _keep(engine, self.keep)
-            elif self.engines is not None and proposal.kind is Kind.JUDGE:
+            elif self.engines is not None and proposal.kind is Kind.JUDGE and not proposal.draw:
                 evidence = _stored(engine, engine_folder(self.engines, proposal.plan), evidence)
             if proposal.timed:
                 self.stopwatch.adopt(proposal.plan, engine, held)
-        if proposal.kind is Kind.JUDGE:
+        if proposal.kind is Kind.JUDGE and not proposal.draw:
             self._last = proposal.plan, proposal.samples, outputs
         return _outcome(judgement, evidence)
+
+    def _on_copies(
+        self, engine: Engine, proposal: Proposal, copies: Copies, on_samples: Judgement
+    ) -> tuple[Judgement, Stability]:
+        """Judge a plan on its draw of copies, too; a pass needs both.
+
+        It ends early where too many copies have failed: at once in a certificate, elsewhere after
+        half of them, which tell how far the errors spread.
+        """
+        abreast = self.abreast if self.backend.emulated else 1
+        least = 0 if proposal.phase is Phase.CERTIFICATE else copies.count // 2
+        told: list[Judgement] = []
+        failed = 0
+        for number in range(copies.count):
+            feeds, reference = copies.make(proposal.samples, proposal.draw, number)
+            told.append(_judge(self.comparator, _outputs(engine, feeds, abreast), reference))
+            failed += told[-1].verdict is not Verdict.PASS
+            if failed > copies.allowed and len(told) >= least:
+                break
+        stability = Stability.of(failed, [each.error for each in told])
+        return _worst(on_samples, told, stability, copies.allowed), stability
 
     def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> Sequence[Sample]:
         last = self._last
@@ -119,6 +142,25 @@ def _judge(
     if trouble := non_finite(outputs) or non_finite(reference):
         return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
     return numbered(comparator.judge(outputs, reference))
+
+
+def _worst(
+    on_samples: Judgement, told: Sequence[Judgement], stability: Stability, allowed: int
+) -> Judgement:
+    """Return the verdict over samples and copies, with the worst error that is not excused."""
+    errors = sorted((each.error for each in told if each.error is not None), reverse=True)
+    figures = [*errors[allowed : allowed + 1]]
+    figures += [on_samples.error] if on_samples.error is not None else []
+    error = max(figures, default=None)
+    if on_samples.verdict is not Verdict.PASS:
+        return replace(on_samples, error=error)
+    if stability.failed <= allowed:
+        return replace(on_samples, error=error)
+    return Judgement(
+        verdict=Verdict.FAIL,
+        error=error,
+        message=f"{stability.failed} of {stability.copies} copies of the samples fail",
+    )
 
 
 def _keep(engine: Engine, folder: Path) -> None:

@@ -1,5 +1,7 @@
 """What a built engine shows beside its outputs: speed, obedience, remarks."""
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,15 +51,46 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stability:
+    """How a plan did on copies of the samples that differ by one part in 100,000.
+
+    Of `copies` that ran before the verdict was clear `failed` exceeded the tolerance.
+    `error_median` and `error_max` are over these copies, on the tolerance's scale; `jitter` is the
+    standard deviation of the error's natural logarithm. Each is None where there are no figures.
+    """
+
+    copies: int
+    failed: int
+    error_median: float | None = None
+    error_max: float | None = None
+    jitter: float | None = None
+
+    @classmethod
+    def of(cls, failed: int, errors: Sequence[float | None]) -> "Stability":
+        """Return that of copies with these errors, of which so many failed."""
+        figures = [error for error in errors if error is not None]
+        logs = [math.log(error) for error in figures if 0 < error < math.inf]
+        return cls(
+            copies=len(errors),
+            failed=failed,
+            error_median=statistics.median(figures) if figures else None,
+            error_max=max(figures, default=None),
+            jitter=statistics.stdev(logs) if len(logs) > 1 else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What one build showed beside the outputs.
 
     `honours` has one entry per kept layer where the backend can look into its engine, else none.
     `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off;
-    `listed` says which layers or weights some of them mean.
+    `listed` says which layers or weights some of them mean. `stability` is there where the plan
+    was judged on copies of the samples.
     """
 
     latency: Latency | None = None
+    stability: Stability | None = None
     honours: Sequence[LayerHonour] = ()
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()

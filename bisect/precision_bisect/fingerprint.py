@@ -34,6 +34,7 @@ def fingerprint(
             for name, shapes in sample_shapes(samples).items()
         },
         "holdout": options.holdout,
+        "copies": [options.copies, options.copies_failing],
         "low": options.low,
         "high": options.high,
         "fixed": _fixed(model),

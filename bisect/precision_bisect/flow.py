@@ -1,4 +1,4 @@
-"""The course of a run, as one generator: preflight, search, certificate, re-check.
+"""The course of a run, as one generator: preflight, search, certificate, re-check on fresh copies.
 
 It is deterministic given the outcomes, like the strategies that it contains, so a killed run is
 resumed by feeding it what the ledger holds. It ends with one of a few distinct endings, or is cut
@@ -21,7 +21,8 @@ from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.relay import relay
-from precision_bisect.speed.settle import Settled, fast_enough, given
+from precision_bisect.speed.settle import Settled, fast_enough, given, still_fast
+from precision_bisect.stability import Holding, clear_limit, on_draw
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 from precision_bisect.verdicts import (
     below_noise,
@@ -34,14 +35,16 @@ from precision_bisect.verdicts import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What decides how a run goes: how the answer is certified, and whether samples are held out.
+    """What decides how a run goes.
 
-    Samples held out judge nothing but the final re-check. Where they refute the answer they join
-    the judging samples, and the search is repeated on all.
+    The answer is certified as `certify` says. With `copies` it is judged on copies of the samples,
+    too. Samples `held_out` judge nothing but the final re-check; where they refute the answer they
+    join the judging samples, and the search is repeated on all.
     """
 
     certify: Certify = "full"
     held_out: bool = False
+    copies: bool = False
 
 
 def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
@@ -50,94 +53,59 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     An engine is built afresh for the re-check: builders may choose other kernels each time. With
     samples held out that one build is judged by all samples.
     """
+    holding = Holding(problem=problem, copies=course.copies, rebuilds=problem.predicts)
     if not course.held_out:
-        return (yield from _reproduced(problem, strategy, course))
-    ending = yield from _settle(problem, strategy, course, Seen(problem.tolerance))
+        return (yield from _held(problem, strategy, course, holding))
+    ending = yield from _settle(problem, strategy, course, holding)
     if ending.plan is None:
         return ending
-    recheck = yield from _recheck(problem, ending.plan, held_out=True)
+    unseen = SampleSet.ALL if problem.predicts else SampleSet.HELD_OUT
+    recheck = yield from holding.judge(ending.plan, "the samples held out", unseen)
     if recheck.passed:
         return ending
-    again = yield from _on(SampleSet.ALL, _reproduced(problem, strategy, course))
+    again = replace(holding, spread="")
+    on_all = yield from _on(SampleSet.ALL, _held(problem, strategy, course, again))
     what = refuted(recheck, afresh=problem.predicts)
     before = f"a first answer of {len(ending.plan)} layers {what}, so those held out judge too"
-    message = f"{again.message}; {before}" if again.message else before
-    return replace(again, samples=SampleSet.ALL, message=message)
+    message = f"{on_all.message}; {before}" if on_all.message else before
+    return replace(on_all, samples=SampleSet.ALL, message=message)
 
 
-def _reproduced(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
-    """Search for a plan that passes again where it is built afresh.
+def _held(
+    problem: Problem, strategy: Strategy, course: Course, holding: Holding
+) -> Search[Ending]:
+    """Search for a plan that holds on fresh copies, and on an engine in a fresh build.
 
-    One that fails then is searched for once more, as far below the tolerance as the two builds
-    differ.
+    One that does not is widened until it does.
     """
-    seen = Seen(problem.tolerance)
-    ending = yield from _settle(problem, strategy, course, seen)
-    if ending.plan is None or not problem.predicts:
+    ending = yield from _settle(problem, strategy, course, holding)
+    if ending.plan is None or not (course.copies or problem.predicts):
         return ending
-    recheck = yield from noting(_recheck(problem, ending.plan, held_out=False), seen)
-    if recheck.passed:
+    plan = ending.plan
+    while not (recheck := (yield from holding.judge(plan, "the answer, judged afresh"))).passed:
+        wider = None
+        if recheck.verdict is not None:
+            wider = yield from holding.widened(plan, recheck)
+        if wider is None:
+            return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
+        plan = wider
+    if plan == ending.plan:
         return ending
-    limit = yield from _reproducible(problem, ending.plan, recheck)
-    if limit is None:
-        return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
-    again = yield from _settle(problem, strategy, course, seen, limit)
-    if again.plan is None:
-        return again
-    fresh = yield from _recheck(problem, again.plan, held_out=False)
-    if not fresh.passed:
-        return Ending(status=Status.INFEASIBLE, message=not_reproduced(fresh))
-    message = (
-        f"a first answer of {len(ending.plan)} layers failed when it was built afresh, so this "
-        f"one stays below {limit:.4g}, by as much as its builds differed"
-    )
-    return replace(again, message=message)
-
-
-def _reproducible(problem: Problem, answer: Plan, recheck: Outcome) -> Search[float | None]:
-    """Return the tolerance less what two builds of an answer differ by; None if none is left."""
-    first = yield from _one(answer, Phase.SEARCH, "the answer that was refuted")
-    high = yield from _one(Plan.all_high(problem.size), Phase.PREFLIGHT, "every layer high")
-    if None in (problem.tolerance, first.error, recheck.error, high.error):
-        return None
-    limit = float(problem.tolerance or 0.0) - abs((recheck.error or 0.0) - (first.error or 0.0))
-    return limit if limit > (high.error or 0.0) else None
-
-
-def _recheck(problem: Problem, plan: Plan, *, held_out: bool) -> Search[Outcome]:
-    """Judge an answer once more: an engine built afresh, and what was held out."""
-    if not problem.predicts:
-        return (
-            yield from _one(
-                plan, Phase.RECHECK, "the samples held out", samples=SampleSet.HELD_OUT
-            )
-        )
-    return (
-        yield from _one(
-            plan,
-            Phase.RECHECK,
-            "the answer, built afresh",
-            samples=SampleSet.ALL if held_out else SampleSet.JUDGED,
-            kind=Kind.REBUILD,
-            timed=True,
-        )
-    )
+    if problem.speed is not None and not (yield from still_fast(problem, plan)):
+        message = f"{holding.spread}; the {len(plan)} that hold are too slow"
+        return Ending(status=Status.INFEASIBLE, message=message)
+    return replace(ending, status=Status.FOUND, plan=plan, found=None, spread=holding.spread)
 
 
 def _settle(
-    problem: Problem,
-    strategy: Strategy,
-    course: Course,
-    seen: Seen,
-    limit: float | None = None,
+    problem: Problem, strategy: Strategy, course: Course, holding: Holding
 ) -> Search[Ending]:
     """Preflight, search and certificate on one set of samples.
 
-    With a `limit` below the tolerance the strategy is told verdicts by that. `seen` takes down
-    the trials by the tolerance itself, as the certificate is read off them.
+    Trials are taken down by the tolerance itself, as the certificate is read off them.
     """
     tolerance = problem.tolerance
-    problem = problem if limit is None else replace(problem, tolerance=limit)
+    seen = Seen(tolerance)
     ending = yield from preflight(problem)
     if ending is not None and ending.plan is not None:
         return _ended((yield from fast_enough(problem, given(ending.plan))), ending)
@@ -148,7 +116,7 @@ def _settle(
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
     problem = replace(problem, noise=noise_between(high, noise))
     lower = below_noise(problem, high.error or 0.0) if problem.predicts else problem
-    search = fast_enough(lower, _search(lower, strategy, course.certify, seen))
+    search = fast_enough(lower, _search(lower, strategy, course, seen, holding))
     if problem.predicts and lower is problem:
         search = repeated(search, problem)
     settled = yield from noting(within(search, lower.tolerance), seen)
@@ -156,6 +124,7 @@ def _settle(
         status=Status.FOUND,
         plan=settled.found,
         limit=None if lower.tolerance == tolerance else lower.tolerance,
+        spread=holding.spread,
     )
     return _ended(settled, found)
 
@@ -175,8 +144,15 @@ def _ended(settled: Settled, otherwise: Ending) -> Ending:
     )
 
 
-def _search(problem: Problem, strategy: Strategy, mode: Certify, seen: Seen) -> Search[Plan]:
-    """Search and certify; the trials of the search count for the certificate."""
+def _search(
+    problem: Problem, strategy: Strategy, course: Course, seen: Seen, holding: Holding
+) -> Search[Plan]:
+    """Search and certify; the trials of the search count for the certificate.
+
+    With copies an answer must hold before it is certified, and the drops are judged on a draw of
+    their own; failures of the search count where they are clear. One that does not hold is
+    widened, and rounding decides which layers it keeps: nothing is to be certified.
+    """
     plan = yield from strategy.search(problem)
     answer = yield from _one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
     if not answer.passed:
@@ -184,7 +160,15 @@ def _search(problem: Problem, strategy: Strategy, mode: Certify, seen: Seen) -> 
             f"strategy {strategy.name!r} ended with a plan that does not pass",
             "report it to its author, and choose another --strategy",
         )
-    return (yield from certify(problem, plan, mode if strategy.minimal else "none", seen))
+    mode = course.certify if strategy.minimal else "none"
+    if not course.copies:
+        return (yield from certify(problem, plan, mode, seen))
+    held = yield from holding.judge(plan, f"the answer of {strategy.name}, on copies")
+    if held.failed:
+        wider = yield from holding.widened(plan, held)
+        return Plan.all_high(problem.size) if wider is None else wider
+    clear = seen.clear(clear_limit(problem.tolerance, held))
+    return (yield from on_draw(certify(problem, plan, mode, clear), holding.fresh()))
 
 
 def _on(samples: SampleSet, search: Search[T]) -> Search[T]:

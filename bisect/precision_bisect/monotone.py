@@ -55,7 +55,7 @@ def judged(trials: Iterable[Trial], samples: SampleSet) -> Sequence[Trial]:
     contested: set[Plan] = set()
     for trial in trials:
         asked, outcome = trial.proposal, trial.outcome
-        if asked.samples is not samples or asked.kind not in JUDGED_KINDS:
+        if asked.samples is not samples or asked.kind not in JUDGED_KINDS or asked.draw:
             continue
         if outcome.verdict is None:
             continue

@@ -42,6 +42,7 @@ FORECAST_ON: tuple[ForecastOn, ...] = get_args(ForecastOn)
 LOCAL_CLUSTER = "local"
 DEFAULT_TOLERANCE = 1e-2
 DEFAULT_STRATEGY = "guided"
+DEFAULT_COPIES = 16
 DEFAULT_LOW: LowName = "fp16"
 DEFAULT_HIGH: HighName = "fp32"
 DEFAULT_CALIBRATION: CalibrationName = "minmax"
@@ -56,7 +57,8 @@ class Options:
 
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.files`) or the samples themselves. With a `ladder`, lowest type first, `low` and `high`
-    say nothing. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it all
+    say nothing. An answer is judged on `copies` of the samples, of which `copies_failing` may
+    fail. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it all
     share the first. `cluster` is the address of Dask's scheduler, whose workers take the trials,
     `workers` of them at the least, or LOCAL_CLUSTER. Raises UsageError for values that cannot
     work.
@@ -85,6 +87,8 @@ class Options:
     engine: EngineSettings = field(default_factory=EngineSettings)
     strategy: str = DEFAULT_STRATEGY
     certify: Certify | None = None
+    copies: int = DEFAULT_COPIES
+    copies_failing: int = 0
     workers: int = 1
     gpus: Sequence[str] = ()
     mixed_gpus: bool = False
@@ -125,11 +129,18 @@ class Options:
             ("holdout", 0),
             ("threads", 0),
             ("seed", 0),
+            ("copies", 0),
+            ("copies_failing", 0),
             ("workers", 1),
         ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"--{name.replace('_', '-')} {value} is below {least}")
+        if self.copies_failing and self.copies_failing >= self.copies:
+            raise UsageError(
+                f"--copies-failing {self.copies_failing} is no fewer than --copies {self.copies}",
+                "allow fewer",
+            )
         if self.max_time_s is not None and not self.max_time_s > 0:
             raise UsageError(f"--max-time {self.max_time_s} is not above zero")
         if not self.disk_cap_mib > 0:

@@ -9,9 +9,9 @@ from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.cluster.site import Site
 from precision_bisect.errors import UsageError
-from precision_bisect.evaluation import Samples
 from precision_bisect.events import Observer, Warned
 from precision_bisect.fingerprint import fingerprint
+from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.loading import Loaded, load
 from precision_bisect.model.load import Model
@@ -27,6 +27,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Described, Problem, Sample, Strategy
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.reference import Reference
 from precision_bisect.runfolder import ENGINES
 from precision_bisect.sample_sets import sample_sets
 from precision_bisect.space import COPIES, LEAST_BYTES, Space
@@ -113,6 +114,17 @@ class Prepared:
     def sample_sets(self) -> Samples:
         """Feeds and reference outputs of each sample set."""
         return sample_sets(self.samples, self.reference, self.judging)
+
+    @property
+    def copies(self) -> Copies | None:
+        """The copies that answers are judged on in this process; None where there are none."""
+        return copies_for(
+            self.options,
+            self.sample_sets,
+            Reference(self.model, self.options.threads),
+            emulated=self.backend.emulated,
+            layers=len(self.model.table.candidates),
+        )
 
     @property
     def kit(self) -> Kit:

@@ -5,14 +5,14 @@ cut short and claims nothing that was only planned.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_bisect.certificate import Certificate, Need
 from precision_bisect.monotone import judged
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Kind, Outcome, SampleSet, Trial
-from precision_bisect.verdicts import passing_within
+from precision_bisect.verdicts import clearly_failed, passing_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +21,17 @@ class Terms:
 
     `monotone` tells that no trial of the run refutes that keeping more never hurts. `untested` is
     the reason why layers were not tried, for people. `limit` is the error that the search stayed
-    below, None where that is the tolerance.
+    below, None where that is the tolerance. With `copies` only trials on copies count, of which
+    `allowed` may fail, and failures on the samples by errors of `clear` and more.
     """
 
     mode: Certify
     monotone: bool
     untested: str
     limit: float | None = None
+    copies: bool = False
+    clear: float | None = None
+    allowed: int = 0
 
 
 def certificate(
@@ -44,7 +48,10 @@ def certificate(
     """
     if plan is None:
         return Certificate(minimal=False, checked=(), unchecked=(), mode=terms.mode)
-    records = _Records(plan, trials, samples, terms)
+    lucky: frozenset[Plan] = frozenset()
+    if terms.copies:
+        trials, lucky = _on_copies(trials, terms)
+    records = _Records(plan, trials, samples, terms, lucky)
     evidence = [records.need(layer, names[layer]) for layer in plan.indices]
     checked = [need.layer for need in evidence if need.needed]
     implied = any(need.above and need.how == "implied" for need in evidence)
@@ -59,13 +66,38 @@ def certificate(
     )
 
 
+def _on_copies(trials: Sequence[Trial], terms: Terms) -> tuple[Sequence[Trial], frozenset[Plan]]:
+    """Return the trials that count where copies judge, as if they had no draw.
+
+    Also returns the plans that failed on the samples while enough of their copies held.
+    """
+    counting: list[Trial] = []
+    lucky: set[Plan] = set()
+    for trial in trials:
+        stability = trial.outcome.evidence.stability
+        if not trial.proposal.draw:
+            if clearly_failed(trial.outcome, terms.clear):
+                counting.append(trial)
+        elif trial.outcome.failed and stability and stability.failed <= terms.allowed:
+            lucky.add(trial.proposal.plan)
+        else:
+            counting.append(replace(trial, proposal=replace(trial.proposal, draw=0)))
+    return counting, frozenset(lucky)
+
+
 class _Records:
     """The trials of a run as far as they speak of one plan."""
 
     def __init__(
-        self, plan: Plan, trials: Sequence[Trial], samples: SampleSet, terms: Terms
+        self,
+        plan: Plan,
+        trials: Sequence[Trial],
+        samples: SampleSet,
+        terms: Terms,
+        lucky: frozenset[Plan],
     ) -> None:
         self._plan = plan
+        self._lucky = lucky
         self._terms = terms
         self._verdicts = {t.proposal.plan: t.outcome for t in judged(trials, samples)}
         self._tried = {
@@ -143,6 +175,9 @@ class _Records:
         return None
 
     def _untested(self, name: str, alone: Plan) -> Need:
+        if alone in self._lucky:
+            reason = "without it the samples fail and their copies hold"
+            return Need(layer=name, needed=None, reason=reason)
         tried = self._tried.get(alone)
         reason = self._terms.untested if tried is None else _unresolved(tried)
         return Need(layer=name, needed=None, reason=reason)
@@ -150,6 +185,17 @@ class _Records:
 
 def _dropped(name: str, outcome: Outcome, limit: float | None) -> Need:
     beyond = passing_within(outcome, limit).failed
+    stability = outcome.evidence.stability
+    if stability is not None and stability.failed:
+        copies = f"{stability.failed} of {stability.copies} copies of the samples fail"
+        return Need(
+            layer=name,
+            needed=True,
+            needed_at_limit=None if limit is None else True,
+            reason=f"without it {copies}",
+            how="dropped",
+            error=outcome.error,
+        )
     what = f"the plan {_verb(outcome, limit)}" if beyond else "the plan passes, too"
     return Need(
         layer=name,

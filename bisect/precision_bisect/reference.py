@@ -1,5 +1,6 @@
 """The FP32 reference: every float in FP32, run by Polygraphy's ONNX Runtime runner."""
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -62,6 +63,33 @@ def _judgeable(outputs: Mapping[str, Any], number: int) -> Sample:
                 "give inputs that reach it, or remove this output from the model",
             )
     return outputs
+
+
+class Reference:
+    """The FP32 outputs of one feed at a time, by a session that opens when it is first asked.
+
+    With several threads it serves all of them. A call raises ModelError where ONNX Runtime cannot
+    load the model, RuntimeError where the run fails.
+    """
+
+    def __init__(self, model: Model, threads: int = 0) -> None:
+        self._model = model
+        self._threads = threads
+        self._opening = threading.Lock()
+        self._session: Session | None = None
+
+    def __call__(self, feed: Sample) -> Sample:
+        """Return the outputs, by name."""
+        with self._opening:
+            if self._session is None:
+                self._session = Session(self._model.proto, self._model.weights, self._threads)
+            session = self._session
+        return session.run(feed)
+
+    def rest(self) -> None:
+        """Give the session's memory back; the next call opens it again."""
+        with self._opening:
+            self._session = None
 
 
 def non_finite(outputs: Sequence[Sample]) -> str:

@@ -3,14 +3,14 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.certificate import Certificate
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
-from precision_bisect.evidence import LayerHonour
+from precision_bisect.evidence import LayerHonour, Stability
 from precision_bisect.speed.report import SpeedReport
 
 SCHEMA = 1
@@ -68,6 +68,7 @@ class Result:
     tolerance: float | Mapping[str, Any] | None
     error: float | None
     noise_floor: float | None
+    stability: Stability | None = None
     layers_total: int
     candidates: int
     kept: Sequence[str]
@@ -113,6 +114,7 @@ class Result:
         plain["kept_fraction"] = self.kept_fraction
         plain["rungs"] = [rung.to_json() for rung in self.rungs]
         plain["certificate"] = self.certificate.to_json()
+        plain["stability"] = None if self.stability is None else asdict(self.stability)
         plain["speed"] = None if self.speed is None else self.speed.to_json()
         plain["front"] = list(self.front)
         plain["non_monotone"] = list(self.non_monotone)
@@ -149,6 +151,7 @@ KEYS = (
     "tolerance",
     "error",
     "noise_floor",
+    "stability",
     "layers_total",
     "candidates",
     "kept",

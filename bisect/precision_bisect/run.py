@@ -100,7 +100,11 @@ def _search(prepared: Prepared, driver: Driver) -> Ending:
             flow(
                 prepared.problem,
                 prepared.strategy,
-                Course(certify=prepared.certify, held_out=prepared.options.holdout > 0),
+                Course(
+                    certify=prepared.certify,
+                    held_out=prepared.options.holdout > 0,
+                    copies=prepared.copies is not None,
+                ),
             )
         )
     except BudgetSpent as spent:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from precision_bisect.evaluation import Samples
+from precision_bisect.inputs.copies import Samples
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import SampleSet
 

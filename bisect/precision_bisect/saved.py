@@ -14,7 +14,7 @@ from precision_bisect import plain_json
 from precision_bisect.certificate import Certificate, How, Need
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, printable
-from precision_bisect.evidence import Honour, LayerHonour
+from precision_bisect.evidence import Honour, LayerHonour, Stability
 from precision_bisect.options import CERTIFY, HIGH_NAMES, LOW_NAMES
 from precision_bisect.result import SCHEMA, Diagnosis, Result, Rung
 from precision_bisect.runfolder import RESULT, STATUS
@@ -194,6 +194,12 @@ _SPEED = record(
     within_spread=maybe(flag),
     found_first=maybe(many(text)),
 )
+_STABILITY = record(
+    Stability,
+    copies=count,
+    failed=count,
+    **dict.fromkeys(("error_median", "error_max", "jitter"), maybe(number)),
+)
 DIAGNOSIS_LIST = many(record(Diagnosis, layer=text, cause=text, evidence=text))
 _VALUES: Mapping[str, Reader[Any]] = {
     "status": lambda value: Status(chosen(*Status)(value)),
@@ -205,6 +211,7 @@ _VALUES: Mapping[str, Reader[Any]] = {
     **dict.fromkeys(("error", "noise_floor"), maybe(number)),
     **dict.fromkeys(("layers_total", "candidates", "trials"), count),
     **dict.fromkeys(("engine_builds", "emulated_trials"), count),
+    "stability": maybe(_STABILITY),
     "kept": many(text),
     "rungs": many(record(Rung, precision=text, layers=maybe(many(text)), count=count)),
     **dict.fromkeys(("layer_precisions", "layer_precisions_reason"), maybe(text)),

@@ -7,8 +7,8 @@ from typing import TypeAlias
 from precision_bisect.evidence import Evidence
 from precision_bisect.plan import Plan
 
-Identity: TypeAlias = tuple[str, str, str]
-"""What tells trials apart: the plan's key, the samples, the kind."""
+Identity: TypeAlias = tuple[str, str, str, int]
+"""What tells trials apart: the plan's key, the samples, the kind, the draw of copies."""
 
 
 class TrialStatus(StrEnum):
@@ -98,15 +98,17 @@ JUDGED_KINDS = (Kind.JUDGE, Kind.AGAIN, Kind.REBUILD)
 class Proposal:
     """A plan to evaluate, and why.
 
-    `timed` asks for the latency, too. `narrowed_to` is the size of the smallest set known to pass,
-    `about_left` the proposer's guess of the trials still to come; both are for people to read and
-    change nothing.
+    With a `draw` above 0 the plan is judged on that draw of copies of the samples, too (see
+    `inputs.copies`); no two draws have a copy in common. `timed` asks for the latency, too.
+    `narrowed_to` is the size of the smallest set known to pass, `about_left` the proposer's guess
+    of the trials still to come; both are for people to read and change nothing.
     """
 
     plan: Plan
     phase: Phase = Phase.SEARCH
     samples: SampleSet = SampleSet.JUDGED
     kind: Kind = Kind.JUDGE
+    draw: int = 0
     timed: bool = False
     reason: str = ""
     narrowed_to: int | None = None
@@ -115,7 +117,7 @@ class Proposal:
     @property
     def identity(self) -> Identity:
         """What makes two proposals the same trial."""
-        return (self.plan.key, self.samples.value, self.kind.value)
+        return (self.plan.key, self.samples.value, self.kind.value, self.draw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,10 @@ from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.relay import relay
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 
+CLEAR_SPREADS = 3.0
+"""Standard deviations of an answer's error (its logarithm) by which a failure is no luck."""
+LEAST_CLEAR = 1.25
+"""A failure by less than this factor is judged on copies, whatever the spread."""
 MARGIN = 2.0
 """A search stays below the tolerance by so many times what two builds of one plan differ by."""
 
@@ -36,6 +40,12 @@ def below_noise(problem: Problem, least: float) -> Problem:
         return problem
     lower = problem.tolerance - MARGIN * problem.noise
     return replace(problem, tolerance=lower) if lower > least else problem
+
+
+def clearly_failed(outcome: Outcome, limit: float | None) -> bool:
+    """Tell whether one evaluation failed by so much that copies would fail, too."""
+    error = outcome.error
+    return outcome.failed and limit is not None and error is not None and error >= limit
 
 
 def judged_within(outcome: Outcome, limit: float | None) -> Outcome:
@@ -74,6 +84,7 @@ def repeated(search: Search[T], problem: Problem) -> Search[T]:
                 for place, (proposal, outcome) in enumerate(zip(batch, outcomes, strict=True))
                 if proposal.kind is Kind.JUDGE
                 and proposal.plan != everything
+                and not proposal.draw
                 and _near(outcome, problem.tolerance, problem.noise)
             ]
             if unsure:

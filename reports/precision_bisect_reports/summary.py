@@ -13,7 +13,7 @@ from rich.text import Text
 
 from precision_bisect.endings import Status
 from precision_bisect.errors import printable
-from precision_bisect.evidence import Honour
+from precision_bisect.evidence import Honour, Stability
 from precision_bisect.result import Diagnosis, Result
 from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
 from precision_bisect_reports.folding import folded
@@ -143,6 +143,7 @@ def _why(diagnosis: Diagnosis | None) -> Text:
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if result.error is not None:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}"
+        yield from _stability(result.stability)
     elif result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE) and not _without_plan(
         result
     ):
@@ -166,6 +167,17 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         yield "note", printable(result.message)
     if result.out is not None:
         yield "written", str(result.out)
+
+
+def _stability(stability: Stability | None) -> Iterator[tuple[str, str]]:
+    """Yield how the answer did on copies of the samples."""
+    if stability is None:
+        return
+    figures = ""
+    if stability.error_median is not None and stability.error_max is not None:
+        figures = f", error {stability.error_median:.4g} (median) to {stability.error_max:.4g}"
+    share = f"{stability.failed or 'none'} of {stability.copies} copies fail"
+    yield "holds", f"{share} that differ by one part in 100,000{figures}"
 
 
 def _engine(result: Result) -> Iterator[tuple[str, str]]:

@@ -103,8 +103,8 @@ def test_a_build_that_does_not_obey_is_no_verdict(tmp_path: Path) -> None:
     assert outcome.message == "the engine does not keep 'layer1': its weights are half"
 
 
-def test_an_answer_that_cannot_be_built_again_is_no_answer(tmp_path: Path) -> None:
-    """Where the fresh build fails, the run ends without a plan and says why."""
+def test_an_answer_that_fails_when_it_is_built_again_is_widened(tmp_path: Path) -> None:
+    """What was found is no answer; a plan that keeps more and passes afresh is, and is saved."""
     rule = by(oracles.monotone([2, 3, 9]))
     backend: Simulated
 
@@ -117,9 +117,10 @@ def test_an_answer_that_cannot_be_built_again_is_no_answer(tmp_path: Path) -> No
     with ledger:
         asked = replace(oracles.problem(SIZE), predicts=True)
         ending = driver.run(flow(asked, Guided(), Course(held_out=False)))
-    assert (Status.INFEASIBLE, None) == (ending.status, ending.plan)
-    assert "when it was built afresh" in ending.message
-    assert not (tmp_path / "engine").exists()
+    assert Status.FOUND is ending.status and ending.plan is not None
+    assert {2, 3, 9} < ending.plan.kept
+    assert "the 3 layers found first failed when they were built afresh" == ending.spread
+    assert ending.plan.key == (tmp_path / "engine").read_text()
 
 
 def test_held_out_samples_judge_the_fresh_build_too(tmp_path: Path) -> None:

@@ -160,7 +160,8 @@ def test_overwrite_begins_anew(model: Path, tmp_path: Path) -> None:
 def test_nothing_to_keep(model: Path, tmp_path: Path) -> None:
     """A low type with range enough needs no layer at a loose tolerance."""
     result = tiny.search(model, tmp_path, low="bf16", tol=0.5)
-    assert (result.status, result.kept, result.trials) == (Status.NOTHING_TO_KEEP, [], 3)
+    assert (result.status, result.kept, result.trials) == (Status.NOTHING_TO_KEEP, [], 4)
+    assert result.stability is not None and 0 == result.stability.failed
     assert result.layer_precisions is None
 
 

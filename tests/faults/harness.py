@@ -37,7 +37,7 @@ class Run:
         """Take down how far the script's log is when the verdict of a trial has come."""
         if isinstance(event, TrialFinished) and event.outcome.verdict and not event.recalled:
             place = len(subject.noted(self.folder))
-            self._done.setdefault("/".join(event.proposal.identity), place - 1)
+            self._done.setdefault("/".join(map(str, event.proposal.identity)), place - 1)
 
     def lost(self) -> int:
         """Return how many trials the ledger knows nothing of, though their verdict had come."""

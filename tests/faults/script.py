@@ -39,7 +39,7 @@ def error(outputs: Sequence[Sample], reference: Sequence[Sample]) -> float:
     """Return the largest difference; meet the fault that is due first."""
     proposal = _local("proposal")
     assert isinstance(proposal, Proposal)
-    identity = "/".join(proposal.identity)
+    identity = "/".join(map(str, proposal.identity))
     call = _note(f"begun {identity} {os.getpid()} {time.monotonic_ns()}")
     for order in json.loads((FOLDER / "orders.json").read_text()):
         due = call == order.get("call") or proposal.plan.key == order.get("plan")

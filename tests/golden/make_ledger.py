@@ -1,4 +1,4 @@
-"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v2.sqlite`.
+"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v3.sqlite`.
 
 One is committed per released schema, so that later versions can show that they still read it. It
 holds one trial of every kind, and a start without an end.
@@ -8,7 +8,7 @@ import math
 import sys
 from pathlib import Path
 
-from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour
+from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour, Stability
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.trial import (
@@ -92,6 +92,17 @@ TRIALS = [
     _trial(Proposal(plan=BIG, phase=Phase.RECHECK, kind=Kind.REBUILD), DONE, verdict=Verdict.PASS),
     _trial(
         Proposal(plan=BIG, phase=Phase.PREDICTION, kind=Kind.PREDICT), DONE, verdict=Verdict.PASS
+    ),
+    _trial(
+        Proposal(plan=BIG, phase=Phase.RECHECK, draw=1),
+        DONE,
+        verdict=Verdict.FAIL,
+        error=math.inf,
+        evidence=Evidence(
+            stability=Stability(
+                copies=8, failed=2, error_median=0.5, error_max=math.inf, jitter=0.25
+            )
+        ),
     ),
 ]
 ORPHAN = Proposal(plan=Plan.of((8,)), reason="in flight")

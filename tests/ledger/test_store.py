@@ -70,13 +70,13 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
         assert ledger.trials() == make_ledger.TRIALS
 
 
-def test_the_golden_ledger_of_schema_2_is_read(tmp_path: Path) -> None:
+def test_the_golden_ledger_of_schema_3_is_read(tmp_path: Path) -> None:
     """A ledger written by the release that introduced the schema resumes unchanged."""
-    golden = Path(make_ledger.__file__).with_name("ledger_v2.sqlite")
+    golden = Path(make_ledger.__file__).with_name("ledger_v3.sqlite")
     path = Path(shutil.copy(golden, tmp_path))
     with open_ledger(path, make_ledger.FINGERPRINT, resume=True) as ledger:
         assert ledger.trials() == make_ledger.TRIALS
-        assert ledger.header() == {"schema": 2, **make_ledger.FINGERPRINT}
+        assert ledger.header() == {"schema": 3, **make_ledger.FINGERPRINT}
 
 
 def test_a_ledger_of_schema_1_is_refused(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_ledger_of_schema_1_is_refused(tmp_path: Path) -> None:
     path = Path(shutil.copy(golden, tmp_path))
     before = path.read_bytes()
     said = refusal(path, make_ledger.FINGERPRINT)
-    assert "has schema 1, this version reads 2" in said
+    assert "has schema 1, this version reads 3" in said
     assert before == path.read_bytes()
 
 
@@ -137,9 +137,9 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     fill(path)
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE header SET value = '3' WHERE key = 'schema'")
+        connection.execute("UPDATE header SET value = '4' WHERE key = 'schema'")
     connection.close()
-    assert "schema 3, this version reads 2" in refusal(path)
+    assert "schema 4, this version reads 3" in refusal(path)
 
 
 @pytest.mark.parametrize(

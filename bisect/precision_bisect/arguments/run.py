@@ -25,6 +25,7 @@ from precision_bisect.options import (
     CALIBRATIONS,
     CERTIFY,
     DEFAULT_CALIBRATION,
+    DEFAULT_COPIES,
     DEFAULT_HIGH,
     DEFAULT_LOW,
     DEFAULT_STRATEGY,
@@ -98,6 +99,8 @@ def to_options(parsed: argparse.Namespace) -> Options:
         engine=to_engine_settings(parsed),
         strategy=parsed.strategy,
         certify=parsed.certify,
+        copies=parsed.copies,
+        copies_failing=parsed.copies_failing,
         workers=workers,
         gpus=gpus,
         mixed_gpus=parsed.mixed_gpus,
@@ -168,6 +171,21 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
         "that failed; groups: a failing plan that kept all others and more counts, too, which "
         "assumes that keeping more never hurts; none: no trials for it (full where the emulator "
         "judges, groups where trials are builds)",
+    )
+    group.add_argument(
+        "--copies",
+        type=int,
+        default=DEFAULT_COPIES,
+        metavar="N",
+        help="judge an answer, and what proves it, on N copies of the samples that differ by one "
+        f"part in 100,000; 0: on the samples alone ({DEFAULT_COPIES})",
+    )
+    group.add_argument(
+        "--copies-failing",
+        type=int,
+        default=0,
+        metavar="N",
+        help="so many of the copies may fail (0)",
     )
     group.add_argument(
         "--workers",

@@ -204,7 +204,8 @@ def _maker(
     name: BackendName, options: Options, samples: Sequence[Sample], work: Path, scales: Scales
 ) -> MakeBackend:
     if name == "emulated":
-        return lambda model: forecaster(model, options, scales)
+        judging = replace(options, backend="emulated")
+        return lambda model: forecaster(model, judging, scales)
     pair = Pair(low=options.low, high=options.high)
     if name == "onnxruntime":
         from precision_bisect.backends.cuda.backend import CudaBackend

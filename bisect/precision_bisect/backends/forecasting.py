@@ -87,12 +87,19 @@ def forecaster(
         scales=scales,
         providers=partial(_gpu, options) if on_gpu else on_cpu,
         stored_sums=stores_sums(options),
+        factors=takes_factors(model, options),
     )
 
 
 def stores_sums(options: Options) -> bool:
     """Tell whether the backend computes means as ONNX Runtime's CUDA provider does."""
     return options.backend == "onnxruntime"
+
+
+def takes_factors(model: Model, options: Options) -> bool:
+    """Tell whether copies are made by factors: the emulator judges, and no input is a float."""
+    changes = any(spec.dtype in ("float32", "float64") for spec in model.inputs)
+    return options.backend == "emulated" and options.copies > 0 and not changes
 
 
 def _gpu(options: Options) -> Providers:

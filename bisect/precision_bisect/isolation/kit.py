@@ -3,9 +3,11 @@
 import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.evaluation import Evaluator, Samples
+from precision_bisect.evaluation import Evaluator
+from precision_bisect.inputs.copies import Samples, copies_for
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
@@ -13,6 +15,9 @@ from precision_bisect.protocols import Backend, Comparator
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.speed.stopwatch import Stopwatch
 from precision_bisect.trial import SampleSet
+
+if TYPE_CHECKING:
+    from precision_bisect.model.load import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,11 @@ class Kit:
 
         Raises ModelError where the model's file has changed, and what the backend does.
         """
-        backend = self.backend(work)
+        # It brings in ONNX Runtime.
+        from precision_bisect.reference import Reference
+
+        model = self._model()
+        backend = self._backend(model, work)
         return Evaluator(
             backend=backend,
             emulator=backend,
@@ -59,13 +68,21 @@ class Kit:
             keep=self.keep,
             engines=self.engines,
             stopwatch=Stopwatch(backend.build, self.baseline),
+            copies=copies_for(
+                self.options,
+                self.samples,
+                Reference(model, self.options.threads),
+                emulated=backend.emulated,
+                layers=len(self.table.candidates),
+            ),
         )
 
     def backend(self, work: Path) -> Backend:
         """Return the backend; see `evaluator`."""
-        # These bring in ONNX and ONNX Runtime, which a process that only sends a kit may not need.
-        from precision_bisect.backends.choose import choose_backend
-        from precision_bisect.backends.forecasting import forecaster
+        return self._backend(self._model(), work)
+
+    def _model(self) -> "Model":
+        # It brings in ONNX, which a process that only sends a kit may not need.
         from precision_bisect.model.load import load_model
 
         model = load_model(self.options.model)
@@ -74,7 +91,13 @@ class Kit:
                 f"{self.options.model} has changed since the run began",
                 "put the old file back and go on with --resume, or start anew with another --out",
             )
-        model = replace(model, table=self.table)
+        return replace(model, table=self.table)
+
+    def _backend(self, model: "Model", work: Path) -> Backend:
+        # These bring in ONNX Runtime, which a process that only sends a kit may not need.
+        from precision_bisect.backends.choose import choose_backend
+        from precision_bisect.backends.forecasting import forecaster
+
         if self.forecasts:
             return forecaster(model, self.options, self.scales, on_gpu=True)
         feeds, _ = self.samples[SampleSet.ALL]

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from precision_bisect import plain_json
-from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour, Listed
+from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour, Listed, Stability
 
 
 def to_text(evidence: Evidence) -> str:
@@ -17,9 +17,10 @@ def from_text(text: str) -> Evidence:
     """Return the evidence that `to_text` wrote. Raises ValueError for other text."""
     fields: dict[str, Any] = plain_json.parse(text)
     try:
-        latency = fields.get("latency")
+        latency, stability = fields.get("latency"), fields.get("stability")
         return Evidence(
             latency=Latency(**latency) if latency else None,
+            stability=Stability(**stability) if stability else None,
             honours=tuple(
                 LayerHonour(
                     layer=entry["layer"],

@@ -22,6 +22,7 @@ CREATE TABLE trials (
     plan TEXT NOT NULL,
     samples TEXT NOT NULL,
     kind TEXT NOT NULL,
+    draw INTEGER NOT NULL,
     phase TEXT NOT NULL,
     kept INTEGER NOT NULL,
     reason TEXT NOT NULL,
@@ -32,12 +33,12 @@ CREATE TABLE trials (
     message TEXT NOT NULL DEFAULT '',
     wall_s REAL NOT NULL DEFAULT 0,
     evidence TEXT NOT NULL DEFAULT '{}',
-    UNIQUE (plan, samples, kind)
+    UNIQUE (plan, samples, kind, draw)
 ) STRICT;
 """
 
 ENDED = (
-    "SELECT plan, samples, kind, phase, reason, status, verdict, error, message, "
+    "SELECT plan, samples, kind, draw, phase, reason, status, verdict, error, message, "
     "wall_s, evidence FROM trials WHERE status IS NOT NULL ORDER BY id"
 )
 """Selects the trials that have ended, in the order they were started."""
@@ -45,13 +46,14 @@ ENDED = (
 
 def trial_of(row: tuple[Any, ...]) -> Trial:
     """Return the trial of one row of `ENDED`. Raises ValueError for what is none."""
-    plan, samples, kind, phase, reason, status, verdict, error, message, wall_s, evidence = row
+    plan, samples, kind, draw, phase, reason, status, verdict, error, message, wall_s, text = row
     return Trial(
         proposal=Proposal(
             plan=Plan.from_key(plan),
             phase=Phase(phase),
             samples=SampleSet(samples),
             kind=Kind(kind),
+            draw=draw,
             reason=reason,
         ),
         outcome=Outcome(
@@ -60,6 +62,6 @@ def trial_of(row: tuple[Any, ...]) -> Trial:
             error=error,
             message=message,
             wall_s=wall_s,
-            evidence=from_text(evidence),
+            evidence=from_text(text),
         ),
     )

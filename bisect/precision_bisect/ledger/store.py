@@ -27,11 +27,13 @@ from precision_bisect.ledger.fingerprint import differences
 from precision_bisect.ledger.rows import ENDED, TABLES, trial_of
 from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, Trial, TrialStatus
 
-SCHEMA = 2
+SCHEMA = 3
 SYNC_S = 1.0
 """A machine that stops may cost the trials of so many seconds, and predictions."""
 ATTEMPTS = 3
 """How often a trial may be started before it counts as crashed."""
+_THIS = "plan = ? AND samples = ? AND kind = ? AND draw = ?"
+"""Selects the trial of an identity."""
 
 
 class SqliteLedger:
@@ -76,12 +78,11 @@ class SqliteLedger:
 
     def start(self, proposal: Proposal) -> None:
         """Record that a trial begins."""
-        plan, samples, kind = proposal.identity
         with self._transaction(synced=self._due(proposal)) as connection:
             connection.execute(
-                "INSERT INTO trials (plan, samples, kind, phase, kept, reason) "
-                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET attempts = attempts + 1",
-                (plan, samples, kind, proposal.phase, len(proposal.plan), proposal.reason),
+                "INSERT INTO trials (plan, samples, kind, draw, phase, kept, reason) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET attempts = attempts + 1",
+                (*proposal.identity, proposal.phase, len(proposal.plan), proposal.reason),
             )
 
     def finish(self, proposal: Proposal, outcome: Outcome) -> None:
@@ -89,7 +90,7 @@ class SqliteLedger:
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE trials SET status = ?, verdict = ?, error = ?, message = ?, wall_s = ?, "
-                "evidence = ? WHERE plan = ? AND samples = ? AND kind = ? AND status IS NULL",
+                f"evidence = ? WHERE {_THIS} AND status IS NULL",
                 (
                     outcome.status,
                     outcome.verdict,
@@ -110,16 +111,15 @@ class SqliteLedger:
         """Return the trials that have begun and not ended."""
         with self._transaction() as connection:
             rows = connection.execute(
-                "SELECT plan, samples, kind FROM trials WHERE status IS NULL"
+                "SELECT plan, samples, kind, draw FROM trials WHERE status IS NULL"
             ).fetchall()
-            return frozenset((plan, samples, kind) for plan, samples, kind in rows)
+            return frozenset((plan, samples, kind, draw) for plan, samples, kind, draw in rows)
 
     def withdraw(self, proposal: Proposal) -> None:
         """Take back one start of a trial that has not ended, as if it had not been made."""
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE trials SET attempts = attempts - 1 "
-                "WHERE plan = ? AND samples = ? AND kind = ? AND status IS NULL",
+                f"UPDATE trials SET attempts = attempts - 1 WHERE {_THIS} AND status IS NULL",
                 proposal.identity,
             )
             connection.execute("DELETE FROM trials WHERE attempts < 1 AND status IS NULL")
@@ -129,7 +129,7 @@ class SqliteLedger:
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE trials SET status = NULL, verdict = NULL, error = NULL, message = '', "
-                "evidence = '{}' WHERE plan = ? AND samples = ? AND kind = ? AND verdict IS NULL",
+                f"evidence = '{{}}' WHERE {_THIS} AND verdict IS NULL",
                 proposal.identity,
             )
 

@@ -55,6 +55,15 @@ def _course(
     return (yield from settle_speed(problem, plan, limits, record))
 
 
+def still_fast(problem: Problem, plan: Plan) -> Search[bool]:
+    """Tell whether a plan that was changed last of all is within the problem's speed limits."""
+    high_ms = yield from all_high_ms(problem)
+    if high_ms is None or problem.speed is None:
+        return False
+    found = yield from measure(plan, high_ms, "how fast the plan is")
+    return isinstance(found, Measured) and found.pace.meets(problem.speed.needed(high_ms))
+
+
 def settle_speed(
     problem: Problem, plan: Plan, limits: SpeedLimits, record: Record
 ) -> Search[Settled]:

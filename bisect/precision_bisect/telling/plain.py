@@ -35,6 +35,7 @@ def asked(proposal: Proposal) -> dict[str, Any]:
         "phase": proposal.phase.value,
         "samples": proposal.samples.value,
         "kind": proposal.kind.value,
+        "draw": proposal.draw,
         "timed": proposal.timed,
         "reason": proposal.reason,
         "narrowed_to": proposal.narrowed_to,

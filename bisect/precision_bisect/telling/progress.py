@@ -45,7 +45,8 @@ class Progress:
     unresolved: Counter[str] = field(default_factory=Counter)
     _counted: set[Identity] = field(default_factory=set)
     _passed: dict[SampleSet, tuple[Trial, Trial]] = field(default_factory=dict)
-    _refuted: bool = False
+    _held: Trial | None = None
+    _refuted: int = -1
 
     @property
     def candidates(self) -> int:
@@ -54,9 +55,11 @@ class Progress:
 
     @property
     def best(self) -> Trial | None:
-        """The smallest plan that has passed; as `Driver.best` once an answer was refuted."""
+        """The smallest plan that has held on copies, or else has passed; see `Driver.best`."""
+        if self._held is not None:
+            return self._held
         judged = self._passed.get(SampleSet.JUDGED)
-        if self._refuted:
+        if self._refuted >= 0:
             on_all = self._passed.get(SampleSet.ALL)
             return on_all[0] if on_all else judged and judged[1]
         return judged and judged[0]
@@ -69,7 +72,7 @@ class Progress:
                 self.phase = self.narrowed_to = None
                 self._passed.clear()
                 self._counted.clear()
-                self._refuted = False
+                self._held, self._refuted = None, -1
             case PhaseStarted():
                 self.phase = event.phase
             case TrialStarted():
@@ -111,8 +114,13 @@ class Progress:
     def _weigh(self, trial: Trial) -> None:
         """Keep the smallest and the largest plan that passed, for each set of samples."""
         asked = trial.proposal
-        self._refuted |= asked.phase is Phase.RECHECK and not trial.outcome.passed
-        if trial.outcome.passed and asked.kind is Kind.JUDGE:
+        if asked.phase is Phase.RECHECK and not trial.outcome.passed:
+            self._refuted = max(self._refuted, len(asked.plan))
+            if self._held is not None and len(self._held.proposal.plan) <= self._refuted:
+                self._held = None
+        if asked.draw and trial.outcome.passed:
+            self._held = min(self._held or trial, trial, key=_plan)
+        elif trial.outcome.passed and asked.kind is Kind.JUDGE:
             least, most = self._passed.get(asked.samples, (trial, trial))
             self._passed[asked.samples] = (
                 min(least, trial, key=_plan),

@@ -24,6 +24,7 @@ from precision_bisect.backends.emulation.switched import (
 from precision_bisect.errors import ModelError
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.heap import trim
+from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import KINDS
 from precision_bisect.model.convert import at_least_opset, hint_to_export
@@ -42,9 +43,9 @@ class EmulatedBackend:
 
     `scales` has the scale of everything that some plan quantizes. `providers` is asked what
     computes whenever the session is opened. `stored_sums` computes means as ONNX Runtime's CUDA
-    provider does. Raises what that does, RefusedError when this ONNX
-    Runtime does not keep explicit round trips (the self-test at start), and ModelError when it
-    cannot load the model.
+    provider does; with `factors` feeds may hold FACTORS. Raises what that does, RefusedError when
+    this ONNX Runtime does not keep explicit round trips (the self-test at start), and ModelError
+    when it cannot load the model.
     """
 
     name: ClassVar[str] = "emulated"
@@ -60,11 +61,20 @@ class EmulatedBackend:
         *,
         providers: Callable[[], Providers] = on_cpu,
         stored_sums: bool = False,
+        factors: bool = False,
     ) -> None:
         pair = Pair(low=low, high=high)
-        graph = partial(switch, pair=pair, scales=scales or Scales(), stored_sums=stored_sums)
+        graph = partial(
+            switch,
+            pair=pair,
+            scales=scales or Scales(),
+            stored_sums=stored_sums,
+            factors=factors,
+        )
         self._open = partial(_open, model, pair, graph, threads, providers)
         self._candidates = len(model.table.candidates)
+        ones = np.ones(self._candidates, np.float32)
+        self._whole: Sample = {FACTORS: ones} if factors else {}
         self._opening = Lock()
         self._opened: _Opened | None = self._open()
 
@@ -93,7 +103,7 @@ class EmulatedBackend:
         low = np.ones(self._candidates, np.bool_)
         low[list(plan.kept)] = False
         try:
-            return opened.session.run({**feed, FLAGS: opened.switches.flags(low)})
+            return opened.session.run({**self._whole, **feed, FLAGS: opened.switches.flags(low)})
         except RuntimeError as error:
             raise BackendFailure(
                 Outcome(status=TrialStatus.RUN_FAILED, message=str(error))

@@ -22,6 +22,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from precision_bisect.backends.emulation.factors import take_factors
 from precision_bisect.backends.emulation.formed_edges import FormedEdges
 from precision_bisect.backends.emulation.shared_edges import SharedEdges
 from precision_bisect.backends.emulation.snippets import (
@@ -91,14 +92,23 @@ class _Edges(Protocol):
 
 
 def switch(
-    model: Model, pair: Pair, scales: Scales, *, stored_sums: bool = False
+    model: Model,
+    pair: Pair,
+    scales: Scales,
+    *,
+    stored_sums: bool = False,
+    factors: bool = False,
 ) -> SwitchedGraph:
     """Return the switched graph of a model for a pair of precisions.
 
-    `stored_sums` computes means as ONNX Runtime's CUDA provider does.
+    `stored_sums` computes means as ONNX Runtime's CUDA provider does. With `factors` the graph has
+    the input FACTORS in addition.
     """
     sums = StoredSums(View(model)) if stored_sums else None
-    return _Builder(model, pair, scales, sums).build()
+    graph = _Builder(model, pair, scales, sums).build()
+    if factors:
+        take_factors(graph.proto, model, graph.raw)
+    return graph
 
 
 class _Builder:

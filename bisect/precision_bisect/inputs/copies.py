@@ -1,0 +1,109 @@
+"""Copies of the samples that differ by one part in 100,000.
+
+One evaluation of a plan is a draw: another order of sums, another kernel or a rebuild rounds
+otherwise, and near the tolerance that decides. Copies draw again. A smaller change would be lost
+where the first layer runs low and rounds its input; a larger one draws the same spread.
+
+Where no input is a float, only the emulator can draw again: it takes a factor for what each layer
+computes, before that is rounded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.options import Options
+from precision_bisect.protocols import Sample
+from precision_bisect.trial import SampleSet
+
+CHANGE = 1e-5
+"""The standard deviation of the relative change of each element of a float input."""
+FACTOR_CHANGE = 1e-6
+"""The same of a layer's factor: about what the order of FP32 sums changes."""
+FACTORS = "precision_bisect/factors"
+"""The emulator's input of one factor per layer, shape (layers,), where there is no float input."""
+
+Samples: TypeAlias = Mapping[SampleSet, tuple[Sequence[Sample], Sequence[Sample]]]
+"""For each sample set the feeds and their reference outputs, in the same order."""
+Pair: TypeAlias = tuple[Sequence[Sample], Sequence[Sample]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Copies:
+    """Makes copies of the samples, each with its own reference; the same for the same numbers.
+
+    `count` of them make a draw, `allowed` of which may fail. `refer` computes the FP32 outputs of
+    one feed. With `layers` above 0 a copy has that many factors instead of changed inputs.
+    """
+
+    samples: Samples
+    count: int
+    refer: Callable[[Sample], Sample]
+    allowed: int = 0
+    seed: int = 0
+    layers: int = 0
+    _first: tuple[tuple[SampleSet, int], Pair] | None = field(init=False, default=None)
+
+    def make(self, where: SampleSet, draw: int, number: int) -> Pair:
+        """Return the feeds of one copy of a sample set, and their reference outputs."""
+        if number > 0:
+            return self._make(where, draw, number)
+        # Most plans that are judged on one draw fail on its first copy.
+        first = self._first
+        if first is None or first[0] != (where, draw):
+            first = self._first = (where, draw), self._make(where, draw, 0)
+        return first[1]
+
+    def _make(self, where: SampleSet, draw: int, number: int) -> Pair:
+        feeds, reference = self.samples[where]
+        rng = np.random.default_rng((self.seed, draw, number, *where.encode()))
+        if self.layers:
+            factors = 1 + FACTOR_CHANGE * rng.standard_normal(self.layers)
+            return [{**feed, FACTORS: factors.astype(np.float32)} for feed in feeds], reference
+        changed = [{name: _changed(array, rng) for name, array in feed.items()} for feed in feeds]
+        return changed, [self.refer(feed) for feed in changed]
+
+
+def copies_for(
+    options: Options,
+    samples: Samples,
+    refer: Callable[[Sample], Sample],
+    *,
+    emulated: bool,
+    layers: int,
+) -> Copies | None:
+    """Return the copies of a run; None where it wants none, or an engine has nothing to change.
+
+    The other parameters are as in `Copies`.
+    """
+    feeds, _ = samples[SampleSet.ALL]
+    changes = can_change(feeds)
+    if options.copies == 0 or not (changes or emulated):
+        return None
+    return Copies(
+        samples=samples,
+        count=options.copies,
+        allowed=options.copies_failing,
+        refer=refer,
+        seed=options.seed,
+        layers=0 if changes else layers,
+    )
+
+
+def can_change(feeds: Sequence[Sample]) -> bool:
+    """Tell whether any input is a float that one part in 100,000 changes."""
+    return any(_is_float(array) for feed in feeds for array in feed.values())
+
+
+def _is_float(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "f" and array.dtype.itemsize > 2
+
+
+def _changed(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    if not _is_float(array):
+        return array
+    changed: NDArray[Any] = array * (1 + CHANGE * rng.standard_normal(array.shape))
+    return changed.astype(array.dtype)

@@ -1,0 +1,210 @@
+"""Whether an answer holds: on copies of the samples that no decision before has seen.
+
+A search takes what passes, so an answer near the tolerance may have passed by luck, and fail when
+a sum is ordered otherwise. What is accepted is judged on a fresh draw of copies (see
+`inputs.copies`). An answer that does not hold is widened, layer by layer along the ranking, by one
+law: the root of the sum of the squares of the low layers' own errors predicts a plan's error up to
+a factor, which each draw tells, with the spread.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.relay import relay
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.verdicts import CLEAR_SPREADS, LEAST_CLEAR
+
+SPREADS = 2.0
+"""A widened plan's predicted error stays so many standard deviations below the tolerance."""
+IN_STEP = 1.2
+"""Where a plan's error exceeds the root of the sum of squares by this factor, errors add up."""
+LEAST_STEP = 0.04
+"""Of the layers not kept, at least this share is added in a step."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Holding:
+    """Judges plans of one problem on draws of copies, each draw once.
+
+    Where plans are built it `rebuilds` each. Without `copies` a fresh build is judged on the
+    samples alone. `drawn` is the number of the last draw that was used. `spread` says why an
+    answer had to be widened, "" where the one that was found held.
+    """
+
+    problem: Problem
+    copies: bool = True
+    rebuilds: bool = False
+    drawn: int = 0
+    spread: str = ""
+
+    def fresh(self) -> int:
+        """Return the number of a draw that nothing was judged on."""
+        self.drawn += 1
+        return self.drawn
+
+    def judge(
+        self, plan: Plan, reason: str, samples: SampleSet = SampleSet.JUDGED
+    ) -> Search[Outcome]:
+        """Judge a plan on a fresh draw, in a fresh build where plans are built."""
+        (outcome,) = yield (
+            Proposal(
+                plan=plan,
+                phase=Phase.RECHECK,
+                samples=samples,
+                kind=Kind.REBUILD if self.rebuilds else Kind.JUDGE,
+                draw=self.fresh() if self.copies else 0,
+                timed=self.rebuilds,
+                reason=reason,
+            ),
+        )
+        return outcome
+
+    def widened(self, plan: Plan, failed: Outcome) -> Search[Plan | None]:
+        """Return the plan with layers added until it passes on a draw; None where none does.
+
+        The most sensitive layers join first. `failed` is what the plan came to on a draw. As it
+        chose the plan, the draw that passed is no proof: judge once more.
+        """
+        law = yield from _law(self.problem, plan)
+        if self.rebuilds and not self.spread:
+            # The build that the search saw is known, and tells how far builds differ.
+            (searched,) = yield (Proposal(plan=plan, reason="as the search saw it"),)
+            law.differ(searched, failed)
+        self.spread = self.spread or _failing(plan, failed)
+        outcome, added = failed, 0
+        while added < law.steps:
+            added = law.next(added, outcome, self.problem.tolerance)
+            wider = plan.with_(law.order[:added])
+            outcome = yield from self.judge(wider, f"{len(plan)} layers and {added} more")
+            if outcome.passed:
+                return wider
+        return None
+
+
+def on_draw(search: Search[Plan], draw: int) -> Search[Plan]:
+    """Return the same search with what it would judge on the samples judged on a draw."""
+
+    def ask(proposal: Proposal) -> Proposal:
+        return proposal if proposal.kind is Kind.PREDICT else replace(proposal, draw=draw)
+
+    return relay(search, ask=ask)
+
+
+@dataclass(slots=True)
+class _Law:
+    """Predicts the error of a plan and of those with the first layers of `order` in addition.
+
+    `errors` are what these layers add alone. What still runs low comes to the root of the sum of
+    their squares, or to their sum where more than that is measured: errors are in step. `builds`
+    is the standard deviation of the error's logarithm between two builds. The factor is learnt
+    from each outcome, as a geometric mean.
+    """
+
+    order: Sequence[int]
+    errors: Sequence[float]
+    builds: float = 0.0
+    _in_step: bool = field(init=False, default=False)
+    _logs: list[float] = field(init=False, default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """The number of layers that can be added."""
+        return len(self.order)
+
+    def differ(self, one: Outcome, other: Outcome) -> None:
+        """Learn from the errors of two builds of one plan."""
+        if one.error and other.error and math.isfinite(one.error) and math.isfinite(other.error):
+            self.builds = abs(math.log(one.error / other.error)) / math.sqrt(2)
+
+    def next(self, added: int, outcome: Outcome, tolerance: float | None) -> int:
+        """Return how many layers to add, more than `added`, of which the outcome is."""
+        least = added + max(1, math.ceil(LEAST_STEP * (self.steps - added)))
+        stability = outcome.evidence.stability
+        error = outcome.error if stability is None else stability.error_median
+        jitter = (stability.jitter if stability else None) or 0.0
+        left = self._left(added)
+        if (
+            tolerance is None
+            or error is None
+            or not 0 < error < math.inf
+            or not 0 < left < math.inf
+        ):
+            # Without a figure there is nothing to learn: go on in steps that double.
+            return min(self.steps, max(least, 2 * added))
+        if error > IN_STEP * left and not self._in_step:
+            self._in_step, self._logs = True, []
+            left = self._left(added)
+        self._logs.append(math.log(error / left))
+        factor = math.exp(
+            sum(self._logs) / len(self._logs) + SPREADS * math.hypot(jitter, self.builds)
+        )
+
+        def predicted(count: int) -> float:
+            return -factor * self._left(count)
+
+        places = range(least, self.steps)
+        return min(self.steps, least + bisect_left(places, -tolerance, key=predicted))
+
+    def _left(self, added: int) -> float:
+        """Return what runs low comes to once so many layers have joined."""
+        rest = self.errors[added:]
+        return sum(rest) if self._in_step else math.hypot(*rest)
+
+
+def _law(problem: Problem, plan: Plan) -> Search[_Law]:
+    """Ask the emulator what each layer that runs low adds alone; return the law of these."""
+    everything = Plan.all_high(problem.size)
+    low = [layer for layer in range(problem.size) if layer not in plan.kept]
+    errors: dict[int, float] = {}
+    for start in range(0, len(low), problem.workers):
+        some = low[start : start + problem.workers]
+        outcomes = yield tuple(
+            Proposal(
+                plan=everything.without((layer,)),
+                phase=Phase.RANKING,
+                samples=SampleSet.RANKING,
+                kind=Kind.PREDICT,
+                reason=f"what layer {layer + 1} adds",
+                about_left=len(low) - start,
+            )
+            for layer in some
+        )
+        for layer, outcome in zip(some, outcomes, strict=True):
+            errors[layer] = _figure(outcome)
+    order = sorted(low, key=lambda layer: (-errors[layer], layer))
+    return _Law(order, [errors[layer] for layer in order])
+
+
+def _figure(outcome: Outcome) -> float:
+    """Return the error; without a figure 0 for a pass and infinity for anything else."""
+    if outcome.error is not None and not math.isnan(outcome.error):
+        return outcome.error
+    return 0.0 if outcome.passed else math.inf
+
+
+def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
+    """Return the error from which one failing evaluation needs no copies to be believed.
+
+    None where errors are no figures. It lies as many of the answer's own spreads above the
+    tolerance as luck hardly bridges.
+    """
+    stability = None if held is None else held.evidence.stability
+    if tolerance is None or stability is None or stability.jitter is None:
+        return None
+    return tolerance * max(LEAST_CLEAR, math.exp(CLEAR_SPREADS * stability.jitter))
+
+
+def _failing(plan: Plan, failed: Outcome) -> str:
+    """Say on how many copies a plan failed."""
+    stability = failed.evidence.stability
+    what = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
+    if stability is None:
+        return f"{what} failed when they were built afresh"
+    return (
+        f"{what} fail on {stability.failed} of {stability.copies} "
+        "copies of the samples that differ by one part in 100,000"
+    )

@@ -1,0 +1,185 @@
+"""Copies of the samples: what changes, what does not, and what a plan comes to on them."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tiny
+from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.evaluation import Evaluator
+from precision_bisect.evidence import Stability
+from precision_bisect.inputs.copies import FACTORS, Copies
+from precision_bisect.model.load import load_model
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.reference import Reference, reference_outputs
+from precision_bisect.trial import Phase, Proposal, SampleSet, Verdict
+from simulated import Simulated
+
+FEEDS: list[Sample] = [
+    {"x": np.linspace(1, 2, 8, dtype=np.float32), "ids": np.arange(8, dtype=np.int64)}
+]
+
+
+def copies_of(count: int = 4, **fields: int) -> Copies:
+    """Return copies of `FEEDS`, whose reference is the feed itself."""
+    sets = {SampleSet.JUDGED: (FEEDS, FEEDS)}
+    return Copies(samples=sets, count=count, refer=lambda feed: feed, **fields)
+
+
+def test_floats_change_by_one_part_in_100_000_and_integers_do_not() -> None:
+    """Each element draws its own relative change; the reference is that of the changed feed."""
+    (feed,), (reference,) = copies_of().make(SampleSet.JUDGED, 1, 0)
+    changes = feed["x"] / FEEDS[0]["x"] - 1
+    assert feed["x"].dtype == np.float32
+    assert 2e-6 < np.abs(changes).mean() < 5e-5
+    assert len(set(changes.tolist())) > 4
+    np.testing.assert_array_equal(FEEDS[0]["ids"], feed["ids"])
+    assert feed is reference
+
+
+def test_each_draw_and_each_copy_is_another_and_always_the_same() -> None:
+    """What a resumed run draws is what the first one drew."""
+    places = [(draw, number) for draw in (1, 2) for number in (0, 1)]
+    made = [copies_of().make(SampleSet.JUDGED, *place)[0][0]["x"].tobytes() for place in places]
+    again = [copies_of().make(SampleSet.JUDGED, *place)[0][0]["x"].tobytes() for place in places]
+    other = copies_of(seed=1).make(SampleSet.JUDGED, 1, 0)[0][0]["x"].tobytes()
+    assert made == again
+    assert 4 == len(set(made))
+    assert other not in made
+
+
+def test_without_a_float_input_each_layer_has_a_factor() -> None:
+    """The samples and their reference stay as they are."""
+    (feed,), reference = copies_of(layers=3).make(SampleSet.JUDGED, 1, 0)
+    assert (3,) == feed[FACTORS].shape
+    assert FEEDS[0]["x"] is feed["x"]
+    assert FEEDS is reference
+
+
+def judged(
+    errors: list[float], proposal: Proposal, allowed: int = 0
+) -> tuple[Verdict | None, float | None, Stability | None]:
+    """Return verdict, error and stability of a plan with these errors, the samples' first."""
+    told = iter(errors)
+    backend = Simulated(lambda plan, feed: next(told))
+    sets = {SampleSet.JUDGED: ([{"x": np.ones(1)}], [{"y": np.zeros(1)}])}
+    evaluator = Evaluator(
+        backend=backend,
+        emulator=backend,
+        comparator=PolygraphyComparator(
+            metric="elementwise",
+            atol=Tolerance(default=1.0),
+            rtol=Tolerance(default=0.0),
+            outputs=("y",),
+        ),
+        samples=sets,
+        keep=Path(),
+        copies=Copies(
+            samples=sets, count=4, allowed=allowed, refer=lambda feed: {"y": np.zeros(1)}
+        ),
+    )
+    outcome = evaluator(proposal)
+    return outcome.verdict, outcome.error, outcome.evidence.stability
+
+
+DRAWN = Proposal(plan=Plan.of(()), draw=1, phase=Phase.SEARCH)
+
+
+def test_a_plan_that_holds_on_every_copy_passes() -> None:
+    """Its error is the worst of all; the jitter is that of the logarithm."""
+    verdict, error, stability = judged([0.5, 0.2, 0.4, 0.2, 0.4], DRAWN)
+    assert (Verdict.PASS, 0.5) == (verdict, error)
+    assert stability is not None
+    assert (4, 0, 0.4) == (stability.copies, stability.failed, stability.error_max)
+    assert pytest.approx(0.3) == stability.error_median
+    assert pytest.approx(math.log(2) / math.sqrt(3)) == stability.jitter
+
+
+def test_one_copy_that_fails_is_too_many_unless_it_is_allowed() -> None:
+    """The error that is told is above the limit exactly where the verdict is a failure."""
+    assert (Verdict.FAIL, 1.5) == judged([0.5, 0.2, 1.5, 0.2, 0.4], DRAWN)[:2]
+    assert (Verdict.PASS, 0.5) == judged([0.5, 0.2, 1.5, 0.2, 0.4], DRAWN, allowed=1)[:2]
+
+
+def test_a_certificate_stops_at_the_first_copy_that_fails() -> None:
+    """Elsewhere half of the copies run, as they tell how far the errors spread."""
+    certificate = replace(DRAWN, phase=Phase.CERTIFICATE)
+    short, long = (judged([0.5, 1.5, 1.5, 1.5, 1.5], asked)[2] for asked in (certificate, DRAWN))
+    assert short is not None and long is not None
+    assert (1, 1, 2, 2) == (short.copies, short.failed, long.copies, long.failed)
+
+
+def test_copies_that_hold_do_not_excuse_the_samples() -> None:
+    """A plan that fails on what was given fails, and its copies are judged all the same."""
+    verdict, error, stability = judged([1.5, 0.2, 0.2, 0.2, 0.2], DRAWN)
+    assert (Verdict.FAIL, 1.5) == (verdict, error)
+    assert stability is not None and 0 == stability.failed
+
+
+def test_no_figure_of_no_copies() -> None:
+    """Errors that are 0 or infinite have no logarithm, and a check may have no figure at all."""
+    assert Stability(copies=2, failed=2) == Stability.of(2, [None, None])
+    assert None is Stability.of(1, [0.0, math.inf]).jitter
+    assert math.inf == Stability.of(1, [0.0, math.inf]).error_max
+
+
+def lookup(path: Path) -> Path:
+    """Write a model of integer input: rows of a table, multiplied and squashed."""
+    rng = np.random.default_rng(0)
+    constants = [
+        numpy_helper.from_array(rng.standard_normal((16, 8)).astype(np.float32), "table"),
+        numpy_helper.from_array(rng.standard_normal((8, 8)).astype(np.float32), "w"),
+    ]
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"], name="rows"),
+        helper.make_node("MatMul", ["rows", "w"], ["product"], name="product"),
+        helper.make_node("ReduceMean", ["product"], ["mean"], name="mean", keepdims=0),
+        helper.make_node("Tanh", ["mean"], ["y"], name="squash"),
+    ]
+    ids = helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [4])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "lookup", [ids], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def test_the_emulator_draws_again_by_its_factors(tmp_path: Path) -> None:
+    """Scalars stay scalars, factors of one change nothing, and others round otherwise."""
+    model = load_model(lookup(tmp_path / "lookup.onnx"))
+    layers = len(model.table.candidates)
+    plain, factored = EmulatedBackend(model), EmulatedBackend(model, factors=True)
+    feed: Sample = {"ids": np.array([3, 1, 4, 1])}
+    low, high = Plan.of(()), Plan.all_high(layers)
+    for plan in (low, high):
+        expected = plain.evaluate(plan, feed)["y"]
+        found = factored.evaluate(plan, feed)["y"]
+        assert expected.shape == found.shape == ()
+        np.testing.assert_array_equal(expected, found)
+    rng = np.random.default_rng(0)
+    draws = [
+        factored.evaluate(
+            low, {**feed, FACTORS: (1 + 1e-3 * rng.standard_normal(layers)).astype(np.float32)}
+        )["y"].item()
+        for _ in range(8)
+    ]
+    assert len(set(draws)) > 1
+
+
+def test_the_reference_of_a_copy_is_plain_onnx_runtimes(tmp_path: Path) -> None:
+    """It opens when it is asked first, and again after a rest."""
+    model = load_model(tiny.write_model(tmp_path / "tiny.onnx"))
+    refer = Reference(model)
+    (sample,) = tiny.samples()
+    (expected,) = reference_outputs(model, [sample])
+    for _ in range(2):
+        np.testing.assert_array_equal(expected["v19"], refer(sample)["v19"])
+        refer.rest()

@@ -1,0 +1,155 @@
+"""Answers that hold: what passes by luck is widened, and nothing of it is called minimal."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracles
+from precision_bisect.driver import Driver
+from precision_bisect.endings import Ending, Status
+from precision_bisect.flow import Course, flow
+from precision_bisect.inputs.copies import Copies
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.proving import Terms, certificate
+from precision_bisect.stability import clear_limit
+from precision_bisect.trial import Kind, Phase, SampleSet
+from precision_bisect_strategies.guided import Guided
+from simulated import SIZE, Evaluate, Simulated, driver_of
+
+
+def course(
+    path: Path, rule: Evaluate, *, predicts: bool = False, count: int = 16, held_out: int = 0
+) -> tuple[Ending, Driver]:
+    """Run the whole flow; the rule is asked for the samples and for each copy of them."""
+    backend = Simulated(rule)
+    driver, ledger = driver_of(
+        path, backend, held_out=held_out, copies=lambda sets: copies_of(sets, count)
+    )
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=predicts)
+        ending = driver.run(flow(asked, Guided(), Course(copies=True, held_out=held_out > 0)))
+    return ending, driver
+
+
+def copies_of(sets: dict[SampleSet, tuple[list[Sample], list[Sample]]], count: int) -> Copies:
+    """Return copies whose feeds are floats that differ from the whole numbers of the samples."""
+    floats = {
+        name: ([{"x": feed["x"] + 1.0} for feed in feeds], reference)
+        for name, (feeds, reference) in sets.items()
+    }
+    return Copies(samples=floats, count=count, refer=lambda feed: {"y": np.zeros(1)})
+
+
+def spread(sigma: float, errors: list[float]) -> Evaluate:
+    """Return a rule by which errors add up in quadrature, times luck that each copy draws."""
+
+    def evaluate(plan: Plan, feed: Sample) -> float:
+        low = [errors[i] for i in range(SIZE) if i not in plan.kept]
+        seed = [*feed["x"].tobytes(), *plan.mask.to_bytes(2, "little")]
+        luck = np.random.default_rng(seed).standard_normal()
+        return math.sqrt(sum(each**2 for each in low)) * math.exp(sigma * luck)
+
+    return evaluate
+
+
+ERRORS = [0.9, 0.5, 0.45, 0.4, 0.4, 0.35, 0.35, 0.3, 0.3, 0.3, 0.25, 0.25]
+
+
+def test_culprits_that_hold_are_minimal(tmp_path: Path) -> None:
+    """Two layers overflow; the rest is far below the limit, on every copy."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        del feed
+        return 0.1 if {2, 7} <= plan.kept else 5.0
+
+    ending, driver = course(tmp_path, rule)
+    drawn = driver.on_copies(Plan.of((2, 7)))
+    assert (Status.FOUND, Plan.of((2, 7)), "") == (ending.status, ending.plan, ending.spread)
+    assert drawn is not None and drawn.evidence.stability is not None
+    assert (16, 0) == (drawn.evidence.stability.copies, drawn.evidence.stability.failed)
+    terms = Terms(
+        mode="full", monotone=True, untested="", copies=True, clear=clear_limit(1.0, drawn)
+    )
+    names = [f"layer{i}" for i in range(SIZE)]
+    assert certificate(ending.plan, driver.trials, SampleSet.JUDGED, names, terms).minimal
+
+
+@pytest.mark.parametrize("predicts", [False, True])
+def test_an_answer_that_passed_by_luck_is_widened(tmp_path: Path, predicts: bool) -> None:
+    """What is returned passed on two draws that had no part in choosing it but one each."""
+    ending, driver = course(tmp_path, spread(0.2, ERRORS), predicts=predicts)
+    assert Status.FOUND is ending.status and ending.plan is not None
+    assert "copies of the samples" in ending.spread
+    draws = [t for t in driver.trials if t.proposal.plan == ending.plan and t.proposal.draw]
+    assert 2 <= len(draws)
+    assert all(trial.outcome.passed for trial in draws)
+    assert len(ending.plan) < SIZE
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    sigma=st.sampled_from([0.05, 0.1, 0.2, 0.4]),
+    errors=st.lists(st.floats(0.01, 1.0), min_size=SIZE, max_size=SIZE),
+)
+def test_answers_hold_on_copies_that_were_not_drawn(sigma: float, errors: list[float]) -> None:
+    """Of 50 fresh copies hardly any fails; no network is infeasible, as keeping all is exact."""
+    rule = spread(sigma, errors)
+    with TemporaryDirectory() as folder:
+        ending, _ = course(Path(folder), rule)
+    assert ending.status in (Status.FOUND, Status.NOTHING_TO_KEEP)
+    assert ending.plan is not None
+    rng = np.random.default_rng(1)
+    fresh = [rule(ending.plan, {"x": rng.standard_normal(1)}) for _ in range(50)]
+    assert sum(error > 1.0 for error in fresh) <= 6
+
+
+def test_what_fails_on_copies_with_everything_kept_is_infeasible(tmp_path: Path) -> None:
+    """No plan is called an answer when even the widest one fails."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        return 2.0 if feed["x"][0] != int(feed["x"][0]) or not plan.kept else 0.0
+
+    ending, _ = course(tmp_path, rule)
+    assert (Status.INFEASIBLE, None) == (ending.status, ending.plan)
+
+
+def test_held_out_samples_are_judged_on_copies_too(tmp_path: Path) -> None:
+    """The re-check is a draw of what was held out, and of nothing else."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        del feed
+        return 0.1 if 3 in plan.kept else 5.0
+
+    _, driver = course(tmp_path, rule, held_out=1)
+    (recheck,) = (t for t in driver.trials if t.proposal.samples is SampleSet.HELD_OUT)
+    assert recheck.proposal.draw and recheck.outcome.evidence.stability
+    assert Phase.RECHECK is recheck.proposal.phase
+
+
+def test_on_an_engine_all_copies_of_an_answer_share_its_fresh_build(tmp_path: Path) -> None:
+    """A draw costs one build, however many copies it has."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        del feed
+        return 0.1 if 3 in plan.kept else 5.0
+
+    few, many = (course_builds(tmp_path / str(count), rule, count) for count in (4, 16))
+    assert few == many
+
+
+def course_builds(path: Path, rule: Evaluate, count: int) -> list[tuple[str, int]]:
+    """Return the builds of a run with so many copies, by plan and draw."""
+    path.mkdir()
+    _, driver = course(path, rule, predicts=True, count=count)
+    return [
+        (trial.proposal.plan.key, trial.proposal.draw)
+        for trial in driver.trials
+        if trial.proposal.kind is not Kind.PREDICT
+    ]
