@@ -82,10 +82,18 @@ def _held(
     if ending.plan is None or not (course.copies or problem.predicts):
         return ending
     plan = ending.plan
-    while not (recheck := (yield from holding.judge(plan, "the answer, judged afresh"))).passed:
+    if problem.predicts and not holding.spread:
+        # What the search has built is known, and tells how far builds differ.
+        holding.note(plan, (yield from _one(plan, Phase.SEARCH, "as the search built it")))
+    while True:
+        recheck = yield from holding.judge(plan, "the answer, judged afresh")
+        if recheck.passed and holding.leaves_room(plan):
+            break
         wider = None
         if recheck.verdict is not None:
             wider = yield from holding.widened(plan, recheck)
+        if wider is None and recheck.passed:
+            break
         if wider is None:
             return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
         plan = wider
@@ -94,7 +102,13 @@ def _held(
     if problem.speed is not None and not (yield from still_fast(problem, plan)):
         message = f"{holding.spread}; the {len(plan)} that hold are too slow"
         return Ending(status=Status.INFEASIBLE, message=message)
-    return replace(ending, status=Status.FOUND, plan=plan, found=None, spread=holding.spread)
+    return Ending(
+        status=Status.FOUND,
+        plan=plan,
+        samples=ending.samples,
+        limit=ending.limit,
+        spread=holding.spread,
+    )
 
 
 def _settle(

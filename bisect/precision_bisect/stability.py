@@ -22,6 +22,8 @@ SPREADS = 2.0
 """A widened plan's predicted error stays so many standard deviations below the tolerance."""
 IN_STEP = 1.2
 """Where a plan's error exceeds the root of the sum of squares by this factor, errors add up."""
+ROOM = 1.645
+"""By so many standard deviations between builds an answer stays below the tolerance: 95%."""
 LEAST_STEP = 0.04
 """Of the layers not kept, at least this share is added in a step."""
 
@@ -40,6 +42,8 @@ class Holding:
     rebuilds: bool = False
     drawn: int = 0
     spread: str = ""
+    _errors: dict[Plan, list[tuple[float, float]]] = field(init=False, default_factory=dict)
+    _steps: list[float] = field(init=False, default_factory=list)
 
     def fresh(self) -> int:
         """Return the number of a draw that nothing was judged on."""
@@ -61,26 +65,53 @@ class Holding:
                 reason=reason,
             ),
         )
+        self.note(plan, outcome)
         return outcome
 
-    def widened(self, plan: Plan, failed: Outcome) -> Search[Plan | None]:
+    def note(self, plan: Plan, built: Outcome) -> None:
+        """Learn from one more build of a plan, on copies or on the samples alone."""
+        error = _typical(built)
+        if not self.rebuilds or error is None or not 0 < error < math.inf:
+            return
+        stability = built.evidence.stability
+        jitter = (stability.jitter if stability else None) or 0.0
+        known = self._errors.setdefault(plan, [])
+        if known:
+            # One of two that was judged on the samples alone differs by their luck, too.
+            luck = max(jitter, known[-1][1]) if 0.0 in (jitter, known[-1][1]) else 0.0
+            step = math.log(error / known[-1][0])
+            self._steps.append(max(0.0, step**2 - luck**2))
+        known.append((error, jitter))
+
+    @property
+    def builds(self) -> float:
+        """The standard deviation of the error's logarithm between two builds of one plan."""
+        return math.sqrt(sum(self._steps) / (2 * len(self._steps))) if self._steps else 0.0
+
+    def leaves_room(self, plan: Plan) -> bool:
+        """Tell whether a plan that passed would pass in nearly every other build, too."""
+        errors = self._errors.get(plan)
+        if self.problem.tolerance is None or not errors:
+            return True
+        typical = math.exp(sum(math.log(error) for error, _ in errors) / len(errors))
+        # Few builds tell the deviation badly: about Student's t instead of the normal quantile.
+        spreads = ROOM * (1 + 1.5 / max(1, len(self._steps)))
+        return typical * math.exp(spreads * self.builds) <= self.problem.tolerance
+
+    def widened(self, plan: Plan, refuted: Outcome) -> Search[Plan | None]:
         """Return the plan with layers added until it passes on a draw; None where none does.
 
-        The most sensitive layers join first. `failed` is what the plan came to on a draw. As it
+        The most sensitive layers join first. `refuted` is what the plan came to on a draw. As it
         chose the plan, the draw that passed is no proof: judge once more.
         """
         law = yield from _law(self.problem, plan)
-        if self.rebuilds and not self.spread:
-            # The build that the search saw is known, and tells how far builds differ.
-            (searched,) = yield (Proposal(plan=plan, reason="as the search saw it"),)
-            law.differ(searched, failed)
-        self.spread = self.spread or _failing(plan, failed)
-        outcome, added = failed, 0
+        self.spread = self.spread or _refuted(plan, refuted)
+        outcome, added = refuted, 0
         while added < law.steps:
-            added = law.next(added, outcome, self.problem.tolerance)
+            added = law.next(added, outcome, self.problem.tolerance, self.builds)
             wider = plan.with_(law.order[:added])
             outcome = yield from self.judge(wider, f"{len(plan)} layers and {added} more")
-            if outcome.passed:
+            if outcome.passed and self.leaves_room(wider):
                 return wider
         return None
 
@@ -99,14 +130,12 @@ class _Law:
     """Predicts the error of a plan and of those with the first layers of `order` in addition.
 
     `errors` are what these layers add alone. What still runs low comes to the root of the sum of
-    their squares, or to their sum where more than that is measured: errors are in step. `builds`
-    is the standard deviation of the error's logarithm between two builds. The factor is learnt
-    from each outcome, as a geometric mean.
+    their squares, or to their sum where more than that is measured: errors are in step. The factor
+    is learnt from each outcome, as a geometric mean.
     """
 
     order: Sequence[int]
     errors: Sequence[float]
-    builds: float = 0.0
     _in_step: bool = field(init=False, default=False)
     _logs: list[float] = field(init=False, default_factory=list)
 
@@ -115,16 +144,14 @@ class _Law:
         """The number of layers that can be added."""
         return len(self.order)
 
-    def differ(self, one: Outcome, other: Outcome) -> None:
-        """Learn from the errors of two builds of one plan."""
-        if one.error and other.error and math.isfinite(one.error) and math.isfinite(other.error):
-            self.builds = abs(math.log(one.error / other.error)) / math.sqrt(2)
+    def next(self, added: int, outcome: Outcome, tolerance: float | None, builds: float) -> int:
+        """Return how many layers to add, more than `added`, of which the outcome is.
 
-    def next(self, added: int, outcome: Outcome, tolerance: float | None) -> int:
-        """Return how many layers to add, more than `added`, of which the outcome is."""
+        `builds` is the standard deviation of the error's logarithm between two builds.
+        """
         least = added + max(1, math.ceil(LEAST_STEP * (self.steps - added)))
         stability = outcome.evidence.stability
-        error = outcome.error if stability is None else stability.error_median
+        error = _typical(outcome)
         jitter = (stability.jitter if stability else None) or 0.0
         left = self._left(added)
         if (
@@ -139,9 +166,7 @@ class _Law:
             self._in_step, self._logs = True, []
             left = self._left(added)
         self._logs.append(math.log(error / left))
-        factor = math.exp(
-            sum(self._logs) / len(self._logs) + SPREADS * math.hypot(jitter, self.builds)
-        )
+        factor = math.exp(sum(self._logs) / len(self._logs) + SPREADS * math.hypot(jitter, builds))
 
         def predicted(count: int) -> float:
             return -factor * self._left(count)
@@ -179,6 +204,12 @@ def _law(problem: Problem, plan: Plan) -> Search[_Law]:
     return _Law(order, [errors[layer] for layer in order])
 
 
+def _typical(outcome: Outcome) -> float | None:
+    """Return the median error over copies, else the error."""
+    stability = outcome.evidence.stability
+    return outcome.error if stability is None else stability.error_median
+
+
 def _figure(outcome: Outcome) -> float:
     """Return the error; without a figure 0 for a pass and infinity for anything else."""
     if outcome.error is not None and not math.isnan(outcome.error):
@@ -198,10 +229,12 @@ def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
     return tolerance * max(LEAST_CLEAR, math.exp(CLEAR_SPREADS * stability.jitter))
 
 
-def _failing(plan: Plan, failed: Outcome) -> str:
-    """Say on how many copies a plan failed."""
-    stability = failed.evidence.stability
+def _refuted(plan: Plan, outcome: Outcome) -> str:
+    """Say on how many copies a plan failed, or that it has to leave room."""
+    stability = outcome.evidence.stability
     what = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
+    if outcome.passed:
+        return f"{what} pass, but builds differ by more than they leave room for"
     if stability is None:
         return f"{what} failed when they were built afresh"
     return (
