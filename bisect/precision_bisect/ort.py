@@ -1,8 +1,10 @@
 """The one place that makes ONNX Runtime sessions of FP32 graphs, on the CPU unless told otherwise.
 
-It hands the weights over beside the graph, so that nothing is copied and no size limit of protobuf
-applies, and it refuses graphs whose verdict would be false: the CPU provider computes FP16-typed
-operators in FP32 (x=300: x*x/300 gives 300 there and inf on any device that computes FP16).
+It hands the weights over beside the graph, so that no size limit of protobuf applies: each
+once, so that what the optimizer makes of one is what the session computes with.
+
+It refuses graphs whose verdict would be false: the CPU provider computes FP16-typed operators in
+FP32 (x=300: x*x/300 gives 300 there and inf on any device that computes FP16).
 """
 
 import os
@@ -26,6 +28,7 @@ CPU = "CPUExecutionProvider"
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, str]]]
 """Names of execution providers, some with their options; the first that can takes a node."""
 ON_CPU: Providers = (CPU,)
+_UNPACKED = ("session.disable_prepacking", "1")
 _PREPACK_BYTES = 2**30
 _PREPACK_NODES = 2**12
 """Above so many bytes of weights, or nodes, sessions keep no second, packed copy of them."""
@@ -80,10 +83,11 @@ def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Checke
 class Session:
     """An ONNX Runtime session over a graph whose stubs stand for `weights`.
 
-    A checked graph has its own. On the CPU the session reads the arrays in place, so this object
-    keeps them alive. `threads` is the number of intra-operator threads, 0 for one per core; the
-    `providers` can be loaded. Raises RefusedError for a graph that computes in 16-bit floats,
-    ModelError for one that ONNX Runtime cannot load.
+    A checked graph has its own. The session copies weights that it cannot map from their file, and
+    needs the arrays no longer. `threads` is the number of intra-operator threads, 0 for one per
+    core; the `providers` can be loaded. One that is not `optimised` computes node by node what the
+    graph says. Raises RefusedError for a graph that computes in 16-bit floats, ModelError for one
+    that ONNX Runtime cannot load.
     """
 
     def __init__(
@@ -92,6 +96,8 @@ class Session:
         weights: Mapping[str, NDArray[Any]] | None = None,
         threads: int = 0,
         providers: Providers = ON_CPU,
+        *,
+        optimised: bool = True,
     ) -> None:
         if isinstance(graph, onnx.ModelProto):
             graph = check(graph, weights or {})
@@ -101,9 +107,11 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # Q/DQ stay what the file says: integer kernels would compute what no FP32 layer does.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-        if not graph.packs:
-            options.add_session_config_entry("session.disable_prepacking", "1")
-        self.raw, self._values = _open(graph, options, providers)
+        if not optimised:
+            _leave_as_it_is(options)
+        elif not graph.packs:
+            options.add_session_config_entry(*_UNPACKED)
+        self.raw = _open(graph, options, providers)
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
     def run(
@@ -128,11 +136,9 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
 
     Raises ModelError for a model that it cannot load.
     """
-    ort = runtime()
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    session, _ = _open(_checked(proto, weights), options, ON_CPU)
+    options = runtime().SessionOptions()
+    _leave_as_it_is(options)
+    session = _open(_checked(proto, weights), options, ON_CPU)
     return {output.name: output.type for output in session.get_outputs()}
 
 
@@ -225,10 +231,14 @@ def _pointing_to_files(
     return pointing
 
 
-def _open(
-    graph: Checked, options: Any, providers: Providers
-) -> "tuple[onnxruntime.InferenceSession, list[Any]]":
-    """Return a session and the values that must live as long as it does."""
+def _leave_as_it_is(options: Any) -> None:
+    """Have a session neither rewrite its graph nor pack its weights."""
+    options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry(*_UNPACKED)
+
+
+def _open(graph: Checked, options: Any, providers: Providers) -> "onnxruntime.InferenceSession":
+    """Return a session over the graph and its weights."""
     ort = runtime()
     options.log_severity_level = 4
     if graph.folder is not None:
@@ -238,15 +248,13 @@ def _open(
     arrays = {
         name: np.require(array, requirements=("C", "A")) for name, array in graph.weights.items()
     }
-    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
-    if values:
+    if arrays:
+        # Not `add_initializer` too: it puts the old value back where the optimizer has rewritten a
+        # weight under its own name, as it does when it moves a Transpose past one.
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
         options.add_external_initializers(list(arrays), values)
-        # The call above lets the optimizer see the values, but sessions would copy them for good;
-        # this one makes them compute on the arrays in place, which only the CPU can.
-        for name, value in zip(arrays, values, strict=True) if providers is ON_CPU else ():
-            options.add_initializer(name, value)
     try:
-        session = ort.InferenceSession(
+        session: onnxruntime.InferenceSession = ort.InferenceSession(
             # Its fallback would print to stdout and try the same provider again.
             graph.text,
             options,
@@ -258,4 +266,4 @@ def _open(
             f"ONNX Runtime {ort.__version__} cannot load the model: {clean(error)}",
             "an operator, domain or opset that it does not know cannot be judged here",
         ) from error
-    return session, values
+    return session

@@ -179,5 +179,7 @@ def _open(
             f"survive the conversion: {error.message}",
             hint_to_export(newest.lowest_opset),
         ) from error
+    # The session has copies of its own.
+    del checked
     trim()
     return _Opened(session, switches)
