@@ -15,7 +15,7 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Comparator, Sample, Strategy
-from precision_bisect.reference import timed_reference
+from precision_bisect.reference import find_reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,8 @@ class Loaded:
 
     `options` say how many threads ONNX Runtime gets; so many samples are emulated `abreast`, which
     brings in other cores where layers are too small for several threads. All cores together take
-    `seconds` for one plain inference.
+    `seconds` for one plain inference. The reference is that of an `optimised` session, or of one
+    that is not.
     """
 
     options: Options
@@ -33,6 +34,7 @@ class Loaded:
     reference: Sequence[Sample]
     comparator: Comparator
     strategy: Strategy
+    optimised: bool = True
     abreast: int = 1
     seconds: float = 0.0
     remarks: Sequence[str] = ()
@@ -69,18 +71,22 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             f"--holdout {options.holdout} of {len(samples)} samples leaves none to search with",
             "give more samples, or hold out fewer",
         )
-    reference, seconds = timed_reference(model, samples, options.threads or usable())
-    layers = len(model.table.candidates)
+    reference = find_reference(model, samples, options.threads or usable())
+    if reference.remark:
+        observer(Warned(message=reference.remark))
+    layers, seconds = len(model.table.candidates), reference.seconds
     threads = options.threads or fitting(seconds, layers, len(samples))
     loaded = Loaded(
         options=replace(options, threads=threads),
         model=model,
         samples=samples,
-        reference=reference,
+        reference=reference.outputs,
+        optimised=reference.optimised,
         comparator=comparator,
         strategy=strategy,
         abreast=1 if options.threads else abreast(seconds, threads),
         seconds=seconds,
+        remarks=[reference.remark] if reference.remark else [],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
 
@@ -96,7 +102,7 @@ def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
         loaded,
         options=replace(options, model=fused.model.path, out=options.folder),
         model=fused.model,
-        remarks=[fused.remark],
+        remarks=[*loaded.remarks, fused.remark],
     )
 
 

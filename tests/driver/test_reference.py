@@ -1,0 +1,129 @@
+"""The FP32 reference, and the check of what ONNX Runtime's optimizer makes of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import tiny
+from models import load_text, normal, parse, save
+from precision_bisect.events import Event, Warned
+from precision_bisect.loading import load
+from precision_bisect.model.load import load_model
+from precision_bisect.options import Options
+from precision_bisect.reference import (
+    MOST_DIFFERENT,
+    Reference,
+    differences,
+    find_reference,
+    reference_outputs,
+)
+
+FOLDED = """
+(float[1, 1, 2, 2] x) => (float[1, 1, 2, 2] y)
+<float[1, 1, 1, 1] w = {%s}, float[1, 1, 1, 1] k = {1e-30}>
+{ [conv] c = Conv(x, w) [mul] y = Mul(c, k) }
+"""
+"""The optimizer makes one convolution of it, by the weight w * k."""
+SAMPLE = {"x": np.full((1, 1, 2, 2), 1e30, np.float32)}
+
+
+def warned(folder: Path, model: Path, sample: Mapping[str, NDArray[np.float32]]) -> list[str]:
+    """Return what loading a run on one sample warns of, which is what it will remark upon."""
+    events: list[Event] = []
+    options = Options(model=model, inputs=[sample], tol=1e-2, threads=1)
+    loaded = load(options, events.append, folder)
+    warnings = [event.message for event in events if isinstance(event, Warned)]
+    assert list(loaded.remarks) == warnings
+    assert loaded.optimised is not bool(warnings)
+    return warnings
+
+
+def referred(body: str, folder: Path, sample: Mapping[str, NDArray[np.float32]]) -> Reference:
+    """Return the reference of a model written as text, for two samples."""
+    return find_reference(load_text(body, folder), [sample, sample], 1)
+
+
+def test_the_optimizer_is_not_believed(tmp_path: Path) -> None:
+    """Where it folds a weight into nothing, the reference is what the nodes compute one by one."""
+    reference = referred(FOLDED % "1e-30", tmp_path, SAMPLE)
+    assert not reference.optimised
+    for outputs in reference.outputs:
+        np.testing.assert_allclose(outputs["y"], 1e-30)
+    model = load_model(tmp_path / "model.onnx")
+    (optimised,), (plain,) = (
+        reference_outputs(model, [SAMPLE], 1, optimised=each) for each in (True, False)
+    )
+    np.testing.assert_array_equal(optimised["y"], 0)
+    np.testing.assert_array_equal(reference.outputs[0]["y"], plain["y"])
+
+
+def test_a_run_says_so(tmp_path: Path) -> None:
+    """A run warns in one sentence, which stands in its result, too."""
+    model = save(parse(FOLDED % "1e-30"), tmp_path)
+    expected = (
+        "the FP32 reference is computed without optimisation: ONNX Runtime's optimizer changes "
+        "output 'y' of the first sample by 1 of its largest value"
+    )
+    assert [expected] == warned(tmp_path, model, SAMPLE)
+
+
+def test_rounding_is_no_difference(tmp_path: Path) -> None:
+    """Fusions that only round otherwise are left alone, and nothing is said."""
+    sample = {"x": normal(1, 1, 2, 2)}
+    reference = referred(FOLDED % "1e30", tmp_path, sample)
+    assert (reference.optimised, reference.remark) == (True, "")
+    assert [] == warned(tmp_path, tiny.write_model(tmp_path / "tiny.onnx"), tiny.samples()[0])
+
+
+def test_an_overflow_that_the_optimizer_avoids(tmp_path: Path) -> None:
+    """A session that leaves FP32's range node by node is no better reference."""
+    reference = referred(FOLDED % "1e30", tmp_path, SAMPLE)
+    assert (reference.optimised, reference.remark) == (True, "")
+    np.testing.assert_allclose(reference.outputs[0]["y"], 1e30)
+
+
+def test_an_ill_conditioned_model(tmp_path: Path) -> None:
+    """Where rounding the input moves the output as much, a difference is no sign of a fault."""
+    body = """
+    (float[1, 1, 8, 8] x) => (float[1, 1, 8, 8] y)
+    <float[1, 1, 1, 1] w = {1.1}, float[1, 1, 1, 1] k = {0.90909091}, float a = {1},
+     float b = {2e4}>
+    { [conv] c = Conv(x, w) [mul] m = Mul(c, k) [sub] d = Sub(m, a) [far] f = Mul(d, b)
+      [exp] y = Exp(f) }
+    """
+    sample = {"x": 1 + normal(1, 1, 8, 8) * np.float32(1e-4)}
+    reference = referred(body, tmp_path, sample)
+    model = load_model(tmp_path / "model.onnx")
+    (optimised,), (plain,) = (
+        reference_outputs(model, [sample], 1, optimised=each) for each in (True, False)
+    )
+    assert differences(optimised, plain)["y"] > MOST_DIFFERENT
+    assert (reference.optimised, reference.remark) == (True, "")
+
+
+def test_random_numbers_are_no_difference(tmp_path: Path) -> None:
+    """Where no two runs agree, nothing is said of the optimizer."""
+    body = "(float[4] x) => (float[4] y) { r = RandomNormalLike(x) y = Add(x, r) }"
+    assert referred(body, tmp_path, {"x": normal(4)}).remark == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.2),
+        ([np.nan, np.inf], [np.nan, np.inf], 0.0),
+        ([1.0, np.nan], [1.0, 2.0], np.inf),
+        ([0.0], [0.0], 0.0),
+        ([1.0, 2.0], [1.0], np.inf),
+        ([7, 5, 5, 5], [5, 5, 5, 5], 0.25),
+        ([True, False], [True, True], 0.5),
+    ],
+)
+def test_how_far_outputs_are_apart(one: list[float], other: list[float], expected: float) -> None:
+    """Floats by the largest value, others by the share that differs."""
+    assert differences({"y": np.array(one)}, {"y": np.array(other)}) == {
+        "y": pytest.approx(expected)
+    }
