@@ -27,7 +27,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Described, Problem, Sample, Strategy
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.reference import Reference
+from precision_bisect.reference import ReferenceSession
 from precision_bisect.runfolder import ENGINES
 from precision_bisect.sample_sets import sample_sets
 from precision_bisect.space import COPIES, LEAST_BYTES, Space
@@ -66,6 +66,7 @@ class Prepared:
     graph: CostGraph | None = None
     cluster: Site | None = None
     abreast: int = 1
+    optimised: bool = True
 
     @property
     def judging(self) -> int:
@@ -121,7 +122,7 @@ class Prepared:
         return copies_for(
             self.options,
             self.sample_sets,
-            Reference(self.model, self.options.threads),
+            ReferenceSession(self.model, self.options.threads, optimised=self.optimised),
             emulated=self.backend.emulated,
             layers=len(self.model.table.candidates),
         )
@@ -139,6 +140,7 @@ class Prepared:
             keep=self.options.folder.absolute(),
             engines=self.engines,
             baseline=self.baseline,
+            optimised=self.optimised,
         )
 
     def rest(self) -> None:
@@ -214,6 +216,7 @@ def assemble(
         scales=scales,
         why=placed.why,
         abreast=loaded.abreast,
+        optimised=loaded.optimised,
         remarks=[*loaded.remarks, *([beyond] if beyond else [])],
         fingerprint=fingerprint(options, model, samples, loaded.comparator, backend),
         graph=_graph(loaded, model, backend),

@@ -173,16 +173,17 @@ def _judgeable(outputs: Mapping[str, Any], number: int) -> Sample:
     return outputs
 
 
-class Reference:
+class ReferenceSession:
     """The FP32 outputs of one feed at a time, by a session that opens when it is first asked.
 
     With several threads it serves all of them. A call raises ModelError where ONNX Runtime cannot
     load the model, RuntimeError where the run fails.
     """
 
-    def __init__(self, model: Model, threads: int = 0) -> None:
+    def __init__(self, model: Model, threads: int = 0, *, optimised: bool = True) -> None:
         self._model = model
         self._threads = threads
+        self._optimised = optimised
         self._opening = threading.Lock()
         self._session: Session | None = None
 
@@ -190,7 +191,12 @@ class Reference:
         """Return the outputs, by name."""
         with self._opening:
             if self._session is None:
-                self._session = Session(self._model.proto, self._model.weights, self._threads)
+                self._session = Session(
+                    self._model.proto,
+                    self._model.weights,
+                    self._threads,
+                    optimised=self._optimised,
+                )
             session = self._session
         return session.run(feed)
 

@@ -19,7 +19,7 @@ from precision_bisect.inputs.copies import FACTORS, Copies
 from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.reference import Reference, reference_outputs
+from precision_bisect.reference import ReferenceSession, reference_outputs
 from precision_bisect.trial import Phase, Proposal, SampleSet, Verdict
 from simulated import Simulated
 
@@ -177,7 +177,7 @@ def test_the_emulator_draws_again_by_its_factors(tmp_path: Path) -> None:
 def test_the_reference_of_a_copy_is_plain_onnx_runtimes(tmp_path: Path) -> None:
     """It opens when it is asked first, and again after a rest."""
     model = load_model(tiny.write_model(tmp_path / "tiny.onnx"))
-    refer = Reference(model)
+    refer = ReferenceSession(model)
     (sample,) = tiny.samples()
     (expected,) = reference_outputs(model, [sample])
     for _ in range(2):

@@ -26,7 +26,7 @@ class Kit:
 
     Can be pickled. `options` name the backend, not "auto"; `digest` is that of the model, `table`
     its layers with those pinned that cannot run low. With `forecasts` the emulator evaluates, on
-    the process's first GPU. The rest is as in `Evaluator`, and `baseline` as in `Stopwatch`.
+    the process's first GPU. The rest is as in `Evaluator`, `baseline` as in `Stopwatch`, `optimised` as in `Prepared`.
     """
 
     options: Options
@@ -39,6 +39,7 @@ class Kit:
     engines: Path | None = None
     baseline: Plan | None = None
     forecasts: bool = False
+    optimised: bool = True
 
     def save(self, path: Path) -> None:
         """Write the kit, pickled, for other processes. Raises RunFolderError."""
@@ -56,7 +57,7 @@ class Kit:
         Raises ModelError where the model's file has changed, and what the backend does.
         """
         # It brings in ONNX Runtime.
-        from precision_bisect.reference import Reference
+        from precision_bisect.reference import ReferenceSession
 
         model = self._model()
         backend = self._backend(model, work)
@@ -71,7 +72,7 @@ class Kit:
             copies=copies_for(
                 self.options,
                 self.samples,
-                Reference(model, self.options.threads),
+                ReferenceSession(model, self.options.threads, optimised=self.optimised),
                 emulated=backend.emulated,
                 layers=len(self.table.candidates),
             ),
