@@ -7,14 +7,21 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models import load_text, normal, parse, save, save_external, with_weights
+from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.errors import InputError
+from precision_bisect.inputs.check import check_samples
+from precision_bisect.inputs.shapes import parse_shapes
+from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.reference import reference_outputs
+from precision_bisect.speed.shapes import tensor_shapes
+from precision_bisect.typed.rewrite import TypedWriter
 
 NEWEST_OPSET = min(onnx.defs.onnx_opset_version(), 26)
 """The newest released opset that both onnx and the lowest ONNX Runtime on test accept."""
@@ -317,3 +324,25 @@ def test_unused_weights_are_left_out(tmp_path: Path) -> None:
     feed = {"x": np.full(4, 300, np.float32)}
     (outputs,) = reference_outputs(loaded, [feed])
     assert 90000 == outputs["y"][0]
+
+
+def test_negative_dimensions_are_dynamic(tmp_path: Path) -> None:
+    """Sizes of -1 and "?", as Paddle2ONNX writes them, are unknown, also in what is written."""
+    proto = parse("(float[1,3,5,5] x) => (float[1,3,5,5] y) { a = Exp(x) y = Add(a, x) }")
+    proto.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [1] * 4))
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        dims = value.type.tensor_type.shape.dim
+        dims[0].dim_value = -1
+        dims[2].dim_param = dims[3].dim_param = "?"
+    model = load_model(save(proto, tmp_path))
+    assert (None, 3, None, None) == model.inputs[0].shape == model.outputs[0].shape
+    shapes = parse_shapes(["x:2x3x4x6"])
+    (sample,) = check_samples(model, synthetic_samples(model, shapes, 1, seed=0))
+    reference, _ = both_ends(model, sample)
+    assert (2, 3, 4, 6) == reference["y"].shape == tensor_shapes(model, {"x": (2, 3, 4, 6)})["a"]
+    typed = TypedWriter(model, Pair(low="fp16", high="fp32")).write(keeping(model)).proto
+    (x,) = typed.graph.input
+    sizes = [dim.WhichOneof("value") for dim in x.type.tensor_type.shape.dim]
+    assert [None, "dim_value", None, None] == sizes
+    with pytest.raises(InputError, match=r"dynamic shape \(\?, 3, \?, \?\)"):
+        synthetic_samples(model, {}, 1, seed=0)

@@ -13,7 +13,7 @@ import onnx.inliner
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.model.classify import layer_table
-from precision_bisect.model.graph import HALF_TYPES, opset
+from precision_bisect.model.graph import HALF_TYPES, all_graphs, opset
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.model.types import infer_elem_types
 from precision_bisect.model.weights import Weights, drop_unused, external_files, take_weights
@@ -75,6 +75,7 @@ def _load(path: Path) -> Model:
     named_in_model = _name_nodes(proto.graph, in_file)
     inputs = tuple(_spec(value) for value in proto.graph.input)
     outputs = tuple(_spec(value) for value in proto.graph.output)
+    _forget_unknown_sizes(proto.graph)
     elem_types = infer_elem_types(proto, weights)
     low_tensors = declared_low(elem_types)
     if low_tensors:
@@ -211,11 +212,24 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     shape: tuple[int | str | None, ...] | None = None
     if tensor.HasField("shape"):
-        shape = tuple(
-            d.dim_value if d.HasField("dim_value") else d.dim_param or None
-            for d in tensor.shape.dim
-        )
+        shape = tuple(_size(dim) for dim in tensor.shape.dim)
     return TensorSpec(name=value.name, dtype=_dtype_name(tensor.elem_type), shape=shape)
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """Return a dimension; Paddle2ONNX and Caffe2 write -1 and "?" for what is not known."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return None if dim.dim_param == "?" else dim.dim_param or None
+
+
+def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:
+    """Leave dimensions open where `_size` is None, in place: -1 is no size, and no two are "?"."""
+    for inner in all_graphs(graph):
+        for value in (*inner.input, *inner.output, *inner.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if _size(dim) is None:
+                    dim.Clear()
 
 
 def _dtype_name(elem_type: int) -> str | None:
