@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.cluster.site import Site
 from precision_bisect.errors import UsageError
@@ -199,9 +200,9 @@ def assemble(
         )
     for remark in pinned_remarks(model, options.high):
         observer(Warned(message=remark))
-    beyond = weights_beyond(model, pair)
-    if beyond:
-        observer(Warned(message=beyond))
+    said = [each for each in (weights_beyond(model, pair), unpredicted(model)) if each]
+    for remark in said:
+        observer(Warned(message=remark))
     prepared = Prepared(
         options=options,
         model=model,
@@ -217,7 +218,7 @@ def assemble(
         why=placed.why,
         abreast=loaded.abreast,
         optimised=loaded.optimised,
-        remarks=[*loaded.remarks, *([beyond] if beyond else [])],
+        remarks=[*loaded.remarks, *said],
         fingerprint=fingerprint(options, model, samples, loaded.comparator, backend),
         graph=_graph(loaded, model, backend),
         cluster=cluster,

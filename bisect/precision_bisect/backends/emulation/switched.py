@@ -9,7 +9,7 @@ How a plan becomes one inference, without a build:
   else {layer}`: both copies are constants, so that ONNX Runtime can pack them once. Constants that
   nodes compute are weights, too.
 * So does one whose low form computes otherwise on the engine that is forecast (see
-  `stored_sums`).
+  `stored_sums`), and one whose state is rounded at every step (see `recurrences`).
 * All flags are one boolean input, split into scalars inside the graph.
 """
 
@@ -24,6 +24,7 @@ from onnx import helper
 
 from precision_bisect.backends.emulation.factors import take_factors
 from precision_bisect.backends.emulation.formed_edges import FormedEdges
+from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.shared_edges import SharedEdges
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
@@ -115,6 +116,7 @@ class _Builder:
     def __init__(self, model: Model, pair: Pair, scales: Scales, sums: StoredSums | None) -> None:
         self._model = model
         self._sums = sums
+        self._recurrences = Recurrences(View(model), opset(model.proto))
         # What computes in FP32 whatever the plan rounds nothing: it needs no edges.
         self._forms = {
             name: forms
@@ -143,7 +145,7 @@ class _Builder:
         for node in source.graph.node:
             forms = self._forms.get(LayerName(node.name))
             if forms is None:
-                self._nodes.extend(as_declared(self._model, node))
+                self._nodes.extend(self._as_declared(node))
             else:
                 self._layer(node, forms)
         graph = onnx.GraphProto(name=source.graph.name or "switched")
@@ -173,6 +175,14 @@ class _Builder:
         }
         return SwitchedGraph(proto, weights, Switches(conditions), raw)
 
+    def _as_declared(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return a node that no plan decides on as the file means it."""
+        declared = {self._model.low_tensors.get(name) for name in node.output}
+        kind = next((kind for kind in LOW_TYPES.values() if kind.onnx_type in declared), None)
+        if kind is not None and self._recurrences.has_steps(node):
+            return self._recurrences.written(node, node, kind)
+        return as_declared(self._model, node)
+
     def _layer(self, node: onnx.NodeProto, forms: LayerForms) -> None:
         """Append a layer and its edges, in two versions where its weights differ by its form."""
         copy = onnx.NodeProto()
@@ -192,7 +202,9 @@ class _Builder:
                 copy.input[i] = self._edges.read(name, node, i)
         for i, name in enumerate(node.output):
             copy.output[i] = self._edges.raw(name)
-        if low == high and (forms.low.stored == forms.high.stored or not self._stores(node)):
+        if low == high and (
+            forms.low.stored == forms.high.stored or not self._rounds_inside(node)
+        ):
             self._nodes.extend(self._computed(node, _reading(copy, high), forms.high))
         else:
             self._nodes.append(
@@ -200,15 +212,18 @@ class _Builder:
             )
         self._edges.store(node)
 
-    def _stores(self, node: onnx.NodeProto) -> bool:
+    def _rounds_inside(self, node: onnx.NodeProto) -> bool:
         """Tell whether the layer stores something between that its form rounds."""
-        return self._sums is not None and self._sums.stores(node)
+        stores = self._sums is not None and self._sums.stores(node)
+        return stores or self._recurrences.has_steps(node)
 
     def _computed(
         self, node: onnx.NodeProto, renamed: onnx.NodeProto, form: Form
     ) -> list[onnx.NodeProto]:
         """Return the nodes that compute a layer in a form, under the names of `renamed`."""
         kind = LOW_TYPES.get(form.stored)
+        if kind is not None and self._recurrences.has_steps(node):
+            return self._recurrences.written(node, renamed, kind)
         if self._sums is None or kind is None or not self._sums.stores(node):
             return [renamed]
         norm = self._sums.norm(node)

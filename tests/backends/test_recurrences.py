@@ -1,0 +1,176 @@
+"""Recurrences under the emulator: their state is rounded at every step, and nothing else."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from models import load_text, normal, parse, save, with_weights
+from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.recurrences import Recurrences, unpredicted
+from precision_bisect.lowtypes import FP16, LowType
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.model.view import View
+from precision_bisect.options import HALF_NAMES, LowName
+from precision_bisect.ort import Session
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+
+STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 2, 4
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+ROUNDS_NOTHING = LowType(
+    name="fp16",
+    onnx_type=onnx.TensorProto.FLOAT,
+    numpy_type=np.dtype(np.float32),
+    largest=np.inf,
+    smallest_normal=0.0,
+    digits=24,
+    lowest_opset=1,
+)
+LOWEST = Plan.of(())
+
+
+def both(model: Model, feed: Sample, low: LowName = "fp16") -> tuple[Sample, Sample]:
+    """Return the outputs with every layer high, and with every layer low."""
+    backend = EmulatedBackend(model, low, threads=1)
+    high = backend.evaluate(Plan.all_high(len(model.table.candidates)), feed)
+    return high, backend.evaluate(LOWEST, feed)
+
+
+def stepped(model: Model, low: LowType, feed: Sample) -> Sample:
+    """Return the outputs of a model whose only node is written step by step."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    (node,) = proto.graph.node
+    opset = max(each.version for each in proto.opset_import)
+    nodes = Recurrences(View(model), opset).written(node, node, low)
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return Session(proto, model.weights, threads=1).run(feed)
+
+
+def cell(folder: Path, op_type: str, direction: str, opset: int, optional: bool) -> Model:
+    """Return a model of one LSTM, GRU or RNN, with all its optional inputs or none."""
+    ways, states = 1 + (direction == "bidirectional"), 1 + (op_type == "LSTM")
+    rows = GATES[op_type] * HIDDEN
+    weights = {"w": normal(ways, rows, WIDTH), "r": normal(ways, rows, HIDDEN, seed=1)}
+    inputs = ["x", "w", "r"]
+    if optional:
+        weights["b"] = normal(ways, 2 * rows, seed=2)
+        weights |= {f"s{i}": normal(ways, BATCH, HIDDEN, seed=3 + i) for i in range(states)}
+        inputs += ["b", "lengths", *(f"s{i}" for i in range(states))]
+    if optional and op_type == "LSTM":
+        weights["p"] = normal(ways, 3 * HIDDEN, seed=5)
+        inputs.append("p")
+    outputs = ["y", "y_h", "y_c"][: 1 + states]
+    node = helper.make_node(
+        op_type, inputs, outputs, name="cell", hidden_size=HIDDEN, direction=direction
+    )
+    floats = onnx.TensorProto.FLOAT
+    feeds = [helper.make_tensor_value_info("x", floats, [STEPS, BATCH, WIDTH])]
+    if optional:
+        feeds.append(helper.make_tensor_value_info("lengths", onnx.TensorProto.INT32, [BATCH]))
+    ends = [helper.make_tensor_value_info(name, floats, None) for name in outputs]
+    graph = helper.make_graph([node], "g", feeds, ends)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return load_model(save(with_weights(proto, weights), folder))
+
+
+@pytest.mark.parametrize("opset", [9, 11, 14, 18])
+@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op_type", list(GATES))
+def test_steps_of_a_cell_make_the_cell(
+    tmp_path: Path, op_type: str, direction: str, optional: bool, opset: int
+) -> None:
+    """Where nothing is rounded, the steps return what the operator does, lengths and all."""
+    model = cell(tmp_path, op_type, direction, opset, optional)
+    feed: Sample = {"x": normal(STEPS, BATCH, WIDTH, seed=9)}
+    if optional:
+        feed = {**feed, "lengths": np.array([5, 2, 3], np.int32)}
+    expected = Session(model.proto, model.weights, threads=1).run(feed)
+    found = stepped(model, ROUNDS_NOTHING, feed)
+    assert list(expected) == list(found)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-6, atol=1e-6)
+    low = stepped(model, FP16, feed)
+    np.testing.assert_array_equal(low["y"], FP16.round(low["y"]))
+    np.testing.assert_allclose(low["y"], expected["y"], atol=0.01)
+
+
+@pytest.mark.parametrize(("exclusive", "reverse", "axis"), [*product((0, 1), (0, 1), (0, 1, -1))])
+def test_steps_of_a_sum_make_the_sum(
+    tmp_path: Path, exclusive: int, reverse: int, axis: int
+) -> None:
+    """A cumulative sum goes along its axis, either way, with or without the last value."""
+    how = f"exclusive = {exclusive}, reverse = {reverse}"
+    text = f"(float[a,b] x) => (float[a,b] y) {{ y = CumSum<{how}>(x, axis) }}"
+    proto = with_weights(parse(text), {"axis": np.array(axis)})
+    model = load_model(save(proto, tmp_path))
+    feed = {"x": normal(3, 4)}
+    expected = Session(model.proto, model.weights, threads=1).run(feed)
+    np.testing.assert_allclose(stepped(model, ROUNDS_NOTHING, feed)["y"], expected["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "stall"), [("fp16", 1024.0), ("bf16", 128.0)])
+def test_a_counter_stalls(tmp_path: Path, low: LowName, stall: float) -> None:
+    """A sum of halves stops where a half is below half a step of the type, and only if low."""
+    proto = with_weights(
+        parse("(float[4096] x) => (float[4096] y) { y = CumSum(x, axis) }"),
+        {"axis": np.array(0)},
+    )
+    model = load_model(save(proto, tmp_path))
+    high, lowest = both(model, {"x": np.full(4096, 0.5, np.float32)}, low)
+    assert (2048.0, stall) == (high["y"][-1], lowest["y"][-1])
+
+
+@pytest.mark.parametrize("low", HALF_NAMES)
+@pytest.mark.parametrize("op_type", ["RNN", "LSTM"])
+def test_the_state_of_a_cell_stalls(tmp_path: Path, op_type: str, low: LowName) -> None:
+    """A cell whose state counts up stalls in low precision like the sum that it is."""
+    rows = GATES[op_type]
+    # Gates i, o, f, c: all open, and tanh(10) = 1 is added to the state of an LSTM each time.
+    open_gates = np.array([[[0], [0], [0], [0]]][:1], np.float32)[:, :rows]
+    bias = np.zeros((1, 2 * rows), np.float32)
+    bias[0, :rows] = [30, 30, 30, 10] if op_type == "LSTM" else [0.5]
+    recurrent = np.full((1, rows, 1), 0 if op_type == "LSTM" else 1, np.float32)
+    how = "" if op_type == "LSTM" else ', activations = ["Affine"], activation_alpha = [1.0]'
+    states = "unused, h, y" if op_type == "LSTM" else "unused, y"
+    text = f"""(float[4096,1,1] x) => (float[1,1,1] y) {{
+        {states} = {op_type}<hidden_size = 1{how}>(x, w, r, b) }}"""
+    proto = with_weights(parse(text), {"w": open_gates, "r": recurrent, "b": bias})
+    model = load_model(save(proto, tmp_path))
+    high, lowest = both(model, {"x": np.zeros((4096, 1, 1), np.float32)}, low)
+    step = 1.0 if op_type == "LSTM" else 0.5
+    digits = 11 if low == "fp16" else 8
+    np.testing.assert_allclose(high["y"].item(), 4096 * step, rtol=1e-4)
+    assert 2.0**digits * step == lowest["y"].item()
+
+
+def test_a_sum_along_an_axis_that_is_computed_is_one_step(tmp_path: Path) -> None:
+    """What cannot be written in steps is rounded at its ends alone."""
+    model = load_text(
+        "(float[4096] x, int64 axis) => (float[4096] y) { y = CumSum(x, axis) }", tmp_path
+    )
+    assert "left to the engine" in unpredicted(model)
+    feed = {"x": np.full(4096, 0.5, np.float32), "axis": np.array(0)}
+    _, lowest = both(model, feed)
+    assert lowest["y"][-1] == 2048.0
+
+
+def test_a_sum_that_the_file_has_in_16_bits_stalls_whatever_the_plan(tmp_path: Path) -> None:
+    """What the file computes low is rounded at every step, too, and steps are no remark."""
+    proto = with_weights(
+        parse(
+            """(float[4096] x) => (float[4096] y) {
+            a = Cast<to = 10>(x) b = CumSum(a, axis) c = Cast<to = 1>(b) y = Neg(c) }"""
+        ),
+        {"axis": np.array(0)},
+    )
+    model = load_model(save(proto, tmp_path))
+    assert not unpredicted(model)
+    high, _ = both(model, {"x": np.full(4096, 0.5, np.float32)})
+    assert high["y"][-1] == -1024.0
