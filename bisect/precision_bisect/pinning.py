@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.errors import ModelError
 from precision_bisect.layer_table import SETTLED, Exclusion, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import HalfName, HighName, LowName
@@ -28,23 +28,13 @@ def pin(model: Model, reasons: Mapping[LayerName, str], fixed: Form | None = Non
 def pin_formless(model: Model, pair: Pair) -> Model:
     """Return the model without the candidates that have no form in one of the pair's types.
 
-    Those without a low form stay high, those without a high one FP32. A model that computes in
-    16-bit types already keeps all that TypedWriter would refuse: only the emulator takes it.
+    Those without a low form stay high, those without a high one FP32.
     """
     if pair.high == "fp16" or pair.high == "bf16":
         model = pin(model, _formless(model, pair.high), Form(stored="fp32"))
     if pair.low == "int8" or pair.low == "fp8":
         return pin(model, not_quantizable(model, pair.low))
     return pin(model, _formless(model, pair.low))
-
-
-def why_untyped(model: Model, pair: Pair) -> str:
-    """Return why no engine can be built of the model, "" where one can."""
-    try:
-        TypedWriter(model, pair)
-    except RefusedError as error:
-        return error.message
-    return ""
 
 
 def settle(model: Model, backend: Described, low: LowName) -> Model:
@@ -88,8 +78,8 @@ def pinned_remarks(model: Model, high: HighName) -> list[str]:
 
 def weights_beyond(model: Model, pair: Pair) -> str:
     """Return a sentence about the weights that become infinite in a 16-bit low type, or ""."""
-    writer = _writer(model, pair)
-    beyond = [weight for weight in writer.out_of_range if weight.overflowing] if writer else []
+    weights = TypedWriter(model, pair).out_of_range
+    beyond = [weight for weight in weights if weight.overflowing]
     if not beyond:
         return ""
     worst = max(beyond, key=lambda weight: weight.largest)
@@ -99,12 +89,4 @@ def weights_beyond(model: Model, pair: Pair) -> str:
 
 def _formless(model: Model, kind: HalfName) -> Mapping[LayerName, str]:
     """Return the candidates without a form in a 16-bit type, with the reasons."""
-    writer = _writer(model, Pair(low=kind, high="fp32"))
-    return writer.not_low if writer else {}
-
-
-def _writer(model: Model, pair: Pair) -> TypedWriter | None:
-    try:
-        return TypedWriter(model, pair)
-    except RefusedError:
-        return None
+    return TypedWriter(model, Pair(low=kind, high="fp32")).not_low

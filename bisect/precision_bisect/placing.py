@@ -11,8 +11,7 @@ from precision_bisect.isolation.survey import isolated, surveyed
 from precision_bisect.loading import Loaded
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
-from precision_bisect.pinning import settle, why_untyped
-from precision_bisect.precisions import Pair
+from precision_bisect.pinning import settle
 from precision_bisect.protocols import Backend, Described
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.sample_sets import sample_sets
@@ -42,7 +41,7 @@ def place(loaded: Loaded, scales: Scales, work: Path, cluster: Site | None) -> P
     if cluster is not None:
         return _on_cluster(loaded, scales, cluster)
     options, model = loaded.options, loaded.model
-    chosen = choose_backend(options, loaded.samples, work, untyped=_untyped(loaded), scales=scales)
+    chosen = choose_backend(options, loaded.samples, work, scales=scales)
     options = replace(options, backend=chosen.name)
     here = None if isolated(options) else chosen.make(model)
     if here is None and not (options.mixed_gpus or options.backend == "emulated"):
@@ -58,7 +57,7 @@ def place(loaded: Loaded, scales: Scales, work: Path, cluster: Site | None) -> P
 def _on_cluster(loaded: Loaded, scales: Scales, cluster: Site) -> Placed:
     """Have the workers choose; there are as many of them as there are now."""
     options = loaded.options
-    found, workers = cluster.survey(_kit(loaded, scales), _untyped(loaded))
+    found, workers = cluster.survey(_kit(loaded, scales))
     return Placed(
         options=replace(options, backend=found.backend, workers=workers),
         model=settle(loaded.model, found.survey, options.low),
@@ -66,13 +65,6 @@ def _on_cluster(loaded: Loaded, scales: Scales, cluster: Site) -> Placed:
         here=None,
         why=found.why,
     )
-
-
-def _untyped(loaded: Loaded) -> str:
-    options = loaded.options
-    if options.backend != "auto":
-        return ""
-    return why_untyped(loaded.model, Pair(low=options.low, high=options.high))
 
 
 def _kit(loaded: Loaded, scales: Scales) -> Kit:

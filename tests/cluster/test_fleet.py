@@ -95,7 +95,7 @@ def test_workers_without_space_are_no_use(pair: Fleet, tmp_path: Path) -> None:
     kit = prepare(options, ignore, tmp_path).kit
     with Client(pair.address, set_as_default=False) as client:
         site = Site(client, "precision-bisect-space")
-        site.survey(kit, "")
+        site.survey(kit)
         with site.trials(kit, Limits(), 1) as (_, count):
             assert 2 == count
         with pytest.raises(ClusterError, match=r"can be used: \d+ MiB are free in /.*needs 4398"):

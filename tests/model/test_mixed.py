@@ -8,15 +8,20 @@ import pytest
 
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect import find
-from precision_bisect.backends import choose
-from precision_bisect.backends.choose import Availability
+from precision_bisect.backends.cuda.building import TypedSessions
+from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.emulation.backend import EmulatedBackend
-from precision_bisect.events import Event, RunStarted
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.reference import reference_outputs
+from precision_bisect.runfolder import MIXED_MODEL
+from precision_bisect.typed.rewrite import TypedWriter
+from typed_graphs import types_of
 
 
 def ends(model: Model, feed: Sample) -> tuple[Sample, Sample]:
@@ -132,22 +137,36 @@ def test_reasons_in_a_mixed_model(tmp_path: Path, kind: str) -> None:
     ends(model, {"x": normal(2)})
 
 
-def test_auto_takes_the_emulator_for_a_model_that_engines_cannot_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model that computes in FP16 already is predicted where an engine could run, and why."""
-    text = """(float[1] x) => (float[1] y) {
-        a = Cast<to = 10>(x) [square] b = Mul(a, a) c = Cast<to = 1>(b) [more] y = Add(c, c)
-    }"""
-    load_text(text, tmp_path)
-    (path,) = tmp_path.glob("*.onnx")
-    usable = [
-        Availability(name="tensorrt", usable=True, why="works"),
-        Availability(name="emulated", usable=True, why="predicts"),
-    ]
-    monkeypatch.setattr(choose, "availabilities", lambda: usable)
-    said: list[Event] = []
-    result = find(path, out=tmp_path / "run", observer=said.append)
-    assert "emulated" == result.backend
-    (started,) = [event for event in said if isinstance(event, RunStarted)]
-    assert "16-bit float type already" in started.why
+def test_a_mixed_model_gets_its_export(tmp_path: Path) -> None:
+    """A run on a model that computes in FP16 already writes one of its types and the plan's."""
+    model = load_text(
+        """(float16[1] x) => (float16[1] y) <float k = {0.0001}> {
+            [halve] a = Add(x, x) b = Cast<to = 1>(a) [square] c = Mul(b, b) [scale] d = Mul(c, k)
+            y = Cast<to = 10>(d) }""",
+        tmp_path,
+    )
+    inputs = [{"x": np.array([300], np.float16)}]
+    result = find(model.path, inputs=inputs, out=tmp_path / "run", threads=1)
+    assert ["square", "scale"] == result.kept
+    mixed = onnx.load(tmp_path / "run" / MIXED_MODEL)
+    onnx.checker.check_model(mixed, full_check=True)
+    assert list(onnx.load(model.path).graph.input) == list(mixed.graph.input)
+    types = types_of(mixed)
+    assert [10, 1, 1] == [types[name] for name in ("a", "c", "d")]
+
+
+def test_an_engine_takes_fp16_inputs(tmp_path: Path) -> None:
+    """Samples are FP32 inside the tool, and reach a session in the type that the graph has."""
+    model = load_text(
+        "(float16[4] x) => (float16[4] y, float[4] z) {"
+        " y = Neg(x) a = Cast<to = 1>(x) [exp] z = Exp(a) }",
+        tmp_path,
+    )
+    opener = Opener(providers=[CPU], profiles=tmp_path / "profile")
+    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+    feed = {"x": normal(4).astype(np.float16).astype(np.float32)}
+    with SessionEngine(
+        TypedSessions(writer, opener, tmp_path / "typed").open(Plan.all_high(1)), "cpu"
+    ) as built:
+        np.testing.assert_array_equal(-feed["x"], built.run(feed)["y"])
+        assert built.time(feed)

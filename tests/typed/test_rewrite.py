@@ -1,5 +1,7 @@
 """The typed rewriter on small models, one rule at a time."""
 
+import dataclasses
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -127,11 +129,73 @@ def test_told_types_are_corrected(tmp_path: Path) -> None:
     ],
     ids=["values", "a weight"],
 )
-def test_models_that_compute_in_16_bits_are_refused(tmp_path: Path, body: str) -> None:
-    """What the file itself rounds would be lost; the message says so, the hint what to give."""
+def test_what_the_file_computes_in_16_bits_stays_so(tmp_path: Path, body: str) -> None:
+    """Its nodes and types are written as they are; a changed model that lost them is refused."""
     model = load_text(
         f"(float[2] x) => (float[2] y) <float[2] w = {{1.1, 2.2}}> {{ {body} }}", tmp_path
     )
+    pair = Pair(low="fp16", high="fp32")
+    typed = TypedWriter(model, pair).write(Plan.all_high(1), guard_islands=False)
+    (cast, *_) = typed.proto.graph.node
+    assert (("a",), TensorProto.FLOAT16) == (tuple(cast.output), cast.attribute[0].i)
+    assert TensorProto.FLOAT16 == types_of(typed.proto)["a"]
     with pytest.raises(RefusedError, match="'a' has a 16-bit float type already") as caught:
-        TypedWriter(model, Pair(low="fp16", high="fp32"))
+        TypedWriter(dataclasses.replace(model, in_file=None), pair)
     assert "give the FP32 model, before it was converted" == caught.value.hint
+
+
+MIXED = """(float16[4] x, bool c) => (float16[4] y, float[4] z) <
+    float e = {0.1}, int64[2] shape = {2, 2}, int64[1] flat = {-1}> {
+    [low] a = Mul(x, w) [moved] b = Reshape(a, shape) f = Cast<to = 1>(b)
+    [square] s = Mul(f, f) [add] d = Add(s, e) [root] r = Sqrt(d)
+    [back] m = Reshape(r, flat) v = Cast<to = 1>(w) [scale] t = Div(m, v)
+    h = Cast<to = 10>(t) [last] y = Add(h, x)
+    i = If (c) <
+        then_branch = yes () => (float[4] p) {
+            l = Cast<to = 10>(t) q = Mul(l, l) p = Cast<to = 1>(q) },
+        else_branch = no () => (float[4] n) { n = Neg(t) }>
+    [end] z = Mul(i, t) }"""
+"""Parts in FP16, in the main graph and in a branch, a weight in FP16 that FP32 layers read."""
+
+
+def test_a_mixed_model_computes_as_predicted_and_keeps_its_interface(tmp_path: Path) -> None:
+    """Every plan of a model that has FP16 types gives what the emulator says, in the file's types.
+
+    So do copies of it in which a round trip stands for each 16-bit type.
+    """
+    weights = {"w": np.array([1.1, 2, 300, 4], np.float16)}
+    model = load_model(save(with_weights(parse(MIXED), weights), tmp_path))
+    assert ["square", "add", "root", "scale", "end"] == list(model.table.names)
+    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+    backend = EmulatedBackend(model, threads=1)
+    feed = {"x": np.array([0.5, 1.25, -3, 200], np.float16).astype(np.float32)}
+    for count in range(6):
+        for kept in combinations(range(5), count):
+            typed = writer.write(Plan.of(kept), guard_islands=False).proto
+            onnx.checker.check_model(typed, full_check=True)
+            ends = [
+                v.type.tensor_type.elem_type for v in (*typed.graph.input, *typed.graph.output)
+            ]
+            assert [10, 9, 10, 1] == ends
+            for taken in (np.array(True), np.array(False)):
+                run = {**feed, "c": taken}
+                found = run_as_written(_without_halves(simulated(typed)), run)
+                expected = backend.evaluate(Plan.of(kept), run)
+                for name in ("y", "z"):
+                    np.testing.assert_array_equal(found[name], expected[name])
+
+
+def _without_halves(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a graph that takes and gives FP32, and rounds inside branches what is FP16 there."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    for node in proto.graph.node:
+        for branch in (each.g for each in node.attribute if each.HasField("g")):
+            inner = onnx.helper.make_model(branch, opset_imports=proto.opset_import)
+            inner.graph.input.add().CopyFrom(
+                helper.make_tensor_value_info("t", TensorProto.FLOAT, [4])
+            )
+            branch.CopyFrom(simulated(inner).graph)
+            del branch.input[:]
+    return proto

@@ -79,29 +79,23 @@ def choose_backend(
     samples: Sequence[Sample],
     work: Path,
     *,
-    untyped: str = "",
     scales: Scales = NO_SCALES,
 ) -> Chosen:
     """Return the backend that the options ask for; `work` is an empty folder for its files.
 
-    `scales` are those of what some plan quantizes. `untyped` and what is raised are as in
-    `pick_backend`.
+    `scales` are those of what some plan quantizes. Raises as `pick_backend` does.
     """
-    name, why = pick_backend(options, untyped)
+    name, why = pick_backend(options)
     return Chosen(name=name, make=_maker(name, options, samples, work, scales), why=why)
 
 
-def pick_backend(options: Options, untyped: str = "") -> tuple[BackendName, str]:
+def pick_backend(options: Options) -> tuple[BackendName, str]:
     """Return the name of the backend that the options ask for, and why it is the one.
 
-    `untyped` says why no engine can be built of the model, "" where one can: `auto` takes the
-    emulator then. Raises RefusedError when it was asked for by name and cannot run here, with the
-    reason.
+    Raises RefusedError when it was asked for by name and cannot run here, with the reason.
     """
     if options.backend == "emulated":
         return "emulated", ""
-    if options.backend == "auto" and untyped:
-        return "emulated", untyped
     found = availabilities()
     taken = next(
         entry

@@ -50,12 +50,12 @@ class Look:
     survey: Survey
 
 
-def look(away: Path, untyped: str, work: Path) -> Look:
+def look(away: Path, work: Path) -> Look:
     """Choose and make the backend of a pickled `Away`, and return what there is to say of it.
 
-    `untyped` is as in `pick_backend`, `work` an empty folder. Raises what both do.
+    `work` is an empty folder. Raises what both do.
     """
     kit = pickle.loads(away.read_bytes()).unpacked()
-    name, why = pick_backend(kit.options, untyped)
+    name, why = pick_backend(kit.options)
     kit = replace(kit, options=replace(kit.options, backend=name))
     return Look(backend=name, why=why, survey=survey(kit.backend(work)))

@@ -71,11 +71,11 @@ class Post(WorkerPlugin):
         whole.write_bytes(pickle.dumps(away))
         return whole
 
-    def look(self, away: Path, untyped: str) -> Look:
+    def look(self, away: Path) -> Look:
         """Ask a child what backend there is. Raises PluginError where that costs the child."""
         slot = Slot(kit=away, folder=self.folder / "look")
         try:
-            found = slot.call_bare(look, away, untyped)
+            found = slot.call_bare(look, away)
         except Death as death:
             raise PluginError(
                 f"the backend cannot be used: {death.outcome.message}",
@@ -141,7 +141,7 @@ class Trials(WorkerPlugin):
             raise ClusterError(_NOTHING)
         away = post.put(self.name, self._kit)
         if self.versions is not None:
-            said = post.versions or post.look(away, "").survey.versions()
+            said = post.versions or post.look(away).survey.versions()
             if trouble := differences({"the others": self.versions, worker.address: said}):
                 raise ClusterError(f"it is not like the others: {trouble}")
         self._folder, self._keep = post.folder, post.keep
@@ -169,12 +169,12 @@ class Deaf(WorkerPlugin):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-async def look_on(post: str, kit: bytes, untyped: str, dask_worker: Worker) -> Look:
+async def look_on(post: str, kit: bytes, dask_worker: Worker) -> Look:
     """Return what a worker's backend says; Dask calls this on each. Raises as `Post.look` does."""
     there = dask_worker.plugins[post]
     assert isinstance(there, Post)
     away = there.put("look", kit)
-    return await asyncio.to_thread(there.look, away, untyped)
+    return await asyncio.to_thread(there.look, away)
 
 
 def why_not(trials: str, dask_worker: Worker) -> str:

@@ -42,17 +42,17 @@ class Site:
         self._searches = 0
         self._versions: Mapping[str, str] | None = None
 
-    def survey(self, kit: Kit, untyped: str) -> "tuple[Look, int]":
+    def survey(self, kit: Kit) -> "tuple[Look, int]":
         """Return what the workers' backend is and says of itself, and how many there are.
 
-        The first call takes the model and the samples there. `untyped` is as in `pick_backend`,
-        to which the kit's backend may be left. Raises UsageError for unlike workers unless the
-        options allow them, ClusterError, and what the backend raises there.
+        The first call takes the model and the samples there. The kit may leave the backend to
+        `pick_backend`. Raises UsageError for unlike workers unless the options allow them,
+        ClusterError, and what the backend raises there.
         """
         from precision_bisect.cluster.post import look_on
 
         self._bring(kit)
-        words = self._on_all(look_on, self.key, _bare(kit), untyped)
+        words = self._on_all(look_on, self.key, _bare(kit))
         together = combined(words, mixed=kit.options.mixed_gpus)
         self._versions = None if kit.options.mixed_gpus else together.survey.said
         return together, len(words)

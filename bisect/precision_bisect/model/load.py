@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from precision_bisect.model.graph import HALF_TYPES, all_graphs, opset
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.model.types import infer_elem_types
 from precision_bisect.model.weights import Weights, drop_unused, external_files, take_weights
-from precision_bisect.model.widen import declared_low, widen
+from precision_bisect.model.widen import declared_low, widened
 
 LOWEST_OPSET = 9
 _HIGHEST_IR = 10
@@ -27,13 +27,23 @@ _AGAIN = "export or copy the file again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InFile:
+    """What widening changes of a model, as the file has it."""
+
+    proto: onnx.ModelProto
+    weights: Weights
+    elem_types: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model as the rest of the package sees it.
 
     `proto` has unique node names, no local functions, FP32 wherever the file had a 16-bit float
     (`low_tensors` remembers which tensors those were), and stubs for the large weights, which are
-    in `weights`. `elem_types` are ONNX element types by tensor name after widening. `digest` is
-    the SHA-256 of the file and its external data.
+    in `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is
+    the graph before that, None where the file has no 16-bit float. `digest` is the SHA-256 of the
+    file and its external data.
     """
 
     path: Path
@@ -45,6 +55,20 @@ class Model:
     elem_types: Mapping[str, int]
     low_tensors: Mapping[str, int]
     digest: str
+    in_file: InFile | None = None
+
+    def typed_as_in_file(self) -> "Model":
+        """Return the model with the 16-bit floats that its file has; itself where it has none."""
+        if self.in_file is None:
+            return self
+        return replace(
+            self,
+            proto=self.in_file.proto,
+            weights=self.in_file.weights,
+            elem_types=self.in_file.elem_types,
+            low_tensors={},
+            in_file=None,
+        )
 
 
 def load_model(path: Path) -> Model:
@@ -78,8 +102,10 @@ def _load(path: Path) -> Model:
     _forget_unknown_sizes(proto.graph)
     elem_types = infer_elem_types(proto, weights)
     low_tensors = declared_low(elem_types)
+    unwidened = None
     if low_tensors:
-        widen(proto, weights)
+        unwidened = InFile(proto=proto, weights=weights, elem_types=elem_types)
+        proto, weights = widened(proto, weights)
         elem_types = infer_elem_types(proto, weights)
     return Model(
         path=path,
@@ -91,6 +117,7 @@ def _load(path: Path) -> Model:
         elem_types=elem_types,
         low_tensors=low_tensors,
         digest=digest,
+        in_file=unwidened,
     )
 
 

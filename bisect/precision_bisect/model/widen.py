@@ -23,8 +23,10 @@ def declared_low(elem_types: Mapping[str, int]) -> dict[str, int]:
     return {name: kind for name, kind in elem_types.items() if kind in HALF_TYPES}
 
 
-def widen(model: onnx.ModelProto, weights: Weights) -> None:
-    """Turn every FLOAT16 and BFLOAT16 type in `model` and `weights` into FLOAT, in place."""
+def widened(proto: onnx.ModelProto, weights: Weights) -> tuple[onnx.ModelProto, Weights]:
+    """Return copies with FLOAT for every FLOAT16 and BFLOAT16; other weights are shared."""
+    model, weights = onnx.ModelProto(), dict(weights)
+    model.CopyFrom(proto)
     for graph in all_graphs(model.graph):
         for tensor in graph.initializer:
             if tensor.data_type in HALF_TYPES and tensor.name in weights:
@@ -38,6 +40,7 @@ def widen(model: onnx.ModelProto, weights: Weights) -> None:
         for node in graph.node:
             for attribute in node.attribute:
                 _widen_attribute(attribute)
+    return model, weights
 
 
 def _widen_attribute(attribute: onnx.AttributeProto) -> None:

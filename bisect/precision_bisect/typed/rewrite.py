@@ -22,7 +22,7 @@ from precision_bisect.model.names import Names
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.constants import OutOfRange
+from precision_bisect.typed.constants import Constants, OutOfRange
 from precision_bisect.typed.graph import TypedGraph, TypedWeight
 from precision_bisect.typed.layout import Assignment, Layout, every_form
 from precision_bisect.typed.writing import Writing
@@ -54,29 +54,14 @@ class TypedWriter:
         self._scales = scales or Scales()
         forms = every_form(model.table, pair)
         lowest, needing = _lowest_opset(forms)
-        self._converted = at_least_opset(model, lowest, needing)
+        self._converted = at_least_opset(_with_its_types(model), lowest, needing)
         self._layout = Layout(self._converted, pair, self._scales)
-        self._refuse_computed_low()
         if BF16.name in self._layout.forms and self._layout.without_form:
             self._take_newer_opset()
         if any(form.quantized for form in forms):
             self._converted = _in_matching_format(self._converted)
         self._names = Names(self._converted.proto.graph)
         self.not_low: Mapping[LayerName, str] = self._layout.not_low
-
-    def _refuse_computed_low(self) -> None:
-        """Raise RefusedError for 16-bit tensors other than weights, which FP32 holds as well.
-
-        What a node converts to 16 bits is computed, be it from a weight.
-        """
-        constants, low_tensors = self._layout.constants, self._converted.low_tensors
-        for name, kind in low_tensors.items():
-            weight = constants.source(name)
-            if constants.array(weight) is None or low_tensors.get(weight) != kind:
-                raise RefusedError(
-                    f"{name!r} has a 16-bit float type already, which a typed graph would lose",
-                    "give the FP32 model, before it was converted",
-                )
 
     def _take_newer_opset(self) -> None:
         """Convert the model where that gives more of its layers a form in BF16."""
@@ -127,6 +112,26 @@ class TypedWriter:
         placement = self._layout.place(assignment)
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
         return writing.write(guard_islands)
+
+
+def _with_its_types(model: Model) -> Model:
+    """Return the model with the 16-bit floats of its file, where it computes some of them.
+
+    Weights alone are as well FP32. What a node converts to 16 bits is computed, be it from a
+    weight. Raises RefusedError where the file's types are not known.
+    """
+    constants = Constants(model)
+    for name, kind in model.low_tensors.items():
+        weight = constants.source(name)
+        if constants.array(weight) is not None and model.low_tensors.get(weight) == kind:
+            continue
+        if model.in_file is None:
+            raise RefusedError(
+                f"{name!r} has a 16-bit float type already, which a typed graph would lose",
+                "give the FP32 model, before it was converted",
+            )
+        return model.typed_as_in_file()
+    return model
 
 
 def _in_matching_format(model: Model) -> Model:

@@ -1,7 +1,10 @@
 """One plan on an ONNX Runtime session: outputs, latency, and what its kernels show."""
 
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from precision_bisect.backends.cuda.building import Built, failure, not_honoured
 from precision_bisect.backends.cuda.kernels import Trace, read_profile
@@ -10,6 +13,17 @@ from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.ort import clean
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import TrialStatus
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+def as_bound(session: "onnxruntime.InferenceSession", feed: Sample) -> dict[str, NDArray[Any]]:
+    """Return the feed in the types of the graph: a model may take FP16, samples are FP32."""
+    halves = {value.name for value in session.get_inputs() if value.type == "tensor(float16)"}
+    return {
+        name: array.astype(np.float16) if name in halves else array for name, array in feed.items()
+    }
 
 
 class SessionEngine:
@@ -38,7 +52,7 @@ class SessionEngine:
         session = self._open.session
         names = [output.name for output in session.get_outputs()]
         try:
-            values = session.run(names, dict(feed))
+            values = session.run(names, as_bound(session, feed))
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
         if self._trace is None:
@@ -47,8 +61,9 @@ class SessionEngine:
 
     def time(self, feed: Sample) -> Latency | None:
         """Measure the latency, see `latency`. Raises BackendFailure."""
+        session = self._open.session
         try:
-            return latency_of(self._open.session, feed, self._device)
+            return latency_of(session, as_bound(session, feed), self._device)
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
 
