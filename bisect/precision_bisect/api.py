@@ -32,6 +32,7 @@ class FindOptions(TypedDict, total=False):
     resume: bool
     overwrite: bool
     fuse_norms: bool
+    take_branches: bool
     input_shapes: Mapping[str, tuple[int, ...]]
     synthetic: int
     holdout: int

@@ -64,7 +64,8 @@ class Layer:
     `name` is unique in the model; `named_in_model` tells whether the file itself carries this name
     exactly once, which exports that address layers by name depend on. `detail` says more about
     the exclusion. `fixed` is the form of a pinned layer that does not compute in the high type,
-    such as one that an earlier rung of a ladder has settled.
+    such as one that an earlier rung of a ladder has settled. `inside` counts the FP32 layers in
+    the node's subgraphs.
     """
 
     name: LayerName
@@ -75,6 +76,7 @@ class Layer:
     exclusion: Exclusion | None
     detail: str = ""
     fixed: Form | None = None
+    inside: int = 0
 
     @property
     def module(self) -> str:

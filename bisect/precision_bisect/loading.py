@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from precision_bisect.branches import layers_inside, take_branches
 from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.cores import abreast, fitting, usable
 from precision_bisect.errors import InputError, ModelError, UsageError
@@ -53,16 +54,10 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     """
     strategy = _strategy(options)
     model = load_model(options.model)
-    if not model.table.candidates:
+    if not (model.table.candidates or layers_inside(model)):
         raise ModelError(
             f"{options.model} has no FP32 layers to decide on",
             "list them with `precision-bisect layers`; give the FP32 model, not a converted one",
-        )
-    if strategy.largest is not None and len(model.table.candidates) > strategy.largest:
-        raise UsageError(
-            f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
-            f"{options.model} has {len(model.table.candidates)}",
-            "choose --strategy guided",
         )
     comparator = choose_comparator(options, [output.name for output in model.outputs])
     samples = _samples(options, model, observer)
@@ -71,7 +66,15 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             f"--holdout {options.holdout} of {len(samples)} samples leaves none to search with",
             "give more samples, or hold out fewer",
         )
-    reference = find_reference(model, samples, options.threads or usable())
+    original = model
+    options, model, remarks = _without_ifs(options, original, samples, observer, work)
+    if strategy.largest is not None and len(model.table.candidates) > strategy.largest:
+        raise UsageError(
+            f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
+            f"{options.model} has {len(model.table.candidates)}",
+            "choose --strategy guided",
+        )
+    reference = find_reference(original, samples, options.threads or usable())
     if reference.remark:
         observer(Warned(message=reference.remark))
     layers, seconds = len(model.table.candidates), reference.seconds
@@ -86,7 +89,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         strategy=strategy,
         abreast=1 if options.threads else abreast(seconds, threads),
         seconds=seconds,
-        remarks=[reference.remark] if reference.remark else [],
+        remarks=[*([reference.remark] if reference.remark else []), *remarks],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
 
@@ -104,6 +107,40 @@ def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
         model=fused.model,
         remarks=[*loaded.remarks, fused.remark],
     )
+
+
+def _without_ifs(
+    options: Options, model: Model, samples: Sequence[Sample], observer: Observer, work: Path
+) -> tuple[Options, Model, Sequence[str]]:
+    """Return the run with taken branches in place, where that is asked for or nothing else helps.
+
+    Besides them what is to be said about layers that stay inside other nodes. Raises ModelError
+    where no layer is outside.
+    """
+    remarks, path = [], model.path
+    if options.take_branches or not model.table.candidates:
+        taken = take_branches(model, samples, work)
+        if taken.ifs:
+            model = taken.model
+            options = replace(options, model=model.path, out=options.folder)
+            remarks.append(taken.remark)
+        elif options.take_branches:
+            remarks.append("--take-branches: every sample takes the same branch of no If")
+    inside = layers_inside(model)
+    if not model.table.candidates:
+        raise ModelError(
+            f"{path} has no FP32 layers outside other nodes: {inside}"
+            if inside
+            else f"the samples take branches of {path} that hold no FP32 layers",
+            "export it without them, or give samples that take one branch of each If; what a Loop "
+            "or a Scan holds can be searched as a model of its own",
+        )
+    if inside:
+        way_out = "" if options.take_branches else "; --take-branches may free those in Ifs"
+        remarks.append(f"layers inside other nodes stay FP32: {inside}{way_out}")
+    for remark in remarks:
+        observer(Warned(message=remark))
+    return options, model, remarks
 
 
 def _strategy(options: Options) -> Strategy:

@@ -70,6 +70,7 @@ class Options:
     overwrite: bool = False
     inputs: "Path | Sequence[Sample] | None" = None
     fuse_norms: bool = False
+    take_branches: bool = False
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     synthetic: int = 4
     holdout: int = 0

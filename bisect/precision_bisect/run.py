@@ -10,7 +10,7 @@ from precision_bisect.driver import CrashLoop, Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.events import Observer, RunStarted, ignore, together
 from precision_bisect.flow import Course, flow
-from precision_bisect.fusing.keep import keep_fused
+from precision_bisect.fusing.keep import keep_made
 from precision_bisect.layers_file import write_layers
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.locking import RunLock
@@ -46,7 +46,7 @@ def run(options: Options, observer: Observer = ignore) -> Result:
         else:
             prepared = prepare(options, attended, work, cluster)
             folder = lock.open(overwrite=options.overwrite, rungs=False)
-            prepared = keep_fused(prepared, work, folder)
+            prepared = keep_made(prepared, work, folder)
             budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
             result = run_prepared(prepared, attended, budget, folder)
         attended.conclude(result)

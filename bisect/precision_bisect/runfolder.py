@@ -24,6 +24,8 @@ MIXED_MODEL = "model.mixed.onnx"
 MIXED_DATA = f"{MIXED_MODEL}.data"
 FUSED_MODEL = "model.fused.onnx"
 FUSED_DATA = f"{FUSED_MODEL}.data"
+TAKEN_MODEL = "model.taken.onnx"
+TAKEN_DATA = f"{TAKEN_MODEL}.data"
 DIAGNOSIS = "diagnosis.json"
 SCALES = "scales.json"
 LOGS = "logs"
@@ -33,7 +35,7 @@ TIMING_CACHE = "timing.cache"
 EXPORTS = (MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST)
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
-    *(SCALES, ENGINE, TIMING_CACHE),
+    *(TAKEN_MODEL, TAKEN_DATA, SCALES, ENGINE, TIMING_CACHE),
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""

@@ -90,6 +90,7 @@ def to_options(parsed: argparse.Namespace) -> Options:
         resume=parsed.resume,
         overwrite=parsed.overwrite,
         fuse_norms=parsed.fuse_norms,
+        take_branches=parsed.take_branches,
         **judged(parsed),
         low=parsed.low or DEFAULT_LOW,
         high=parsed.high or DEFAULT_HIGH,
@@ -136,6 +137,13 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
         help="first put LayerNorm, RMSNorm, GroupNorm, Softmax and Gelu together that the export "
         "took apart, check the model in FP32 against the original, and search that one: "
         "model.fused.onnx in the run folder",
+    )
+    group.add_argument(
+        "--take-branches",
+        action="store_true",
+        help="first put the branches that every sample takes in place of their Ifs, so that the "
+        "layers inside can be chosen, and search that model: model.taken.onnx in the run folder; "
+        "done by itself where no layer is outside",
     )
     group.add_argument("--low", choices=LOW_NAMES, help="the low type (fp16)")
     group.add_argument("--high", choices=HIGH_NAMES, help="the type of kept layers (fp32)")

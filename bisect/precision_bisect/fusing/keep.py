@@ -1,4 +1,4 @@
-"""The fused model in the run folder, from where exports and later commands take it."""
+"""A model made for a run, in the run folder, from where exports and later commands take it."""
 
 import shutil
 from dataclasses import replace
@@ -8,27 +8,28 @@ from typing import TypeVar
 from precision_bisect.atomic import whole
 from precision_bisect.loading import Loaded
 from precision_bisect.prepare import Prepared
-from precision_bisect.runfolder import FUSED_DATA, FUSED_MODEL, RunFolder
+from precision_bisect.runfolder import RunFolder
 
 _Run = TypeVar("_Run", Loaded, Prepared)
 
 
-def keep_fused(run: _Run, work: Path, folder: RunFolder) -> _Run:
-    """Copy the fused model, if there is one, and return the run over the copy.
+def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
+    """Copy the model that was made in `work`, if one was, and return the run over the copy.
 
     Raises RunFolderError where it cannot be written.
     """
-    if run.options.model != work / FUSED_MODEL:
+    made = run.options.model
+    if work not in made.parents:
         return run
-    for name in (FUSED_DATA, FUSED_MODEL):
-        if (work / name).exists():
+    for source in (made.with_name(f"{made.name}.data"), made):
+        if source.exists():
             with (
-                folder.writing(name) as path,
+                folder.writing(source.name) as path,
                 whole(path) as stream,
-                (work / name).open("rb") as source,
+                source.open("rb") as held,
             ):
-                shutil.copyfileobj(source, stream)
-    path = folder.path / FUSED_MODEL
+                shutil.copyfileobj(held, stream)
+    path = folder.path / made.name
     return replace(
         run,
         options=replace(run.options, model=path),

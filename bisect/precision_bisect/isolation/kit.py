@@ -26,7 +26,8 @@ class Kit:
 
     Can be pickled. `options` name the backend, not "auto"; `digest` is that of the model, `table`
     its layers with those pinned that cannot run low. With `forecasts` the emulator evaluates, on
-    the process's first GPU. The rest is as in `Evaluator`, `baseline` as in `Stopwatch`, `optimised` as in `Prepared`.
+    the process's first GPU. The rest is as in `Evaluator`, `baseline` as in `Stopwatch`,
+    `optimised` as in `Prepared`.
     """
 
     options: Options

@@ -22,7 +22,7 @@ from precision_bisect.cluster.site import Site
 from precision_bisect.comparators.share import shared
 from precision_bisect.endings import Status
 from precision_bisect.events import Event, Observer, RunStarted, Warned
-from precision_bisect.fusing.keep import keep_fused
+from precision_bisect.fusing.keep import keep_made
 from precision_bisect.ladder.answer import DONE, conclude_ladder
 from precision_bisect.ladder.climbed import Climbed, Floor, Step
 from precision_bisect.ladder.composition import Composition
@@ -59,7 +59,7 @@ def climb(
     model = _lowest_model(loaded, lowest)
     scales = scales_for(model, lowest, loaded.judging, options)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
-    loaded = keep_fused(loaded, work, folder)
+    loaded = keep_made(loaded, work, folder)
     write_layers(loaded.model, folder)
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
     course = _Climb(loaded, scales, _Once(observer), work, cluster)

@@ -79,17 +79,26 @@ def layer_table(
             constants.update(node.output)
         if exclusion is Exclusion.SHAPE:
             shapes.update(node.output)
+        inside = _inside(node, elem_types, low_tensors)
         layers.append(
             Layer(
                 name=LayerName(node.name),
                 op_type=node.op_type,
                 domain=node.domain,
                 outputs=tuple(name for name in node.output if name),
-                named_in_model=named_in_model[node.name],
+                named_in_model=named_in_model.get(node.name, False),
                 exclusion=exclusion,
+                detail=f"{inside} FP32 layers inside" if inside else "",
+                inside=inside,
             )
         )
     return LayerTable(tuple(layers))
+
+
+def _inside(node: onnx.NodeProto, elem_types: ElemTypes, low_tensors: frozenset[str]) -> int:
+    """Return how many FP32 layers the node's subgraphs hold, at any depth."""
+    tables = [layer_table(inner, elem_types, {}, low_tensors) for inner in subgraphs(node)]
+    return sum((layer.exclusion is None) + layer.inside for t in tables for layer in t.layers)
 
 
 def is_follower(node: onnx.NodeProto) -> bool:
