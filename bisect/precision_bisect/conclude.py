@@ -7,6 +7,7 @@ from typing import Any
 from precision_bisect.advice.explaining import Answer, explained
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import SPREAD
+from precision_bisect.comparators.remarks import decided_remark
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
@@ -119,7 +120,14 @@ def conclude(
         honoured=final.honoured,
         honoured_layers=final.honours,
         pinned=pinned_layers(prepared.model),
-        notes=[*prepared.remarks, *final.notes, *_moved(driver), *remarks(broken), *unwritten],
+        notes=[
+            *prepared.remarks,
+            *filter(None, [decided_remark(prepared.comparator, driver.trials)]),
+            *final.notes,
+            *_moved(driver),
+            *remarks(broken),
+            *unwritten,
+        ],
         diagnosis=diagnosis,
         fingerprint=prepared.fingerprint,
         message="; ".join(part for part in (ending.spread, ending.message) if part),
@@ -277,7 +285,8 @@ def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:
     """Return the one limit where there is one, else all of them as the comparator lists them."""
     settings = comparator.settings()
     limit = comparator.tolerance
-    limits = {value for key in ("atol", "rtol") for value in settings.get(key, {}).values()}
-    if limit is None or "atol" not in settings or limits <= {limit, 0.0}:
+    kinds = ("atol", "rtol", "classes")
+    limits = {value for key in kinds for value in settings.get(key, {}).values()}
+    if limit is None or "atol" not in settings or limits - {0.0} == {limit}:
         return limit
-    return {key: settings[key] for key in ("atol", "rtol") if key in settings}
+    return {key: settings[key] for key in kinds if key in settings}

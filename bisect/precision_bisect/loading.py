@@ -6,12 +6,14 @@ from pathlib import Path
 
 from precision_bisect.branches import layers_inside, take_branches
 from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.comparators.remarks import exact_remark, overlooked_remarks
 from precision_bisect.cores import abreast, fitting, usable
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.inputs.check import check_samples
 from precision_bisect.inputs.files import read_samples
 from precision_bisect.inputs.synthetic import synthetic_samples
+from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
@@ -59,7 +61,11 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             f"{options.model} has no FP32 layers to decide on",
             "list them with `precision-bisect layers`; give the FP32 model, not a converted one",
         )
-    comparator = choose_comparator(options, [output.name for output in model.outputs])
+    classes = class_outputs(model)
+    outputs = [output.name for output in model.outputs]
+    comparator = choose_comparator(options, outputs, classes)
+    if exact := exact_remark(comparator, classes):
+        observer(Warned(message=exact))
     samples = _samples(options, model, observer)
     if options.holdout >= len(samples):
         raise InputError(
@@ -67,7 +73,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             "give more samples, or hold out fewer",
         )
     original = model
-    options, model, remarks = _without_ifs(options, original, samples, observer, work)
+    options, model, inside = _without_ifs(options, original, samples, observer, work)
     if strategy.largest is not None and len(model.table.candidates) > strategy.largest:
         raise UsageError(
             f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
@@ -75,8 +81,12 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             "choose --strategy guided",
         )
     reference = find_reference(original, samples, options.threads or usable())
-    if reference.remark:
-        observer(Warned(message=reference.remark))
+    remarks = [
+        *([reference.remark] if reference.remark else []),
+        *overlooked_remarks(comparator, reference.outputs),
+    ]
+    for remark in remarks:
+        observer(Warned(message=remark))
     layers, seconds = len(model.table.candidates), reference.seconds
     threads = options.threads or fitting(seconds, layers, len(samples))
     loaded = Loaded(
@@ -89,7 +99,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         strategy=strategy,
         abreast=1 if options.threads else abreast(seconds, threads),
         seconds=seconds,
-        remarks=[*([reference.remark] if reference.remark else []), *remarks],
+        remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
 

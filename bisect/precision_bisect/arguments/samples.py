@@ -83,7 +83,8 @@ def add_verdict_arguments(group: argparse._ArgumentGroup) -> None:
         action="append",
         metavar="T",
         help="tolerance: one number (atol = rtol = T, an element passes within either), or per "
-        f"output as logits=1e-2,boxes=1e-1 (default {DEFAULT_TOLERANCE:g})",
+        f"output as logits=1e-2,boxes=1e-1 (default {DEFAULT_TOLERANCE:g}). Integer and boolean "
+        "outputs must be equal; classes=0.02 lets that share of their elements differ",
     )
     group.add_argument("--atol", action="append", metavar="T", help="absolute part, as --tol")
     group.add_argument("--rtol", action="append", metavar="T", help="relative part, as --tol")

@@ -1,33 +1,62 @@
 """The comparator that the options ask for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.comparators.tolerance import Tolerance, tolerance_from
 from precision_bisect.errors import UsageError
-from precision_bisect.options import DEFAULT_TOLERANCE, Options
+from precision_bisect.options import DEFAULT_TOLERANCE, Limits, Options
 from precision_bisect.protocols import Comparator
 
 _NEED_TOLERANCE = frozenset(("l2", "cosine", "psnr", "snr"))
 
 
-def choose_comparator(options: Options, outputs: Sequence[str]) -> Comparator:
-    """Return the comparator for a model with these outputs.
+def choose_comparator(
+    options: Options, outputs: Sequence[str], classes: Collection[str] = ()
+) -> Comparator:
+    """Return the comparator for a model with these outputs, some of which are `classes`.
 
-    Raises UsageError for limits that are missing, not positive, or of unknown outputs.
+    Classes must be exact, but for the share that --tol gives by their name; those that --atol or
+    --rtol name are judged as numbers. Raises UsageError for limits that are missing, not positive,
+    or of unknown outputs.
     """
     if options.check is not None:
         return _script(options, options.check)
+    options, shares = _shares(options, [name for name in outputs if name in classes])
     atol, rtol = _absolute_and_relative(options)
     return PolygraphyComparator(
+        shares=shares,
         metric=options.metric,
         atol=atol,
         rtol=rtol,
         outputs=tuple(outputs),
         quantile=options.quantile,
     )
+
+
+def _shares(options: Options, classes: Sequence[str]) -> tuple[Options, Mapping[str, float]]:
+    """Return the share of elements that may differ by class output, and the options without it."""
+    as_numbers = {*_named(options.atol), *_named(options.rtol)}
+    exact = [name for name in classes if name not in as_numbers]
+    given = {name: limit for name, limit in _named(options.tol).items() if name in exact}
+    shares = dict.fromkeys(exact, 0.0) | tolerance_from(given, "--tol").per_output
+    for name, share in shares.items():
+        if share >= 1.0:
+            raise UsageError(
+                f"--tol {name}={share:g} lets every element of the classes in {name!r} differ",
+                f"give a share below 1, or --atol {name}={share:g} to judge it as numbers",
+            )
+    if not given:
+        return options, shares
+    left = {name: limit for name, limit in _named(options.tol).items() if name not in given}
+    return replace(options, tol=left or None), shares
+
+
+def _named(limits: Limits) -> Mapping[str, float]:
+    return limits if isinstance(limits, Mapping) else {}
 
 
 def _absolute_and_relative(options: Options) -> tuple[Tolerance, Tolerance]:

@@ -6,6 +6,8 @@ error divides by it) and the first for PSNR and SNR (they take the first as the 
 
 Polygraphy spends milliseconds per output on statistics for its log, hundreds for a million
 elements. Where single elements settle the verdict (elementwise, max), it is given only those.
+
+Outputs that are classes are not Polygraphy's: `comparators.exact` counts the elements that differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.comparators.arrays import deciding, differences, ratios, widened
+from precision_bisect.comparators.exact import NOTHING_ELSE, changed, multiple
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Metric
@@ -42,7 +45,8 @@ class PolygraphyComparator:
 
     `atol` and `rtol` apply to the difference metrics, where an output passes if its absolute *or*
     its relative error is within the limit; the others use `atol` alone: L2 norm, 1 - cosine, and
-    for PSNR and SNR the least number of decibels.
+    for PSNR and SNR the least number of decibels. None of them applies to the outputs that
+    `shares` names: those must equal the reference but for that share of their elements.
     """
 
     metric: Metric
@@ -50,33 +54,43 @@ class PolygraphyComparator:
     rtol: Tolerance
     outputs: Sequence[str]
     quantile: float = 0.99
+    shares: Mapping[str, float] = field(default_factory=dict)
     _functions: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile <= 1:
             raise UsageError(f"--quantile {self.quantile} is not within (0, 1]")
-        self.atol.check_outputs(self.outputs)
+        measured = self.measured
+        self.atol.check_outputs(self.outputs, measured)
         if self.metric in _DIFFERENCES:
-            self.rtol.check_outputs(self.outputs)
-            for name in self.outputs:
+            self.rtol.check_outputs(self.outputs, measured)
+            for name in measured:
                 if not self.atol.of(name) and not self.rtol.of(name):
                     raise UsageError(
                         f"output {name!r} has no tolerance above zero", "give --tol, or --atol"
                     )
-        elif min(self.atol.of(name) for name in self.outputs) <= 0:
+        elif any(self.atol.of(name) <= 0 for name in measured):
             raise UsageError(f"--metric {self.metric} needs a limit above zero", "give --tol")
-        if self.metric == "cosine" and max(self.atol.of(name) for name in self.outputs) >= 0.5:
+        if self.metric == "cosine" and any(self.atol.of(name) >= 0.5 for name in measured):
             raise UsageError(
                 "a cosine tolerance is the distance 1 - cosine and must be below 0.5",
                 "Polygraphy's threshold 0.997 is --tol 0.003",
             )
 
     @property
+    def measured(self) -> Sequence[str]:
+        """The outputs that the metric judges."""
+        return [name for name in self.outputs if name not in self.shares]
+
+    @property
     def tolerance(self) -> float:
-        """The limit on the error figure: the tolerance itself where there is but one, else 1."""
-        limits = {self.atol.of(name) for name in self.outputs}
+        """The limit on the error figure: the tolerance itself where there is but one, else 1.
+
+        Outputs that must be exact have no limit of their own, and take the scale of the others.
+        """
+        limits = {*(self.atol.of(name) for name in self.measured), *self.shares.values()}
         if self.metric in _DIFFERENCES:
-            limits |= {self.rtol.of(name) for name in self.outputs}
+            limits |= {self.rtol.of(name) for name in self.measured}
         limits.discard(0.0)
         return limits.pop() if len(limits) == 1 else 1.0
 
@@ -84,10 +98,12 @@ class PolygraphyComparator:
         """Return metric and limits, for the fingerprint."""
         settings: dict[str, Any] = {
             "metric": self.metric,
-            "atol": {name: self.atol.of(name) for name in self.outputs},
+            "atol": {name: self.atol.of(name) for name in self.measured},
         }
         if self.metric in _DIFFERENCES:
-            settings["rtol"] = {name: self.rtol.of(name) for name in self.outputs}
+            settings["rtol"] = {name: self.rtol.of(name) for name in self.measured}
+        if self.shares:
+            settings["classes"] = dict(self.shares)
         if self.metric == "quantile":
             settings["quantile"] = self.quantile
         return settings
@@ -98,17 +114,42 @@ class PolygraphyComparator:
             raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
         if trouble := non_finite(outputs):
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
-        judged = self._elementwise if self.metric == "elementwise" else self._by_sample
-        passed, worst, message = True, -1.0, ""
+        passed, measured, worst, message = True, True, -1.0, ""
         with quiet(), without_torch(), np.errstate(all="ignore"):
             for name in self.outputs:
                 pairs = [(o[name], r[name]) for o, r in zip(outputs, reference, strict=True)]
-                ok, errors = judged(name, pairs)
+                ok, errors = self._judged(name, pairs)
                 passed = passed and ok
+                measured = measured and (ok or name in self.shares)
                 if max(errors) > worst:
                     worst = max(errors)
-                    message = f"output {name!r}, sample {errors.index(worst)}"
+                    message = self._told(name, pairs, errors.index(worst))
+        if measured and not passed:
+            message += NOTHING_ELSE
         return self._agreed(passed, worst * self.tolerance, message)
+
+    def _judged(self, name: str, pairs: Sequence[_Pair]) -> tuple[bool, list[float]]:
+        """Return whether an output passes, and its error in each sample."""
+        if name in self.shares:
+            errors = [multiple(got, want, self.shares[name]) for got, want in pairs]
+            return max(errors) <= 1.0, errors
+        if self.metric == "elementwise":
+            return self._elementwise(name, pairs)
+        return self._by_sample(name, pairs)
+
+    def _told(self, name: str, pairs: Sequence[_Pair], sample: int) -> str:
+        """Say where the worst error is, and of classes how many differ."""
+        where = f"output {name!r}, sample {sample}"
+        return f"{where}: {changed(*pairs[sample])}" if name in self.shares else where
+
+    def overlooked(self, reference: Sequence[Sample]) -> list[str]:
+        """Return the outputs in whose place zeros would pass; no plan can fail by those."""
+        with quiet(), without_torch(), np.errstate(all="ignore"):
+            return [
+                name
+                for name in self.measured
+                if self._judged(name, [(np.zeros_like(r[name]), r[name]) for r in reference])[0]
+            ]
 
     def _agreed(self, passed: bool, error: float, message: str) -> Judgement:
         """Put the figure on the verdict's side where rounding put it on the other."""

@@ -27,15 +27,15 @@ class Tolerance:
             )
         return limit
 
-    def check_outputs(self, outputs: Sequence[str]) -> None:
-        """Raise UsageError for a limit of an unknown output and for an output without a limit."""
+    def check_outputs(self, outputs: Sequence[str], needed: Sequence[str]) -> None:
+        """Raise UsageError for a limit of an unknown output, and for a needed one without any."""
         for name in self.per_output:
             if name not in outputs:
                 raise UsageError(
                     f"a tolerance is given for {name!r}, which is no output of the model",
                     f"its outputs are {', '.join(outputs)}",
                 )
-        for name in outputs:
+        for name in needed:
             self.of(name)
 
 

@@ -1,0 +1,121 @@
+"""What should be known of verdicts before they are believed: exact outputs, overlooked ones."""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from precision_bisect.comparators.exact import NOTHING_ELSE
+from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.options import DEFAULT_TOLERANCE
+from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.reference import non_finite
+from precision_bisect.trial import Kind, Trial, Verdict
+
+_ABSOLUTE = ("elementwise", "max", "mean", "quantile", "l2")
+"""Metrics with a limit that does not depend on how large the reference is."""
+
+
+def exact_remark(comparator: Comparator, kinds: Mapping[str, str]) -> str:
+    """Say which outputs are judged as classes, with their types from `kinds`; "" for none."""
+    shares = _shares(comparator)
+    if not shares:
+        return ""
+    exact = [name for name, share in shares.items() if not share]
+    parts = [
+        f"output {name!r} ({kinds[name]}) may differ in {share:.3g} of its elements"
+        for name, share in shares.items()
+        if share
+    ]
+    if exact:
+        named = ", ".join(f"{name!r} ({kinds[name]})" for name in exact)
+        one = f"output {named} is" if len(exact) == 1 else f"outputs {named} are"
+        parts.append(
+            f"{one} judged exactly, every element must be equal; {_allowing(exact[0])}, "
+            f"--atol {shlex.quote(exact[0])}=1 judges numbers"
+        )
+    return "; ".join(parts)
+
+
+def decided_remark(comparator: Comparator, trials: Sequence[Trial]) -> str:
+    """Say how many trials failed by classes alone; "" for none. Forecasts do not count."""
+    shares = _shares(comparator)
+    failed = [
+        trial.outcome.message
+        for trial in trials
+        if trial.outcome.verdict is Verdict.FAIL and trial.proposal.kind is not Kind.PREDICT
+    ]
+    decided = sum(message.endswith(NOTHING_ELSE) for message in failed)
+    if not decided:
+        return ""
+    names = ", ".join(map(repr, shares))
+    return (
+        f"integer or boolean outputs ({names}) decided: {decided} of {len(failed)} failing trials "
+        f"failed by them alone; {_allowing(next(iter(shares)))}"
+    )
+
+
+def overlooked_remarks(comparator: Comparator, reference: Sequence[Sample]) -> list[str]:
+    """Say which outputs are too small for their tolerance, and by which flags they are judged."""
+    if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in _ABSOLUTE:
+        return []
+    if non_finite(reference):
+        return []
+    small = {name: _largest(name, reference) for name in comparator.overlooked(reference)}
+    zero = [name for name, largest in small.items() if not largest]
+    advice = _advice(comparator, [name for name in small if name not in zero])
+    remarks = [
+        f"output {name!r} is smaller than its tolerance (at most {largest:.2g}, limit "
+        f"{comparator.atol.of(name):g}), so zeros in its place would pass; {advice}"
+        for name, largest in small.items()
+        if largest
+    ]
+    remarks += [
+        f"output {name!r} is 0 in every sample, so zeros in its place pass; "
+        "give inputs that reach it"
+        for name in zero
+    ]
+    return remarks
+
+
+def _shares(comparator: Comparator) -> Mapping[str, float]:
+    found = comparator.settings().get("classes", {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _allowing(name: str) -> str:
+    return f"--tol {shlex.quote(name)}=0.02 lets 2% of them differ"
+
+
+def _largest(name: str, reference: Sequence[Sample]) -> float:
+    return max(float(np.abs(sample[name]).max()) for sample in reference)
+
+
+def _advice(comparator: PolygraphyComparator, small: Sequence[str]) -> str:
+    """Return the flags that judge these outputs by their own size, "" where there are none."""
+    if not small:
+        return ""
+    if comparator.metric == "l2" or any("," in name for name in comparator.measured):
+        return f"judge relatively by {_by_norm(DEFAULT_TOLERANCE)}"
+    rtol = {name: comparator.rtol.of(name) for name in comparator.measured}
+    rtol |= {name: rtol[name] if 0 < rtol[name] < 1 else DEFAULT_TOLERANCE for name in small}
+    atol = {name: comparator.atol.of(name) for name in comparator.measured}
+    atol |= dict.fromkeys(small, 0.0)
+    flags = f"--rtol {_written(rtol)}"
+    flags += f" --atol {_written(atol)}" if any(atol.values()) else ""
+    norm = _by_norm(min(rtol[name] for name in small))
+    return f"judge relatively by {flags} instead of --tol, or by {norm}"
+
+
+def _by_norm(share: float) -> str:
+    """Return the flags that let the error's norm be this share of the output's."""
+    return f"--metric snr --tol {20 * math.log10(1 / share):.0f}"
+
+
+def _written(limits: Mapping[str, float]) -> str:
+    """Return limits as a flag takes them: the most frequent one for all that are not named."""
+    ((usual, _),) = Counter(limits.values()).most_common(1)
+    named = [f"{name}={limit:g}" for name, limit in limits.items() if limit != usual]
+    return shlex.quote(",".join([f"{usual:g}", *named]))

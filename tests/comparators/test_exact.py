@@ -1,0 +1,228 @@
+"""Outputs that are classes are exact, or may differ in a share of their elements."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import models
+import precision_bisect
+from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.comparators.remarks import exact_remark
+from precision_bisect.comparators.share import shared
+from precision_bisect.endings import Status
+from precision_bisect.errors import UsageError
+from precision_bisect.model.classes import class_outputs
+from precision_bisect.model.load import load_model
+from precision_bisect.options import METRICS, Metric, Options
+from precision_bisect.protocols import Judgement
+from precision_bisect.result import Result
+from precision_bisect.trial import Verdict
+
+NEAR = (4000, 4010)
+SIZE = 256
+WANT = np.full(SIZE, NEAR[1], np.int64)
+
+
+def flipped(count: int) -> NDArray[np.int64]:
+    """Return the classes with so many of them flipped to the one nearby."""
+    got = WANT.copy()
+    got[:count] = NEAR[0]
+    return got
+
+
+def comparator(**flags: Any) -> PolygraphyComparator:
+    """Return the comparator for a model with the float output y and the output classes."""
+    options = Options(model=Path("m.onnx"), **flags)
+    chosen = choose_comparator(options, ["y", "classes"], ["classes"])
+    assert isinstance(chosen, PolygraphyComparator)
+    return chosen
+
+
+def judged(got: NDArray[Any], off: float = 0.0, **flags: Any) -> Judgement:
+    """Judge these classes beside a float output that is off by so much."""
+    y = np.ones(4, np.float32)
+    return comparator(**flags).judge(
+        [{"y": y + np.float32(off), "classes": got}], [{"y": y, "classes": WANT}]
+    )
+
+
+def test_near_classes_are_as_wrong_as_far_ones() -> None:
+    """89 of 256 that flip from 4010 to 4000 fail, though they are off by only 0.25%."""
+    judgement = judged(flipped(89))
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.message == (
+        "output 'classes', sample 0: 89 of 256 elements differ; "
+        "no other output is beyond its limit"
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, SIZE])
+def test_the_figure_grows_with_the_elements_that_differ(count: int) -> None:
+    """It is on the tolerance's scale, where one element is twice the limit."""
+    judgement = judged(flipped(count))
+    assert judgement.error == pytest.approx(2 * count * 1e-2)
+    assert (judgement.verdict is Verdict.PASS) is (count == 0)
+
+
+@pytest.mark.parametrize(("count", "passes"), [(5, True), (6, False)])
+def test_a_share_may_differ(count: int, passes: bool) -> None:
+    """With --tol classes=0.02 five of 256 pass and six fail, on a scale of multiples."""
+    flags = {"tol": {"classes": 0.02, "": 1e-2}}
+    judgement = judged(flipped(count), **flags)
+    assert comparator(**flags).tolerance == 1.0
+    assert (judgement.verdict is Verdict.PASS) is passes
+    assert judgement.error == pytest.approx(count / SIZE / 0.02)
+
+
+@pytest.mark.parametrize("count", range(1, 100))
+def test_exactly_the_share_passes(count: int) -> None:
+    """Rounding fails no share that is exactly the limit."""
+    want = np.arange(100)
+    got = np.where(want < count, -1, want)
+    judge = PolygraphyComparator(
+        metric="elementwise",
+        atol=comparator().atol,
+        rtol=comparator().rtol,
+        outputs=("c",),
+        shares={"c": count / 100},
+    ).judge
+    assert judge([{"c": got}], [{"c": want}]).verdict is Verdict.PASS
+
+
+def test_a_float_output_out_of_tolerance_is_not_the_classes_doing() -> None:
+    """The message tells that classes alone decide only where they do."""
+    assert "no other output" not in judged(flipped(3), off=1.0).message
+    assert judged(flipped(0), off=1.0).message == "output 'y', sample 0"
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_leaves_classes_exact(metric: Metric) -> None:
+    """One boolean that flips fails by every metric, and none that does passes."""
+    options = Options(model=Path("m.onnx"), metric=metric, tol=0.4)
+    judge = choose_comparator(options, ["b"], ["b"]).judge
+    want = np.zeros(1000, np.bool_)
+    got = want.copy()
+    assert judge([{"b": got}], [{"b": want}]).verdict is Verdict.PASS
+    got[7] = True
+    assert judge([{"b": got}], [{"b": want}]).verdict is Verdict.FAIL
+
+
+def test_another_shape_fails() -> None:
+    """Classes of another shape differ throughout."""
+    judgement = judged(WANT[:1])
+    assert (judgement.verdict, judgement.error) == (Verdict.FAIL, math.inf)
+    assert "the shape is [1] instead of [256]" in judgement.message
+
+
+def test_large_integers_are_compared_as_they_are() -> None:
+    """Neighbours beyond what a float can tell apart differ."""
+    want = np.array([2**62 + 1], np.int64)
+    judge = choose_comparator(Options(model=Path("m.onnx")), ["c"], ["c"]).judge
+    assert judge([{"c": want - 1}], [{"c": want}]).verdict is Verdict.FAIL
+
+
+def test_a_part_of_the_tolerance_leaves_classes_exact() -> None:
+    """A rung of a ladder, which may use half of the tolerance, passes by equal classes alone."""
+    reference = [{"y": np.ones(4, np.float32), "classes": WANT}]
+    half = shared(comparator(), 0.5, reference)
+    assert half.judge(reference, reference).verdict is Verdict.PASS
+    off = [{**reference[0], "classes": flipped(1)}]
+    assert half.judge(off, reference).verdict is Verdict.FAIL
+
+
+def test_the_fingerprint_tells_the_share() -> None:
+    """A run with another share is another run; models without classes are as they were."""
+    assert comparator().settings()["classes"] == {"classes": 0.0}
+    assert comparator(tol={"classes": 0.02}).settings()["classes"] == {"classes": 0.02}
+    assert "classes" not in choose_comparator(Options(model=Path("m.onnx")), ["y"]).settings()
+
+
+def test_limits_in_numbers_judge_numbers() -> None:
+    """--atol by the output's name judges it as any other: an image in 8 bits, off by one."""
+    flags = {"atol": {"": 1e-2, "classes": 10.0}}
+    assert judged(flipped(9), **flags).verdict is Verdict.PASS
+    assert comparator(**flags).settings()["atol"] == {"y": 1e-2, "classes": 10.0}
+
+
+@pytest.mark.parametrize("share", [1.0, 3.0])
+def test_all_elements_are_no_share(share: float) -> None:
+    """A limit that lets everything pass, or means numbers, is refused with what to write."""
+    with pytest.raises(UsageError) as refused:
+        comparator(tol={"classes": share})
+    assert f"--atol classes={share:g}" in refused.value.one_line()
+
+
+def test_the_warning_names_the_flag() -> None:
+    """What is exact is said with its type and with what would allow a share."""
+    said = exact_remark(comparator(), {"classes": "int64"})
+    assert "output 'classes' (int64) is judged exactly" in said
+    assert "--tol classes=0.02 lets 2% of them differ" in said
+    share = exact_remark(comparator(tol={"classes": 0.02}), {"classes": "int64"})
+    assert share == "output 'classes' (int64) may differ in 0.02 of its elements"
+    options = Options(model=Path("m.onnx"))
+    assert exact_remark(choose_comparator(options, ["y"]), {}) == ""
+
+
+def test_integers_behind_a_cast_are_classes(tmp_path: Path) -> None:
+    """A float output that is an ArgMax or a comparison cast to float is found; others are not."""
+    body = """(float[2,3] x) => (int64[2] c, float[2] f, float[1,2] m, bool[2,3] b, float[2,3] y)
+    <float zero = {0}>
+    {
+        y = Sqrt(x)
+        c = ArgMax<axis = 1, keepdims = 0>(y)
+        f = Cast<to = 1>(c)
+        g = Cast<to = 1>(c)
+        h = Unsqueeze(g, a)
+        m = Identity(h)
+        b = Greater(y, zero)
+    }"""
+    weights = {"a": np.zeros(1, np.int64)}
+    model = load_model(models.save(models.with_weights(models.parse(body), weights), tmp_path))
+    assert class_outputs(model) == {
+        "c": "int64",
+        "f": "cast from int64",
+        "m": "cast from int64",
+        "b": "bool",
+    }
+
+
+def near_ties(folder: Path) -> Path:
+    """Save a model that loses in FP16 by how much one of two classes leads: 400 is added."""
+    body = f"""(float[16,{NEAR[1] + 1}] x) => (int64[16] classes) <float k = {{400}}>
+    {{ s = Add(x, k) t = Sub(s, k) classes = ArgMax<axis = 1, keepdims = 0>(t) }}"""
+    return models.save(models.parse(body), folder)
+
+
+def scores() -> dict[str, NDArray[np.float32]]:
+    """Return scores of which the higher class leads by a little in every row."""
+    x = np.zeros((16, NEAR[1] + 1), np.float32)
+    x[:, NEAR[0]], x[:, NEAR[1]] = 1.0, 1.05
+    return {"x": x}
+
+
+def search(folder: Path, **options: Any) -> Result:
+    """Search the model of near ties."""
+    return precision_bisect.find(
+        near_ties(folder), inputs=[scores()], threads=1, out=folder / "run", **options
+    )
+
+
+def test_flips_between_near_classes_are_no_pass(tmp_path: Path) -> None:
+    """As numbers they are off by 0.0025, which was within the tolerance: now layers are kept."""
+    result = search(tmp_path)
+    assert result.status is Status.FOUND
+    assert result.kept
+    assert result.tolerance == {"atol": {}, "rtol": {}, "classes": {"classes": 0.0}}
+    (note,) = [note for note in result.notes if "decided" in note]
+    assert "--tol classes=0.02" in note
+
+
+def test_numbers_are_judged_where_they_are_asked_for(tmp_path: Path) -> None:
+    """With a limit in numbers the same model has nothing to keep."""
+    result = search(tmp_path, atol={"classes": 10.0})
+    assert (result.status, result.kept) == (Status.NOTHING_TO_KEEP, [])

@@ -1,0 +1,157 @@
+"""Outputs smaller than their tolerance are named, with flags under which plans can fail."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+import precision_bisect
+from precision_bisect.arguments.run import run_parser, to_options
+from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.comparators.remarks import overlooked_remarks
+from precision_bisect.endings import Status
+from precision_bisect.events import Event, Warned
+from precision_bisect.options import METRICS, Metric, Options
+from precision_bisect.protocols import Sample
+from precision_bisect.result import Result
+from precision_bisect.trial import Verdict
+
+WAYS = 6625
+SOFT: Sample = {"probs": np.full((1, WAYS), 1 / WAYS, np.float32)}
+BOTH: Sample = {**SOFT, "y": np.linspace(1.0, 2.0, 8, dtype=np.float32)}
+
+
+def remarks(sample: Sample, **flags: Any) -> list[str]:
+    """Return what is said of the comparator that these flags give."""
+    comparator = choose_comparator(Options(model=Path("m.onnx"), **flags), list(sample))
+    return overlooked_remarks(comparator, [sample])
+
+
+def proposed(remark: str) -> list[list[str]]:
+    """Return the proposals of a remark as words for a command line."""
+    _, _, advice = remark.partition("judge relatively by ")
+    return [shlex.split(part) for part in re.split(" instead of --tol, or by ", advice)]
+
+
+def judged(sample: Sample, words: list[str], factor: float) -> Verdict | None:
+    """Judge the outputs, the small one times a factor, by what a command line says."""
+    options = to_options(run_parser().parse_args(["m.onnx", *words]))
+    got = {**sample, "probs": sample["probs"] * np.float32(factor)}
+    return choose_comparator(options, list(sample)).judge([got], [sample]).verdict
+
+
+def test_a_wide_softmax_is_named() -> None:
+    """Of 6,625 equal shares each is 1.5e-4, so zeros pass by 0.01, and that is said."""
+    (remark,) = remarks(SOFT)
+    assert remark == (
+        "output 'probs' is smaller than its tolerance (at most 0.00015, limit 0.01), so zeros in "
+        "its place would pass; judge relatively by --rtol 0.01 instead of --tol, or by "
+        "--metric snr --tol 40"
+    )
+
+
+@pytest.mark.parametrize("sample", [SOFT, BOTH], ids=["alone", "beside another"])
+@pytest.mark.parametrize(
+    "flags", [{}, {"tol": 0.03}, {"atol": 0.03}, {"tol": 2.0}, {"metric": "max"}]
+)
+def test_the_flags_that_are_proposed_judge(sample: Sample, flags: dict[str, Any]) -> None:
+    """As they stand on a command line, 0.1% off passes by them, and zeros and a tenth off fail."""
+    remark = next(each for each in remarks(sample, **flags) if "'probs'" in each)
+    assert 2 == len(proposed(remark))
+    for words in proposed(remark):
+        verdicts = [judged(sample, words, factor) for factor in (0.999, 0.9, 0.0)]
+        assert [Verdict.PASS, Verdict.FAIL, Verdict.FAIL] == verdicts
+
+
+def test_other_limits_stay() -> None:
+    """What is proposed for one output leaves the limits of the others as they were."""
+    (remark,) = remarks(BOTH, tol={"": 0.01, "y": 0.02})
+    words, _ = proposed(remark)
+    options = to_options(run_parser().parse_args(["m.onnx", *words]))
+    settings = choose_comparator(options, list(BOTH)).settings()
+    assert {"probs": 0.0, "y": 0.02} == settings["atol"]
+    assert {"probs": 0.01, "y": 0.02} == settings["rtol"]
+
+
+def test_a_norm_below_the_limit_is_named() -> None:
+    """The L2 norm has no relative limit: the signal's ratio to the noise is proposed."""
+    (remark,) = remarks(SOFT, metric="l2", tol=0.1)
+    assert "judge relatively by --metric snr --tol 40" in remark
+    assert [Verdict.PASS, Verdict.FAIL] == [
+        judged(SOFT, *proposed(remark), factor) for factor in (0.999, 0.0)
+    ]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_outputs_of_ordinary_size_are_not_named(metric: Metric) -> None:
+    """Nothing is said where zeros fail, nor by metrics that go by the reference's size."""
+    tol = {"psnr": 40.0, "snr": 40.0}.get(metric, 1e-2)
+    assert [] == remarks({"y": BOTH["y"]}, metric=metric, tol=tol)
+    relative = metric in ("cosine", "psnr", "snr")
+    tiny = {"probs": SOFT["probs"] / 2}
+    assert relative is (remarks(tiny, metric=metric, tol=tol) == [])
+
+
+def test_one_large_element_is_enough() -> None:
+    """A softmax with a peak can fail, however small its other elements are."""
+    peaked = SOFT["probs"].copy()
+    peaked[0, 7] = 0.9
+    assert [] == remarks({"probs": peaked})
+
+
+def test_an_output_of_zeros_is_named() -> None:
+    """No limit helps there: inputs that reach it do."""
+    (remark,) = remarks({"mask": np.zeros(4, np.float32)})
+    assert "output 'mask' is 0 in every sample" in remark
+    assert "--rtol" not in remark
+
+
+def test_what_cannot_be_judged_is_left_alone(tmp_path: Path) -> None:
+    """A reference that is not finite, and a check of the user's own, are others' to speak of."""
+    assert [] == remarks({"probs": np.array([np.nan], np.float32)})
+    (tmp_path / "check.py").write_text("def f(outputs, reference):\n    return 0.0\n")
+    assert [] == remarks(SOFT, check=f"{tmp_path / 'check.py'}:f", tol=1.0)
+
+
+def search(folder: Path, **options: Any) -> tuple[Result, list[str]]:
+    """Search a model whose output is 1e-9, and return the result and the warnings."""
+    body = (
+        "(float[4] x) => (float[4] y) <float a = {1e-5}, float b = {1e-4}>"
+        " { s = Mul(x, a) y = Mul(s, b) }"
+    )
+    said: list[str] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Warned):
+            said.append(event.message)
+
+    result = precision_bisect.find(
+        models.save(models.parse(body), folder),
+        inputs=[{"x": np.ones(4, np.float32)}],
+        threads=1,
+        out=folder / "run",
+        observer=observe,
+        **options,
+    )
+    return result, said
+
+
+def test_a_run_says_it_at_the_start_and_at_the_end(tmp_path: Path) -> None:
+    """With 1e-9 against 0.01 nothing need be kept, which is not said without a word of it."""
+    result, said = search(tmp_path)
+    assert result.status is Status.NOTHING_TO_KEEP
+    (note,) = [each for each in said if "smaller than its tolerance" in each]
+    assert note in result.notes
+    assert "--rtol 0.01" in note
+
+
+def test_the_relative_limit_finds_what_underflows(tmp_path: Path) -> None:
+    """By the flag that is proposed the same model has layers to keep, and nothing is said."""
+    result, said = search(tmp_path, rtol=1e-2)
+    assert result.status is Status.FOUND
+    assert result.kept
+    assert not any("smaller" in each for each in said)
