@@ -129,6 +129,10 @@ def conclude(
             *unwritten,
         ],
         diagnosis=diagnosis,
+        inputs={
+            "synthetic": prepared.options.inputs is None,
+            "samples": len(prepared.samples),
+        },
         fingerprint=prepared.fingerprint,
         message="; ".join(part for part in (ending.spread, ending.message) if part),
         out=folder.path,

@@ -43,6 +43,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if result.kept:
         yield "certificate", "minimal" if result.certificate.minimal else "not proven minimal"
     yield "backend", f"{result.backend}{', a prediction' if result.emulated else ''}"
+    if result.inputs and result.inputs["synthetic"]:
+        yield "inputs", "made up: real ones may reach other ranges"
     yield "trials", f"{result.trials}, {result.wall_s:.0f} s"
     if result.out is not None:
         yield "run folder", str(result.out)

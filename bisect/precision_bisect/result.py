@@ -57,7 +57,8 @@ class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
 
     `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
-    output and `error` a multiple of the limits. `message` and `out` are not part of the file.
+    output and `error` a multiple of the limits. `inputs` say whether the samples were made up, None
+    where a file does not. `message` and `out` are not part of the file.
     """
 
     status: Status
@@ -91,6 +92,7 @@ class Result:
     unresolved: Mapping[str, int] = field(default_factory=dict)
     diagnosis: Sequence[Diagnosis]
     fingerprint: Mapping[str, Any]
+    inputs: Mapping[str, Any] | None = None
     schema: int = SCHEMA
     message: str = ""
     out: Path | None = None
@@ -174,6 +176,7 @@ KEYS = (
     "pinned",
     "notes",
     "diagnosis",
+    "inputs",
     "fingerprint",
 )
 """The keys of `result.json`, version 1, in order."""

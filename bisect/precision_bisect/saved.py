@@ -227,6 +227,7 @@ _VALUES: Mapping[str, Reader[Any]] = {
     "pinned": _pinned,
     "notes": many(text),
     "diagnosis": DIAGNOSIS_LIST,
+    "inputs": maybe(row(synthetic=flag, samples=count)),
     "fingerprint": table(anything),
 }
 _RESULT = record(Result, **_VALUES)

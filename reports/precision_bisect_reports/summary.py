@@ -17,6 +17,7 @@ from precision_bisect.evidence import Honour, Stability
 from precision_bisect.result import Diagnosis, Result
 from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
 from precision_bisect_reports.folding import folded
+from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import speed
 
@@ -163,6 +164,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     yield from _engine(result)
     if result.emulated:
         yield "backend", "emulated: predicted on this machine; confirm on the target"
+    if said := made_up(result.inputs):
+        yield "inputs", said
     if result.message and result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE):
         yield "note", printable(result.message)
     if result.out is not None:

@@ -37,6 +37,24 @@ def test_the_answer_of_a_finished_run(tmp_path: Path) -> None:
     assert "minimal: dropping any one of the 2 fails, each was tried" == answer["proof"]
 
 
+def test_made_up_inputs_stand_with_the_answer(tmp_path: Path) -> None:
+    """The view of a run without --inputs says so; that of another, or of an older one, does not."""
+    run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
+    told = json.loads((tmp_path / RESULT).read_text())
+    for inputs, expected in (
+        ({"synthetic": True, "samples": 4}, "made up, 4 samples: "),
+        ({"synthetic": False, "samples": 4}, ""),
+        (None, ""),
+    ):
+        (tmp_path / RESULT).write_text(json.dumps({**told, "inputs": inputs}))
+        said = view(tmp_path)["answer"]["inputs"]
+        assert said.startswith(expected)
+        assert bool(said) is bool(expected)
+    del told["inputs"]
+    (tmp_path / RESULT).write_text(json.dumps(told))
+    assert "" == view(tmp_path)["answer"]["inputs"]
+
+
 def test_every_layer_has_its_state_and_type(tmp_path: Path) -> None:
     """Kept layers have the high type, the others the low one."""
     layers = view(run_folders.write_run(tmp_path, LAYERS_10, [2, 5]))["layers"]

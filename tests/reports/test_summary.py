@@ -225,6 +225,18 @@ def test_what_an_engine_shows_is_on_the_screen() -> None:
     assert "predicted on this machine" not in shown
 
 
+def test_made_up_inputs_are_said() -> None:
+    """They stand on the screen with their number; given ones, and older results, say nothing."""
+    shown = screen(replace(RESULT, inputs={"synthetic": True, "samples": 4}))
+    assert "inputs      made up, 4 samples: real ones may reach ranges" in shown
+    assert "give --inputs" in shown
+    assert "made up, 1 sample:" in screen(
+        replace(RESULT, inputs={"synthetic": True, "samples": 1})
+    )
+    for inputs in ({"synthetic": False, "samples": 4}, None):
+        assert "made up" not in screen(replace(RESULT, inputs=inputs))
+
+
 @pytest.mark.parametrize("status", [Status.BUDGET_EXHAUSTED, Status.INTERRUPTED])
 def test_a_run_without_a_plan_claims_none(status: Status) -> None:
     """What was cut off before any plan passed does not say that nothing need be kept."""

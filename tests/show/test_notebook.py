@@ -39,6 +39,13 @@ def page_of(result: Result) -> Page:
     return Page(result._repr_html_())
 
 
+def test_made_up_inputs_are_said() -> None:
+    """A notebook tells that real inputs may reach other ranges."""
+    inputs = {"synthetic": True, "samples": 4}
+    cells = page_of(result_of(names(10), [2], inputs=inputs)).cells
+    assert "made up: real ones may reach other ranges" in cells
+
+
 def test_the_answer_is_there() -> None:
     """Status, error against tolerance, and each layer with its type, cause and evidence."""
     cells = page_of(result_of(names(10), [2, 3])).cells

@@ -40,6 +40,7 @@ EVERYTHING = result_of(
     front=[FRONT_ROW],
     pinned={"/a/Cumsum": "no form in fp16"},
     notes=["a remark"],
+    inputs={"synthetic": True, "samples": 4},
     unresolved={"crashed": 2},
 )
 

@@ -8,6 +8,7 @@ from precision_bisect.endings import Status
 from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.html.trials import best, candidates_of
+from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.summary import HEADLINES
 
@@ -30,6 +31,7 @@ def _found(source: Source) -> dict[str, Any]:
         "badge": HEADLINES[status].partition(";")[0],
         "tone": "good" if status in _GOOD else "bad" if status in _BAD else "open",
         "message": source.told.get("message", ""),
+        "inputs": made_up(result.get("inputs")),
         "answered": answered,
         "kept": len(result["kept"]),
         "candidates": result["candidates"],
@@ -66,6 +68,7 @@ def _so_far(source: Source) -> dict[str, Any]:
         "tone": "open",
         "message": "The search had not ended when this report was made. Make it again by "
         "precision-bisect report.",
+        "inputs": "",
         "answered": False,
         "kept": kept,
         "candidates": candidates,

@@ -73,6 +73,8 @@ function drawAnswer() {
   byId("badge").classList.add(answer.tone);
   byId("message").hidden = !answer.message;
   byId("message").textContent = answer.message;
+  byId("inputs").hidden = !answer.inputs;
+  byId("inputs").textContent = answer.inputs && `Inputs: ${answer.inputs}`;
   const tiles = [];
   if (answer.error !== null || answer.answered) tiles.push(errorTile(answer));
   if (answer.answered) tiles.push(speedTile(answer));
