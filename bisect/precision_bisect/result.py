@@ -57,8 +57,8 @@ class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
 
     `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
-    output and `error` a multiple of the limits. `inputs` say whether the samples were made up, None
-    where a file does not. `message` and `out` are not part of the file.
+    output and `error` a multiple of the limits. `inputs` say whether samples were made up, None where
+    a file does not. `message` and `out` are not part of the file.
     """
 
     status: Status

@@ -38,7 +38,7 @@ def test_the_answer_of_a_finished_run(tmp_path: Path) -> None:
 
 
 def test_made_up_inputs_stand_with_the_answer(tmp_path: Path) -> None:
-    """The view of a run without --inputs says so; that of another, or of an older one, does not."""
+    """The view of a run without --inputs says so; that of another, or an older one, does not."""
     run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
     told = json.loads((tmp_path / RESULT).read_text())
     for inputs, expected in (
