@@ -14,7 +14,7 @@ from precision_bisect.endings import Ending, Status
 from precision_bisect.evidence import Evidence, Stability
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.trtexec_names import layer_precisions
-from precision_bisect.exports.write import remove_exports, write_exports
+from precision_bisect.exports.write import remove_exports, write_gain
 from precision_bisect.layer_table import LayerName
 from precision_bisect.monotone import Break, breaks, remarks, rows
 from precision_bisect.pinning import pinned_layers
@@ -34,7 +34,7 @@ from precision_bisect.runfolder import (
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.stability import clear_limit
-from precision_bisect.trial import Kind, Outcome, SampleSet, Trial, TrialStatus
+from precision_bisect.trial import Kind, Outcome, Phase, SampleSet, Trial, TrialStatus
 from precision_bisect.verdicts import noise_between
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
@@ -77,7 +77,8 @@ def conclude(
     found = None if ending.found is None else _names(prepared, ending.found)
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     findings = Findings(low=prepared.options.low)
-    error = outcome.error if outcome else None
+    cut_short = plan is None and ending.status in _CUT_OFF
+    error = outcome.error if outcome and not cut_short else None
     if ending.status is Status.FOUND and not part:
         answer = Answer(kept=kept, proof=proof, trials=driver.trials, error=error)
         findings = explained(prepared, answer)
@@ -134,7 +135,9 @@ def conclude(
             "samples": len(prepared.samples),
         },
         fingerprint=prepared.fingerprint,
-        message="; ".join(part for part in (ending.spread, ending.message) if part),
+        message=_cut_short(prepared, driver, ending)
+        if cut_short
+        else "; ".join(part for part in (ending.spread, ending.message) if part),
         out=folder.path,
     )
     if not part:
@@ -165,22 +168,36 @@ def write_answer(
         scales=prepared.scales,
         diagnosis=diagnosis,
     )
-    reasons = write_exports(folder, export)
+    reasons = write_gain(folder, export)
     mixed, reason = reasons[MIXED_MODEL], reasons[LAYER_PRECISIONS]
     unwritten = () if mixed is None else (f"no {MIXED_MODEL}: {mixed}",)
     return layer_precisions(export) if reason is None else None, reason, unwritten
 
 
 def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
-    """Return the plan that the ending stands by, else the best so far, and what judged it."""
+    """Return the plan that the ending stands by, else the best so far, and what judged it.
+
+    The plan that keeps every layer is what there was before the search: it is no best so far.
+    """
     if ending.plan is None and ending.status not in _NO_ANSWER:
         best = driver.best()
         if best is not None:
             samples = best.proposal.samples
             faster = _timings(prepared, driver, samples).best_so_far(prepared.options.speed)
             given = prepared.options.speed.given and faster is not None
-            return faster if given else best.proposal.plan, samples
+            plan = faster if given else best.proposal.plan
+            if plan is not None and len(plan) < len(prepared.model.table.candidates):
+                return plan, samples
     return ending.plan, ending.samples
+
+
+def _cut_short(prepared: Prepared, driver: Driver, ending: Ending) -> str:
+    """Say at what a run without an answer was cut short, and why."""
+    phase = driver.trials[-1].proposal.phase if driver.trials else Phase.PREFLIGHT
+    what = "the budget ended" if ending.status is Status.BUDGET_EXHAUSTED else ending.status.value
+    why = f" ({ending.message})" if ending.message else ""
+    low = prepared.options.low.upper()
+    return f"{what} during the {phase}{why}; no plan has passed yet that runs a layer in {low}"
 
 
 def _timings(prepared: Prepared, driver: Driver, samples: SampleSet) -> Timings:

@@ -31,6 +31,8 @@ def as_html(result: Result) -> str:
 
 def _headline(result: Result) -> str:
     kept = f"{len(result.kept)} of {result.candidates} layers kept above {result.low.upper()}"
+    if result.gains_nothing:
+        kept = f"no plan has passed that runs a layer in {result.low.upper()}"
     return f"{result.status.value.replace('_', ' ')}: {kept if result.rungs else result.message}"
 
 

@@ -57,8 +57,8 @@ class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
 
     `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
-    output and `error` a multiple of the limits. `inputs` say whether samples were made up, None where
-    a file does not. `message` and `out` are not part of the file.
+    output and `error` a multiple of the limits. `inputs` say whether samples were made up,
+    None where a file does not. `message` and `out` are not part of the file.
     """
 
     status: Status
@@ -101,6 +101,12 @@ class Result:
     def kept_fraction(self) -> float:
         """The share of the candidates that is kept, 0 to 1."""
         return len(self.kept) / self.candidates if self.candidates else 0.0
+
+    @property
+    def gains_nothing(self) -> bool:
+        """Whether the plan is the one that was there before the search: every candidate high."""
+        highest = self.rungs[0].layers if self.rungs else self.kept
+        return len(highest or ()) == self.candidates > 0
 
     @property
     def exit_code(self) -> ExitCode:

@@ -42,6 +42,8 @@ HEADLINES = {
     Status.INTERRUPTED: "Interrupted; best so far",
     Status.ABORTED: "Aborted; best so far",
 }
+NO_ANSWER = "No answer yet"
+NOTHING_GAINED = "Nothing gained"
 _STYLES = {
     Status.FOUND: "bold green",
     Status.NOTHING_TO_KEEP: "bold green",
@@ -60,7 +62,7 @@ def final_screen(result: Result, model: Path, width: int | None = None) -> Itera
     """
     yield Text("")
     yield from folded(_headline(result), width, 2)
-    if result.kept:
+    if result.kept and not _without_plan(result):
         yield from _layers(result, width)
     for label, text in _facts(result):
         yield from folded(Text.assemble((f"  {label:<12}", "dim"), text), width, 14)
@@ -75,8 +77,15 @@ def _headline(result: Result) -> Text:
         why = f": {printable(result.message)}" if result.message else ""
         return headline.append(why, style="default not bold")
     if _without_plan(result):
-        word = HEADLINES[result.status].partition(";")[0]
-        return Text(f"{word}: no plan has passed yet", style=_STYLES[result.status])
+        why = printable(result.message) or nothing_low(result.low)
+        return Text(NO_ANSWER, style=_STYLES[result.status]).append(
+            f": {why}", style="default not bold"
+        )
+    if result.gains_nothing:
+        kept = f": every plan that passed keeps all {result.candidates} layers"
+        return Text(NOTHING_GAINED, style="bold yellow").append(
+            f"{kept} {result.high.upper()}", style="default not bold"
+        )
     if len(result.rungs) > 2:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
     kept = f"{len(result.kept)} of {result.candidates} layers"
@@ -97,9 +106,18 @@ def _by_rung(result: Result) -> str:
 
 
 def _without_plan(result: Result) -> bool:
-    """Return whether a run was cut off before any plan passed: the empty plan is minimal."""
+    """Return whether a run was cut off before any plan passed that runs a layer low.
+
+    The empty plan is minimal.
+    """
     cut_off = result.status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
-    return cut_off and not result.kept and not result.certificate.minimal
+    nothing = not result.kept and not result.certificate.minimal
+    return cut_off and (nothing or result.gains_nothing)
+
+
+def nothing_low(low: str) -> str:
+    """Say that only the plan that keeps everything has passed."""
+    return f"no plan has passed yet that runs a layer in {low.upper()}"
 
 
 def _layers(result: Result, width: int | None) -> Iterator[Text]:
@@ -142,14 +160,14 @@ def _why(diagnosis: Diagnosis | None) -> Text:
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
-    if result.error is not None:
+    if result.error is not None and not _without_plan(result):
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}"
         yield from _stability(result.stability)
     elif result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE) and not _without_plan(
         result
     ):
         yield "verdict", "by the check's own word, without a figure"
-    if result.kept:
+    if result.kept and not _without_plan(result):
         yield "certificate", proof(result.certificate)
     predicted = result.emulated_trials - (result.trials if result.emulated else 0)
     extra = f" after {predicted} for the ranking" if predicted else ""
@@ -166,7 +184,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         yield "backend", "emulated: predicted on this machine; confirm on the target"
     if said := made_up(result.inputs):
         yield "inputs", said
-    if result.message and result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE):
+    told = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE) or _without_plan(result)
+    if result.message and not told:
         yield "note", printable(result.message)
     if result.out is not None:
         yield "written", str(result.out)
@@ -218,11 +237,13 @@ def _next_steps(result: Result, model: Path) -> Sequence[str]:
     out = shlex.quote(str(result.out))
     match result.status:
         case Status.FOUND:
-            return _apply(result, model)
+            as_it_is = result.gains_nothing and result.high == "fp32"
+            return _as_it_is(result) if as_it_is else _apply(result, model)
         case Status.NOTHING_TO_KEEP:
-            return [f"Next: build with --{result.low} alone and confirm on the target."]
+            return [*_strong(result), f"TensorRT 8.6 to 10.x: sh {_script(result)} weak"]
         case Status.BUDGET_EXHAUSTED:
-            return [f"Next: go on with a larger budget: {rerun} … --resume --out {out}"]
+            larger = "a larger --max-time or --max-trials"
+            return [f"Next: go on with {larger}: {rerun} … --resume --out {out}"]
         case Status.INTERRUPTED:
             return [f"Next: go on: {rerun} … --resume --out {out}"]
         case Status.ABORTED:
@@ -235,12 +256,32 @@ def _next_steps(result: Result, model: Path) -> Sequence[str]:
             return ["Next: loosen the tolerance, or find what makes the outputs vary."]
 
 
-def _apply(result: Result, model: Path) -> Sequence[str]:
-    script = shlex.quote(str((result.out or Path()) / TRTEXEC))
-    lines = [
-        f"Next, on the target: sh {script} strong10, or strong11 or rtx, by the version there",
+def _script(result: Result) -> str:
+    return shlex.quote(str((result.out or Path()) / TRTEXEC))
+
+
+def _strong(result: Result) -> list[str]:
+    """Return how to build the typed model, which is the fused one where norms were fused."""
+    return [
+        f"Next, on the target: sh {_script(result)} strong10, or strong11 or rtx, by the version "
+        "there",
         f"  (they build {MIXED_MODEL}, strongly typed; it runs on ONNX Runtime with CUDA, too)",
     ]
+
+
+def _as_it_is(result: Result) -> Sequence[str]:
+    """Return what to do where nothing can go low: nothing was exported for FP32."""
+    other = "bf16" if result.low == "fp16" else "fp16"
+    kept = f"deploy the model with every layer {result.high.upper()}"
+    lines = [f"Next: {kept}, loosen the tolerance, or try --low {other}."]
+    if result.out is not None:
+        run = shlex.quote(str(result.out))
+        lines.append(f"What would change the answer? precision-bisect explain {run}")
+    return lines
+
+
+def _apply(result: Result, model: Path) -> Sequence[str]:
+    script, lines = _script(result), _strong(result)
     if result.layer_precisions is None:
         reason = printable(result.layer_precisions_reason or "")
         return [*lines, f"No trtexec string for TensorRT 8.6 to 10.x: {reason}"]

@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import models
+import precision_bisect
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.export_command import export
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.write import write_gain
 from precision_bisect.locking import LOCK
+from precision_bisect.model.load import load_model
+from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import (
     DIAGNOSIS,
     EVENTS,
@@ -16,6 +23,7 @@ from precision_bisect.runfolder import (
     LAYERS,
     LEDGER,
     MIXED_DATA,
+    MIXED_MODEL,
     REPORT,
     RESULT,
     STATUS,
@@ -24,6 +32,7 @@ from precision_bisect.runfolder import (
 )
 from tiny import KEPT, search, write_model
 
+KEEPS_BOTH = "every layer stays FP32"
 WRITTEN = sorted({*EXPORTS} - {MIXED_DATA})
 
 
@@ -84,3 +93,35 @@ def test_without_a_run_it_says_what_to_give(
     with pytest.raises(PrecisionBisectError) as error:
         export(write_model(tmp_path / "tiny.onnx"), None, None, EngineSettings())
     assert "no finished run: tiny.onnx.precision-bisect does not exist" in error.value.one_line()
+
+
+def test_nothing_is_written_where_every_layer_stays(tmp_path: Path) -> None:
+    """No file pretends to lower a layer, neither of the run nor of `export` with a flag or not."""
+    path = models.save(models.parse(models.OVERFLOW), tmp_path)
+    run = tmp_path / "run"
+    sample = {"x": np.array([300.0], np.float32)}
+    result = precision_bisect.find(path, inputs=[sample], threads=1, out=run)
+    assert (2, True) == (len(result.kept), result.gains_nothing)
+    assert (None, True) == (
+        result.layer_precisions,
+        KEEPS_BOTH in (result.layer_precisions_reason or ""),
+    )
+    exported = export(path, run, tmp_path / "again", EngineSettings())
+    assert WRITTEN == sorted(exported.reasons)
+    assert all(KEEPS_BOTH in (reason or "") for reason in exported.reasons.values())
+    for folder in (run, tmp_path / "again"):
+        assert not any((folder / name).exists() for name in EXPORTS)
+
+
+def test_every_layer_in_sixteen_bits_is_written(tmp_path: Path) -> None:
+    """Where the kept type is FP16 the plan that keeps everything lowers the model all the same."""
+    path = models.save(models.parse(models.OVERFLOW), tmp_path)
+    folder = RunFolder(tmp_path / "run")
+    plan = Export(
+        model=load_model(path),
+        kept=load_model(path).table.names,
+        pair=Pair(low="int8", high="fp16"),
+        settings=EngineSettings(),
+    )
+    assert write_gain(folder, plan)[MIXED_MODEL] is None
+    assert "2 of 2 layers stay FP16" == plan.summary()

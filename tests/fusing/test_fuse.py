@@ -92,6 +92,7 @@ def test_fusing_removes_the_kept_layers(
     assert kind in [node.op_type for node in written.graph.node]
     assert raised == written.opset_import[0].version
     assert any(note.startswith(f"fused 1 {kind}: ") for note in after.notes)
+    assert "model=$here/model.fused.onnx" in (tmp_path / "b" / "trtexec.sh").read_text()
 
 
 def test_a_run_over_a_fused_model_is_resumed(tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ def test_a_run_that_goes_on_has_a_report(opened: Open, tmp_path: Path) -> None:
     """Before anything passed, and without the list of layers, the page says so."""
     run_folders.write_ledger(tmp_path, run_folders.searched(20, [2, 5])[1:2])
     page = opened(write_report(tmp_path))
-    expect(page.locator("h1")).to_have_text("No plan has passed yet")
+    expect(page.locator("h1")).to_have_text("No answer yet")
     expect(page.locator("#badge")).to_have_text("Not finished")
     see_everything(page)
 

@@ -120,8 +120,28 @@ def test_before_the_first_pass_everything_is_open(tmp_path: Path) -> None:
     run_folders.write_ledger(tmp_path, [run_folders.searched(10, [2])[1]])
     run_folders.write_layers_file(tmp_path, LAYERS_10)
     seen = view(tmp_path)
-    assert "No plan has passed yet" == seen["answer"]["title"]
+    assert "No answer yet" == seen["answer"]["title"]
     assert {OPEN} == set(seen["layers"]["state"])
+
+
+@pytest.mark.parametrize("status", Status)
+def test_keeping_everything_is_no_answer(tmp_path: Path, status: Status) -> None:
+    """No headline says that all layers stay and the rest runs low; a run cut short has none."""
+    run_folders.write_run(tmp_path, LAYERS_10, [2])
+    result = run_folders.result_of(LAYERS_10, range(10), status=status)
+    (tmp_path / RESULT).write_text(result.to_text())
+    answer = view(tmp_path)["answer"]
+    assert "the rest runs" not in answer["title"]
+    assert "good" != answer["tone"] or status is Status.NOTHING_TO_KEEP
+    if status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED):
+        assert ("No answer yet", None) == (answer["title"], answer["error"])
+
+
+def test_a_search_with_only_the_plan_that_keeps_everything_has_no_best(tmp_path: Path) -> None:
+    """While it runs, the report names no plan before one has passed that runs a layer low."""
+    run_folders.write_ledger(tmp_path, run_folders.searched(10, [2])[:1])
+    run_folders.write_layers_file(tmp_path, LAYERS_10)
+    assert "No answer yet" == view(tmp_path)["answer"]["title"]
 
 
 @pytest.mark.parametrize("status", Status)

@@ -242,10 +242,62 @@ def test_a_run_without_a_plan_claims_none(status: Status) -> None:
     """What was cut off before any plan passed does not say that nothing need be kept."""
     nothing = Certificate(minimal=False, checked=(), unchecked=())
     none = replace(
-        RESULT, status=status, kept=(), error=None, certificate=nothing, layer_precisions=None
+        RESULT,
+        status=status,
+        kept=(),
+        error=None,
+        certificate=nothing,
+        layer_precisions=None,
+        message="the budget ended during the ranking; no plan has passed",
     )
-    assert "no plan has passed yet" in screen(none)
+    shown = screen(none)
+    assert "No answer yet: the budget ended during the ranking; no plan has passed\n" in shown
+    assert 1 == shown.count("during the ranking")
+    untold = screen(replace(none, message=""))
+    assert "No answer yet: no plan has passed yet that runs a layer in FP16" in untold
     assert "0 of 10 layers" not in screen(none)
     assert "verdict" not in screen(none)
     empty = replace(none, certificate=replace(nothing, minimal=True))
     assert "0 of 10 layers stay FP32" in screen(empty)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_keeping_everything_is_no_answer(status: Status) -> None:
+    """No ending says that all layers stay and the rest runs low: there is no rest."""
+    shown = screen(replace(RESULT, status=status, candidates=len(KEPT)))
+    assert "the rest runs" not in shown
+    assert "4 of 4" not in shown
+    if status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED):
+        assert "No answer yet" in shown
+        assert "error" not in shown
+        assert "certificate" not in shown
+
+
+def test_a_plan_that_gains_nothing_is_called_so() -> None:
+    """What is found to need every layer names no export, and says what is left to try."""
+    shown = screen(replace(RESULT, candidates=len(KEPT)))
+    assert "Nothing gained: every plan that passed keeps all 4 layers FP32" in shown
+    assert "Next: deploy the model with every layer FP32, loosen the tolerance, or try" in shown
+    assert "--low bf16" in shown
+    assert "trtexec.sh" not in shown
+
+
+def test_layers_in_sixteen_bits_are_a_gain() -> None:
+    """Where nothing can run INT8 the exports hold what was found: every layer in FP16."""
+    rungs = (
+        Rung(precision="fp16", layers=KEPT, count=4),
+        Rung(precision="int8", layers=None, count=0),
+    )
+    result = replace(RESULT, candidates=4, low="int8", high="fp16", rungs=rungs)
+    shown = screen(result)
+    assert "Nothing gained: every plan that passed keeps all 4 layers FP16" in shown
+    assert "trtexec.sh' strong10" in shown
+
+
+def test_nothing_to_keep_names_the_model_that_was_judged() -> None:
+    """The files that were written are built, which after --fuse-norms hold the fused model."""
+    shown = screen(replace(RESULT, status=Status.NOTHING_TO_KEEP, kept=(), layer_precisions=None))
+    assert "sh 'my run/trtexec.sh' strong10" in shown
+    assert "model.mixed.onnx" in shown
+    assert "TensorRT 8.6 to 10.x: sh 'my run/trtexec.sh' weak" in shown
+    assert "--fp16 alone" not in shown

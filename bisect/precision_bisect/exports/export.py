@@ -92,7 +92,8 @@ class Export:
         high = [name for name in HIGH_NAMES if name in rungs] or [self.pair.high]
         counts = [f"{rungs.count(name)} stay {name.upper()}" for name in high]
         counts[0] = counts[0].replace(" ", f" of {len(self.precisions)} layers ", 1)
-        return f"{', '.join(counts)}, the rest runs {self.lowest.upper()}"
+        rest = f", the rest runs {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
+        return f"{', '.join(counts)}{rest}"
 
 
 def named_layers(export: Export) -> tuple[Layer, ...]:

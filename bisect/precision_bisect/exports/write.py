@@ -15,6 +15,7 @@ from precision_bisect.runfolder import (
     AUTOCAST,
     EXPORTS,
     LAYER_PRECISIONS,
+    MIXED_DATA,
     MIXED_MODEL,
     POLYGRAPHY_SCRIPT,
     TRTEXEC,
@@ -50,6 +51,18 @@ def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]
             folder.remove(name)
             reasons[name] = str(reason)
     return reasons
+
+
+def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
+    """Write every export as `write_exports` does, but nothing where every layer stays FP32.
+
+    The model itself is that plan. Raises RunFolderError.
+    """
+    if any(name != "fp32" for name in export.precisions.values()):
+        return write_exports(folder, export)
+    remove_exports(folder)
+    names = [name for name in EXPORTS if name != MIXED_DATA]
+    return dict.fromkeys(names, "every layer stays FP32, which the model itself is")
 
 
 def remove_exports(folder: RunFolder) -> None:

@@ -88,7 +88,7 @@ class LiveStatus:
                 "trials": progress.trials,
                 "predictions": progress.predictions,
                 "unresolved": dict(progress.unresolved),
-                "best": best and _figures(best),
+                "best": best and _figures(best, progress.candidates),
                 "narrowed_to": progress.narrowed_to,
                 "about_left": progress.about_left,
                 "flights": self._flights(),
@@ -104,5 +104,8 @@ class LiveStatus:
         ]
 
 
-def _figures(best: Trial) -> dict[str, Any]:
+def _figures(best: Trial, candidates: int) -> dict[str, Any] | None:
+    """Return what is known of the best plan; None where it keeps every layer, so saves none."""
+    if len(best.proposal.plan) == candidates:
+        return None
     return {"kept": len(best.proposal.plan), "error": plain(best.outcome.error)}

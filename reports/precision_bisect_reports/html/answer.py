@@ -10,10 +10,11 @@ from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.html.trials import best, candidates_of
 from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.proof import proof
-from precision_bisect_reports.summary import HEADLINES
+from precision_bisect_reports.summary import HEADLINES, NO_ANSWER, NOTHING_GAINED
 
 _GOOD = (Status.FOUND, Status.NOTHING_TO_KEEP)
 _BAD = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.ABORTED)
+_CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 
 
 def answer(source: Source) -> dict[str, Any]:
@@ -25,18 +26,20 @@ def _found(source: Source) -> dict[str, Any]:
     result = source.result
     status = Status(result["status"])
     tolerance = result["tolerance"]
-    answered = bool(result["rungs"])
+    gained = not _gains_nothing(result)
+    answered = bool(result["rungs"]) and (gained or status not in _CUT_OFF)
+    tone = "good" if status in _GOOD and gained else "bad" if status in _BAD else "open"
     return {
         "title": _title(result, status, answered),
-        "badge": HEADLINES[status].partition(";")[0],
-        "tone": "good" if status in _GOOD else "bad" if status in _BAD else "open",
+        "badge": HEADLINES[status].partition(";")[0] if gained or not answered else NOTHING_GAINED,
+        "tone": tone,
         "message": source.told.get("message", ""),
         "inputs": made_up(result.get("inputs")),
         "answered": answered,
         "kept": len(result["kept"]),
         "candidates": result["candidates"],
         "nodes": result["layers_total"],
-        "error": result["error"],
+        "error": result["error"] if answered or status not in _CUT_OFF else None,
         "tolerance": _scale(tolerance),
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
         "noise": result["noise_floor"],
@@ -57,7 +60,7 @@ def _so_far(source: Source) -> dict[str, Any]:
     candidates = candidates_of(recorded)
     header = recorded.header
     kept = len(found[0]) if found else None
-    title = "No plan has passed yet"
+    title = NO_ANSWER
     if found:
         stay = f"{header['high'].upper()}, the rest {header['low'].upper()}"
         title = f"Best so far: {kept} of {candidates} layers {stay}"
@@ -91,6 +94,12 @@ def _so_far(source: Source) -> dict[str, Any]:
     }
 
 
+def _gains_nothing(result: Mapping[str, Any]) -> bool:
+    """Whether every candidate stays in the highest type, as before the search."""
+    rungs = result["rungs"]
+    return bool(rungs) and len(rungs[0]["layers"] or ()) == result["candidates"] > 0
+
+
 def _title(result: Mapping[str, Any], status: Status, answered: bool) -> str:
     low, high = result["low"].upper(), result["high"].upper()
     if status is Status.NOTHING_TO_KEEP:
@@ -98,7 +107,9 @@ def _title(result: Mapping[str, Any], status: Status, answered: bool) -> str:
     if status in (Status.NOT_PRECISION, Status.INFEASIBLE):
         return HEADLINES[status]
     if not answered:
-        return "No plan has passed yet"
+        return NO_ANSWER
+    if _gains_nothing(result):
+        return f"Every plan that passed keeps all {result['candidates']} layers {high}"
     of = f"of {result['candidates']} layers"
     if len(result["rungs"]) > 2:
         kept = [

@@ -36,9 +36,13 @@ def candidates_of(recorded: Recorded) -> int:
 
 
 def best(recorded: Recorded) -> tuple[Plan, float | None] | None:
-    """Return the smallest plan that has passed so far, with its error."""
+    """Return the smallest plan that has passed so far, with its error.
+
+    The plan that keeps every layer is none: it is what there was before the search.
+    """
     outcomes = judged_outcomes(recorded.trials, SampleSet.JUDGED)
-    passed = sorted(plan for plan, outcome in outcomes.items() if outcome.passed)
+    every = candidates_of(recorded)
+    passed = sorted(p for p, outcome in outcomes.items() if outcome.passed and len(p) < every)
     return (passed[0], outcomes[passed[0]].error) if passed else None
 
 
