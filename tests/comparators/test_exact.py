@@ -19,7 +19,7 @@ from precision_bisect.errors import UsageError
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.options import METRICS, Metric, Options
-from precision_bisect.protocols import Judgement
+from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.result import Result
 from precision_bisect.trial import Verdict
 
@@ -72,7 +72,7 @@ def test_the_figure_grows_with_the_elements_that_differ(count: int) -> None:
 @pytest.mark.parametrize(("count", "passes"), [(5, True), (6, False)])
 def test_a_share_may_differ(count: int, passes: bool) -> None:
     """With --tol classes=0.02 five of 256 pass and six fail, on a scale of multiples."""
-    flags = {"tol": {"classes": 0.02, "": 1e-2}}
+    flags: dict[str, Any] = {"tol": {"classes": 0.02, "": 1e-2}}
     judgement = judged(flipped(count), **flags)
     assert comparator(**flags).tolerance == 1.0
     assert (judgement.verdict is Verdict.PASS) is passes
@@ -128,10 +128,10 @@ def test_large_integers_are_compared_as_they_are() -> None:
 
 def test_a_part_of_the_tolerance_leaves_classes_exact() -> None:
     """A rung of a ladder, which may use half of the tolerance, passes by equal classes alone."""
-    reference = [{"y": np.ones(4, np.float32), "classes": WANT}]
+    reference: list[Sample] = [{"y": np.ones(4, np.float32), "classes": WANT}]
     half = shared(comparator(), 0.5, reference)
     assert half.judge(reference, reference).verdict is Verdict.PASS
-    off = [{**reference[0], "classes": flipped(1)}]
+    off: list[Sample] = [{**reference[0], "classes": flipped(1)}]
     assert half.judge(off, reference).verdict is Verdict.FAIL
 
 
@@ -144,7 +144,7 @@ def test_the_fingerprint_tells_the_share() -> None:
 
 def test_limits_in_numbers_judge_numbers() -> None:
     """--atol by the output's name judges it as any other: an image in 8 bits, off by one."""
-    flags = {"atol": {"": 1e-2, "classes": 10.0}}
+    flags: dict[str, Any] = {"atol": {"": 1e-2, "classes": 10.0}}
     assert judged(flipped(9), **flags).verdict is Verdict.PASS
     assert comparator(**flags).settings()["atol"] == {"y": 1e-2, "classes": 10.0}
 

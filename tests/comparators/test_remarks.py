@@ -82,7 +82,7 @@ def test_a_norm_below_the_limit_is_named() -> None:
     (remark,) = remarks(SOFT, metric="l2", tol=0.1)
     assert "judge relatively by --metric snr --tol 40" in remark
     assert [Verdict.PASS, Verdict.FAIL] == [
-        judged(SOFT, *proposed(remark), factor) for factor in (0.999, 0.0)
+        judged(SOFT, proposed(remark)[0], factor) for factor in (0.999, 0.0)
     ]
 
 

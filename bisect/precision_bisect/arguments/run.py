@@ -43,8 +43,9 @@ exit codes:
   1    no plan satisfies the limits, or it is no precision problem; or more is kept than
        --max-kept or --baseline allow
   2    wrong usage or bad input
-  3    ended early: budget or disk spent, or crash after crash; the best plan so far is written
-  130  interrupted; the best plan so far is written
+  3    ended early: budget or disk spent, or crash after crash; the best plan so far is
+       written, if one has passed that runs a layer low
+  130  interrupted; the best plan so far is written likewise
 
 other commands:
   precision-bisect layers MODEL   list the candidates, and every exclusion with its reason

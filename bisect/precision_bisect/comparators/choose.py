@@ -42,7 +42,7 @@ def _shares(options: Options, classes: Sequence[str]) -> tuple[Options, Mapping[
     as_numbers = {*_named(options.atol), *_named(options.rtol)}
     exact = [name for name in classes if name not in as_numbers]
     given = {name: limit for name, limit in _named(options.tol).items() if name in exact}
-    shares = dict.fromkeys(exact, 0.0) | tolerance_from(given, "--tol").per_output
+    shares = {**dict.fromkeys(exact, 0.0), **tolerance_from(given, "--tol").per_output}
     for name, share in shares.items():
         if share >= 1.0:
             raise UsageError(
