@@ -34,7 +34,7 @@ from precision_bisect.runfolder import (
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.stability import clear_limit
-from precision_bisect.trial import Kind, Outcome, Phase, SampleSet, Trial, TrialStatus
+from precision_bisect.trial import Kind, Outcome, SampleSet, Trial, TrialStatus
 from precision_bisect.verdicts import noise_between
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
@@ -193,11 +193,12 @@ def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | 
 
 def _cut_short(prepared: Prepared, driver: Driver, ending: Ending) -> str:
     """Say at what a run without an answer was cut short, and why."""
-    phase = driver.trials[-1].proposal.phase if driver.trials else Phase.PREFLIGHT
     what = "the budget ended" if ending.status is Status.BUDGET_EXHAUSTED else ending.status.value
     why = f" ({ending.message})" if ending.message else ""
     low = prepared.options.low.upper()
-    return f"{what} during the {phase}{why}; no plan has passed yet that runs a layer in {low}"
+    return (
+        f"{what} during the {driver.phase}{why}; no plan has passed yet that runs a layer in {low}"
+    )
 
 
 def _timings(prepared: Prepared, driver: Driver, samples: SampleSet) -> Timings:

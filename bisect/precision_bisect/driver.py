@@ -97,6 +97,11 @@ class Driver:
                 self._recall(proposal)
         return tuple(self._known[proposal.identity].outcome for proposal in batch)
 
+    @property
+    def phase(self) -> Phase:
+        """What the run is at, or was when it ended."""
+        return self._phase or Phase.PREFLIGHT
+
     def best(self) -> Trial | None:
         """Return the smallest plan that nothing speaks against; None before the first.
 

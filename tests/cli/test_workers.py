@@ -82,7 +82,7 @@ def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
 def test_a_second_interrupt_leaves_what_cannot_be_stopped(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """While checks sleep for a minute, two signals end the run with the best so far at once."""
+    """While checks sleep for a minute, two signals end the run at once, without an answer."""
     model = tiny.write_model(tmp_path / "tiny.onnx")
     check = tmp_path / "slow.py"
     check.write_text(SLOW_CHECK)
@@ -108,4 +108,4 @@ def test_a_second_interrupt_leaves_what_cannot_be_stopped(
     assert time.perf_counter() - begun < 20
     result = answer(out)
     assert ("interrupted", False) == (result["status"], result["certificate"]["minimal"])
-    assert {"interrupted"} <= {entry["reason"] for entry in result["certificate"]["evidence"]}
+    assert ([], []) == (result["kept"], result["rungs"])

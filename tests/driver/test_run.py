@@ -116,18 +116,19 @@ def test_a_run_cut_short_in_its_ranking_has_no_answer(model: Path, tmp_path: Pat
     assert json.loads((tmp_path / "status.json").read_text())["best"] is None
 
 
-def test_a_budget_spent_before_the_search_says_so(model: Path, tmp_path: Path) -> None:
+def test_a_spent_budget_is_named(model: Path, tmp_path: Path) -> None:
     """The limit that was spent is named, and the exit code is that of a spent budget."""
     result = tiny.search(model, tmp_path, max_trials=3)
     assert result.exit_code is ExitCode.BUDGET
     assert result.message == (
-        "the budget ended during the prediction (--max-trials 3 are spent); "
+        "the budget ended during the search (--max-trials 3 are spent); "
         "no plan has passed yet that runs a layer in FP16"
     )
     assert not result.certificate.minimal
     result = tiny.search(model, tmp_path, resume=True, max_time_s=1e-9)
     assert result.status is Status.BUDGET_EXHAUSTED
-    assert len(result.kept) == CANDIDATES
+    assert (result.kept, result.rungs) == ([], [])
+    assert "--max-time of 1e-09 s is spent" in result.message
 
 
 def test_ctrl_c_anywhere_is_continued(model: Path, whole: Result, tmp_path: Path) -> None:
