@@ -29,6 +29,13 @@ UNDERFLOW = (
 """Values near 1 become 1e-9, less than FP16 can hold, before they are scaled back."""
 
 
+BROKEN_NORM = """(float[8] x) => (float[8] y) <float two = {2}, float eps = {1e-5}> {
+  mean = ReduceMean<axes = [-1]>(x) d = Sub(x, mean) p = Pow(d, two)
+  v = ReduceMean<axes = [-1]>(p) e = Add(v, eps) s = Sqrt(e) n = Div(d, s)
+  m = Mul(g, n) y = Add(m, b) }"""
+"""ONNX Runtime's LayerNorm fusion takes the output of Div, which it removes, for the scale."""
+
+
 def parse(body: str, *, opset: int = 17, ir: int = 8, domains: str = "") -> onnx.ModelProto:
     """Return the model whose graph has this signature and body in ONNX's text format.
 
@@ -81,3 +88,9 @@ def keeping(model: Model, *kept: str) -> Plan:
 def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     """Return seeded standard normal values."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def broken_norm() -> onnx.ModelProto:
+    """Return the norm that a fusion breaks, with weights that leave it as it is."""
+    weights = {"g": np.ones(8, np.float32), "b": np.zeros(8, np.float32)}
+    return with_weights(parse(BROKEN_NORM, opset=11, ir=7), weights)

@@ -2,19 +2,23 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.advice.explaining import Answer, explained
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import SPREAD
 from precision_bisect.comparators.remarks import decided_remark
+from precision_bisect.deploying import judge_of, rechecked, session_options
+from precision_bisect.deployment import Deployment
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.evidence import Evidence, Stability
 from precision_bisect.exports.export import Export
+from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.trtexec_names import layer_precisions
-from precision_bisect.exports.write import remove_exports, write_gain
+from precision_bisect.exports.write import remove_exports, write_judged
 from precision_bisect.layer_table import LayerName
 from precision_bisect.monotone import Break, breaks, remarks, rows
 from precision_bisect.pinning import pinned_layers
@@ -29,6 +33,7 @@ from precision_bisect.runfolder import (
     LAYER_PRECISIONS,
     MIXED_MODEL,
     RESULT,
+    RUN_SCRIPT,
     RunFolder,
 )
 from precision_bisect.speed.report import Timings
@@ -87,11 +92,16 @@ def conclude(
         for each in findings.layers
         if each.kept
     ]
-    string, reason, unwritten = (
-        (None, "", ())
+    options = session_options(prepared.options.engine, final.opening)
+    judge = judge_of(prepared, prepared.comparator, options)
+    written = (
+        Written(reason="", deployment=Deployment(options=options))
         if part
-        else write_answer(prepared, None if plan is None else kept, folder, diagnosis)
+        else write_answer(prepared, None if plan is None else kept, folder, diagnosis, judge)
     )
+    deployment = written.deployment
+    if deployment is not None and not part and ending.status is not Status.INTERRUPTED:
+        deployment = rechecked(prepared, folder, deployment)
     result = Result(
         status=ending.status,
         backend=prepared.backend.name,
@@ -106,8 +116,8 @@ def conclude(
         candidates=len(prepared.model.table.candidates),
         kept=kept,
         rungs=[] if plan is None else _rungs(prepared, plan),
-        layer_precisions=string,
-        layer_precisions_reason=reason,
+        layer_precisions=written.string,
+        layer_precisions_reason=written.reason,
         certificate=proof,
         non_monotone=rows(broken, names),
         trials=len(counted),
@@ -127,8 +137,9 @@ def conclude(
             *final.notes,
             *_moved(driver),
             *remarks(broken),
-            *unwritten,
+            *written.notes,
         ],
+        deployment=deployment,
         diagnosis=diagnosis,
         inputs={
             "synthetic": prepared.options.inputs is None,
@@ -146,20 +157,31 @@ def conclude(
     return result
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of the files for deployment.
+
+    `string` is trtexec's, else `reason` says why there is none. `notes` tell what went wrong with
+    the typed model, which is large: the answer is written all the same; and what is not stored.
+    """
+
+    string: str | None = None
+    reason: str | None
+    notes: Sequence[str] = ()
+    deployment: Deployment | None = None
+
+
 def write_answer(
     prepared: Prepared,
     kept: Sequence[LayerName] | None,
     folder: RunFolder,
     diagnosis: Sequence[Diagnosis],
-) -> tuple[str | None, str | None, Sequence[str]]:
-    """Write the files for deployment; `kept` is None where there is no answer.
-
-    Returns trtexec's string, or why there is none, and what went wrong with the typed model, which
-    is large: the answer is written all the same.
-    """
+    judge: Judge,
+) -> Written:
+    """Write the files for deployment; `kept` is None where there is no answer."""
     if kept is None:
         remove_exports(folder)
-        return None, "the run has no answer", ()
+        return Written(reason="the run has no answer")
     export = Export(
         model=prepared.model,
         kept=kept,
@@ -168,10 +190,18 @@ def write_answer(
         scales=prepared.scales,
         diagnosis=diagnosis,
     )
-    reasons = write_gain(folder, export)
-    mixed, reason = reasons[MIXED_MODEL], reasons[LAYER_PRECISIONS]
-    unwritten = () if mixed is None else (f"no {MIXED_MODEL}: {mixed}",)
-    return layer_precisions(export) if reason is None else None, reason, unwritten
+    reasons, deployment = write_judged(folder, export, judge)
+    reason = reasons[LAYER_PRECISIONS]
+    missing = MIXED_MODEL if reasons[MIXED_MODEL] else RUN_SCRIPT
+    notes = [f"no {missing}: {reasons[missing]}"] if reasons[missing] else []
+    if deployment is not None and deployment.left_out:
+        notes.append(deployment.left_out)
+    return Written(
+        string=layer_precisions(export) if reason is None else None,
+        reason=reason,
+        notes=notes,
+        deployment=deployment,
+    )
 
 
 def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:

@@ -80,13 +80,24 @@ class Stability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How ONNX Runtime was told to optimise the graph of one build.
+
+    `level` is the name of its GraphOptimizationLevel, `disabled` the optimizers left out.
+    """
+
+    level: str
+    disabled: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What one build showed beside the outputs.
 
     `honours` has one entry per kept layer where the backend can look into its engine, else none.
     `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off;
     `listed` says which layers or weights some of them mean. `stability` is there where the plan
-    was judged on copies of the samples.
+    was judged on copies of the samples. `opening` is ONNX Runtime's.
     """
 
     latency: Latency | None = None
@@ -94,6 +105,7 @@ class Evidence:
     honours: Sequence[LayerHonour] = ()
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()
+    opening: Opening | None = None
 
     @property
     def demoted(self) -> Sequence[LayerHonour]:

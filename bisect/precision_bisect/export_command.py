@@ -8,7 +8,8 @@ from pathlib import Path
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import printable
 from precision_bisect.exports.export import Export
-from precision_bisect.exports.write import write_gain
+from precision_bisect.exports.judging import carry_judging
+from precision_bisect.exports.write import gains, write_gain
 from precision_bisect.finished import read_finished
 from precision_bisect.locking import RunLock
 from precision_bisect.model.load import load_model
@@ -56,4 +57,6 @@ def export(path: Path, plan: Path | None, out: Path | None, settings: EngineSett
     where = out or finished.path.parent
     with RunLock(where):
         folder = RunFolder(where)
-        return Exported(folder=folder.path, reasons=write_gain(folder, wanted))
+        reasons = write_gain(folder, wanted)
+        judging = carry_judging(finished.path.parent, folder) if gains(wanted) else {}
+        return Exported(folder=folder.path, reasons={**reasons, **judging})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.certificate import Certificate
+from precision_bisect.deployment import Deployment
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
 from precision_bisect.evidence import LayerHonour, Stability
@@ -90,6 +91,7 @@ class Result:
     notes: Sequence[str] = ()
     non_monotone: Sequence[Mapping[str, Any]] = ()
     unresolved: Mapping[str, int] = field(default_factory=dict)
+    deployment: Deployment | None = None
     diagnosis: Sequence[Diagnosis]
     fingerprint: Mapping[str, Any]
     inputs: Mapping[str, Any] | None = None
@@ -124,6 +126,7 @@ class Result:
         plain["certificate"] = self.certificate.to_json()
         plain["stability"] = None if self.stability is None else asdict(self.stability)
         plain["speed"] = None if self.speed is None else self.speed.to_json()
+        plain["deployment"] = None if self.deployment is None else self.deployment.to_json()
         plain["front"] = list(self.front)
         plain["non_monotone"] = list(self.non_monotone)
         plain["unresolved"] = dict(self.unresolved)
@@ -181,6 +184,7 @@ KEYS = (
     "honoured_layers",
     "pinned",
     "notes",
+    "deployment",
     "diagnosis",
     "inputs",
     "fingerprint",

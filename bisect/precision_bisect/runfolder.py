@@ -22,6 +22,9 @@ AUTOCAST = "autocast-exclude.txt"
 POLYGRAPHY_SCRIPT = "polygraphy_constraints.py"
 MIXED_MODEL = "model.mixed.onnx"
 MIXED_DATA = f"{MIXED_MODEL}.data"
+GOLDEN_INPUTS = "golden_inputs.json"
+GOLDEN_OUTPUTS = "golden_outputs.json"
+RUN_SCRIPT = "run_onnxruntime.py"
 FUSED_MODEL = "model.fused.onnx"
 FUSED_DATA = f"{FUSED_MODEL}.data"
 TAKEN_MODEL = "model.taken.onnx"
@@ -32,7 +35,12 @@ LOGS = "logs"
 ENGINES = "engines"
 ENGINE = "model.engine"
 TIMING_CACHE = "timing.cache"
-EXPORTS = (MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST)
+JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
+"""What judges the exported model on the target: of one run, whatever it is exported with later."""
+EXPORTS = (
+    *(MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST),
+    *JUDGING,
+)
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
     *(TAKEN_MODEL, TAKEN_DATA, SCALES, ENGINE, TIMING_CACHE),

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from precision_bisect import plain_json
 from precision_bisect.certificate import Certificate, How, Need
+from precision_bisect.deployment import OUTCOMES, ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, printable
 from precision_bisect.evidence import Honour, LayerHonour, Stability
@@ -162,6 +163,27 @@ _POINT: Mapping[str, Reader[Any]] = {
     "error": maybe(number),
     **dict.fromkeys(("latency_ms", "spread_ms", "speedup", "cost"), maybe(number)),
 }
+_OPTIONS: Mapping[str, Reader[Any]] = {
+    **dict.fromkeys(("provider_options", "session_config"), table(text)),
+    "graph_optimization_level": text,
+    "disabled_optimizers": many(text),
+}
+_DEFAULTS = record(ByDefaults, outcome=chosen(*OUTCOMES), error=maybe(number), options=many(text))
+_RECHECK = record(
+    Recheck,
+    outcome=chosen(*OUTCOMES),
+    message=text,
+    error=maybe(number),
+    library_defaults=maybe(_DEFAULTS),
+)
+
+
+def read_deployment(value: Any) -> Deployment:
+    """Read how an answer is deployed. Raises Unfit."""
+    rest = row(samples=count, samples_total=count, polygraphy=maybe(text), recheck=maybe(_RECHECK))
+    return Deployment(options=record(SessionOptions, **_OPTIONS)(value), **rest(value))
+
+
 _NEED = record(
     Need,
     layer=text,
@@ -226,6 +248,7 @@ _VALUES: Mapping[str, Reader[Any]] = {
     "honoured_layers": many(_honour),
     "pinned": _pinned,
     "notes": many(text),
+    "deployment": maybe(read_deployment),
     "diagnosis": DIAGNOSIS_LIST,
     "inputs": maybe(row(synthetic=flag, samples=count)),
     "fingerprint": table(anything),

@@ -16,6 +16,7 @@ from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour, Stability
 from precision_bisect.result import Diagnosis, Result
 from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
+from precision_bisect_reports.deployed import deployed, judging_steps, under_tf32
 from precision_bisect_reports.folding import folded
 from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.proof import proof
@@ -180,6 +181,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         counts = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield "unresolved", f"{', '.join(counts)}: these trials count neither way"
     yield from _engine(result)
+    yield from deployed(result.deployment, (each.cause for each in result.diagnosis))
     if result.emulated:
         yield "backend", "emulated: predicted on this machine; confirm on the target"
     if said := made_up(result.inputs):
@@ -240,7 +242,8 @@ def _next_steps(result: Result, model: Path) -> Sequence[str]:
             as_it_is = result.gains_nothing and result.high == "fp32"
             return _as_it_is(result) if as_it_is else _apply(result, model)
         case Status.NOTHING_TO_KEEP:
-            return [*_strong(result), f"TensorRT 8.6 to 10.x: sh {_script(result)} weak"]
+            weak = f"TensorRT 8.6 to 10.x: sh {_script(result)} weak"
+            return [*_judge(result), *_strong(result), weak]
         case Status.BUDGET_EXHAUSTED:
             larger = "a larger --max-time or --max-trials"
             return [f"Next: go on with {larger}: {rerun} … --resume --out {out}"]
@@ -262,9 +265,9 @@ def _script(result: Result) -> str:
 
 def _strong(result: Result) -> list[str]:
     """Return how to build the typed model, which is the fused one where norms were fused."""
+    build = "Then build" if _judge(result) else "Next, on the target"
     return [
-        f"Next, on the target: sh {_script(result)} strong10, or strong11 or rtx, by the version "
-        "there",
+        f"{build}: sh {_script(result)} strong10, or strong11 or rtx, by the version there",
         f"  (they build {MIXED_MODEL}, strongly typed; it runs on ONNX Runtime with CUDA, too)",
     ]
 
@@ -281,7 +284,7 @@ def _as_it_is(result: Result) -> Sequence[str]:
 
 
 def _apply(result: Result, model: Path) -> Sequence[str]:
-    script, lines = _script(result), _strong(result)
+    script, lines = _script(result), [*_judge(result), *_strong(result)]
     if result.layer_precisions is None:
         reason = printable(result.layer_precisions_reason or "")
         return [*lines, f"No trtexec string for TensorRT 8.6 to 10.x: {reason}"]
@@ -295,6 +298,19 @@ def _apply(result: Result, model: Path) -> Sequence[str]:
         run = shlex.quote(str(result.out))
         lines.append(f"What would change the answer? precision-bisect explain {run}")
     return lines
+
+
+def _judge(result: Result) -> list[str]:
+    """Return how to judge a prediction on the target; nothing where an engine has judged."""
+    steps = list(judging_steps(result.deployment, result.out)) if result.emulated else []
+    if not steps:
+        return []
+    gains = under_tf32(each.cause for each in result.diagnosis)
+    return [
+        f"Next, judge it on the target, TF32 off{gains}:",
+        "  " + steps[0],
+        *(f"  or, by ONNX Runtime on CUDA: {step}" for step in steps[1:]),
+    ]
 
 
 def _plan(result: Result, model: Path) -> str:

@@ -7,24 +7,14 @@ import onnx
 import onnxruntime
 import pytest
 
-from models import normal, parse, save
+from models import broken_norm, normal, parse, save
 from precision_bisect.backends.cuda.opening import FUSIONS, Opener, OpeningError, fusions_behind
 from precision_bisect.ort import CPU
 
-NORM = """(float[8] x) => (float[8] y) <float two = {2}, float eps = {1e-5}> {
-  mean = ReduceMean<axes = [-1]>(x) d = Sub(x, mean) p = Pow(d, two)
-  v = ReduceMean<axes = [-1]>(p) e = Add(v, eps) s = Sqrt(e) n = Div(d, s)
-  m = Mul(g, n) y = Add(m, b) }"""
-"""ONNX Runtime's LayerNorm fusion takes the output of Div, which it removes, for the scale."""
-
 
 def norm(tmp_path: Path) -> Path:
-    """Save the graph above."""
-    model = parse(NORM, opset=11, ir=7)
-    for name, value in (("g", 1.0), ("b", 0.0)):
-        array = np.full(8, value, np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return save(model, tmp_path)
+    """Save a graph that a fusion breaks."""
+    return save(broken_norm(), tmp_path)
 
 
 def opener(tmp_path: Path, timeout_s: float | None = None) -> Opener:

@@ -19,6 +19,7 @@ from precision_bisect.runfolder import (
     DIAGNOSIS,
     EVENTS,
     EXPORTS,
+    JUDGING,
     LAYER_PRECISIONS,
     LAYERS,
     LEDGER,
@@ -44,7 +45,7 @@ def test_a_finished_run_is_exported_beside_its_result(
     path = write_model(tmp_path / "tiny.onnx")
     run = Path("tiny.onnx.precision-bisect")
     search(path, run)
-    for name in EXPORTS:
+    for name in {*EXPORTS}.difference(JUDGING):
         (run / name).unlink(missing_ok=True)
     said = export(path, None, None, EngineSettings()).to_text()
     assert said.splitlines()[0] == f"written to {run}"
@@ -72,6 +73,19 @@ def test_what_cannot_be_written_is_told_with_its_reason(tmp_path: Path) -> None:
     lines = export(path, tmp_path / "run", None, EngineSettings()).to_text().splitlines()
     assert f"  {LAYER_PRECISIONS}: no layer is kept" in lines[lines.index("not written") :]
     assert f"  {TRTEXEC}" in lines[: lines.index("not written")]
+
+
+def test_what_judges_is_the_runs(tmp_path: Path) -> None:
+    """The files that judge go along as the run has left them, or are told as missing."""
+    path = write_model(tmp_path / "tiny.onnx")
+    search(path, tmp_path / "run")
+    export(path, tmp_path / "run", tmp_path / "out", EngineSettings(tf32=True))
+    for name in JUDGING:
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+        (tmp_path / "run" / name).unlink()
+    said = export(path, tmp_path / "run", None, EngineSettings()).to_text()
+    for name in JUDGING:
+        assert f"  {name}: the run has left none; a new run writes it" in said
 
 
 def test_a_changed_model_is_refused(tmp_path: Path) -> None:

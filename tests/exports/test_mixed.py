@@ -17,6 +17,7 @@ from precision_bisect.exports.write import remove_exports, write_exports
 from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import (
     EXPORTS,
+    JUDGING,
     LEDGER,
     MIXED_DATA,
     MIXED_MODEL,
@@ -98,7 +99,7 @@ def test_stale_exports_do_not_survive(tmp_path: Path) -> None:
     for name in (*EXPORTS, RESULT, LEDGER):
         folder.write(name, "stale")
     reasons = write_exports(folder, export_of(tmp_path / "model.onnx", ["node_of_t1"]))
-    left = {MIXED_MODEL, "trtexec.sh", RESULT, LEDGER}
+    left = {MIXED_MODEL, "trtexec.sh", RESULT, LEDGER, *JUDGING}
     assert left == {path.name for path in folder.path.iterdir()}
     assert all("no name of its own" in str(r) for n, r in reasons.items() if n not in left)
     assert not (folder.path / MIXED_DATA).exists()

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from precision_bisect.certificate import Certificate, How, Need
+from precision_bisect.deployment import ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.endings import Status
 from precision_bisect.evidence import Honour, LayerHonour
 from precision_bisect.result import Diagnosis, Result, Rung
@@ -62,6 +63,54 @@ def test_a_ladder_is_shown_rung_by_rung() -> None:
     assert "of 10 layers 2 must be FP32, 2 must be FP16, 3 run INT8" in shown
     places = [shown.index(text) for text in ("  FP32\n", "    Pow", "  FP16\n", "    Sqrt")]
     assert sorted(places) == places
+
+
+DEPLOYMENT = Deployment(
+    options=SessionOptions(provider_options={}, session_config={}),
+    samples=4,
+    samples_total=4,
+    polygraphy="polygraphy run model.mixed.onnx --trt --atol 0.01",
+    recheck=Recheck(outcome="not_judged", message="4 samples fit; the target has to judge"),
+)
+
+
+def test_a_prediction_is_to_be_judged_on_the_target() -> None:
+    """What was checked is said, and the next step is the command that judges, quoted."""
+    shown = screen(replace(RESULT, deployment=DEPLOYMENT))
+    assert "deployed    4 samples fit; the target has to judge" in shown
+    first = shown.index("Next, judge it on the target, TF32 off:")
+    second = shown.index("(cd 'my run' && polygraphy run model.mixed.onnx --trt --atol 0.01)")
+    third = shown.index("or, by ONNX Runtime on CUDA: python 'my run/run_onnxruntime.py'")
+    fourth = shown.index("Then build: sh 'my run/trtexec.sh' strong10")
+    assert first < second < third < fourth
+    rounded = [Diagnosis(layer=name, cause="rounding", evidence="") for name in KEPT[:2]]
+    shown = screen(replace(RESULT, deployment=DEPLOYMENT, diagnosis=rounded))
+    gains = "TF32 off; under TF32 the 2 layers kept for rounding gain nothing:"
+    assert gains in shown
+    shown = screen(replace(RESULT, status=Status.NOTHING_TO_KEEP, deployment=DEPLOYMENT))
+    assert "Next, judge it on the target" in shown and "alone" not in shown
+
+
+def test_a_verdict_as_deployed_is_said() -> None:
+    """What CUDA made of the exported files, and the option without which they fail."""
+    defaults = ByDefaults(outcome="fail", error=0.0118, options=("use_tf32=0",))
+    engine = replace(RESULT, emulated=False, backend="onnxruntime")
+
+    def judged(recheck: Recheck) -> str:
+        return screen(replace(engine, deployment=replace(DEPLOYMENT, recheck=recheck)))
+
+    shown = judged(Recheck(outcome="pass", message="", error=0.0076, library_defaults=defaults))
+    assert "run_onnxruntime.py passes in a fresh process: error 0.0076" in shown
+    assert "ONNX Runtime's own options FAIL: error 0.0118; set use_tf32=0" in shown
+    assert "Next, on the target: sh" in shown
+    assert "FAILS in a fresh process: error 0.02; do not" in judged(
+        Recheck(outcome="fail", message="", error=0.02)
+    )
+    assert "do NOT fit together: cut" in judged(Recheck(outcome="broken", message="cut"))
+    passing = ByDefaults(outcome="pass", error=0.001)
+    assert "own options pass, too: error 0.001" in judged(
+        Recheck(outcome="pass", message="", error=0.001, library_defaults=passing)
+    )
 
 
 def test_layers_are_grouped_by_module() -> None:

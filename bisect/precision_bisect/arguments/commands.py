@@ -47,7 +47,8 @@ def export_parser() -> Parser:
     parser = Parser(
         "export",
         description="Write the files for deployment again from a finished run: model.mixed.onnx, "
-        "layerPrecisions.txt, trtexec.sh, autocast-exclude.txt, polygraphy_constraints.py.",
+        "layerPrecisions.txt, trtexec.sh, autocast-exclude.txt, polygraphy_constraints.py. What "
+        "judges the answer stays as the run wrote it.",
     )
     _model_and_plan(parser)
     parser.add_argument(

@@ -41,6 +41,11 @@ class ScriptComparator:
         """Other processes load the script themselves: its functions cannot be sent."""
         return _again, (self._path.absolute(), self._source, self._name, self.tolerance)
 
+    @property
+    def path(self) -> Path:
+        """Where the script lies."""
+        return self._path.absolute()
+
     def settings(self) -> Mapping[str, Any]:
         """Return the script's name and hash and the limit, for the fingerprint."""
         return self._settings

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import onnx
+
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.annotations import annotate
 from precision_bisect.exports.export import Export
@@ -17,9 +19,10 @@ from precision_bisect.typed.graph import TypedGraph
 from precision_bisect.typed.rewrite import TypedWriter
 
 
-def write_mixed(folder: RunFolder, export: Export) -> None:
+def write_mixed(folder: RunFolder, export: Export) -> onnx.GraphProto:
     """Write the typed model, with a data file beside it from 2 GiB on, in place of a former one.
 
+    Returns its graph, whose weights are stubs.
     Raises NotWritable where the model cannot be typed, where the types that ONNX infers for the
     typed graph are not those of the plan, and where the folder has no room for it.
     """
@@ -40,6 +43,8 @@ def write_mixed(folder: RunFolder, export: Export) -> None:
     except RunFolderError as error:
         folder.remove(MIXED_DATA)
         raise NotWritable(error.message) from error
+    graph: onnx.GraphProto = typed.proto.graph
+    return graph
 
 
 def differing(export: Export, typed: TypedGraph) -> Iterator[LayerName]:

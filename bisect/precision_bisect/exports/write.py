@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from functools import partial
 
+import onnx
+
+from precision_bisect.deployment import Deployment
 from precision_bisect.exports.autocast import write_autocast
 from precision_bisect.exports.export import Export, layers_in_tensorrt, named_layers
+from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.mixed import write_mixed
 from precision_bisect.exports.polygraphy_script import write_polygraphy_script
@@ -26,12 +30,34 @@ from precision_bisect.runfolder import (
 def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
     """Write every export of the plan; return for each file why it could not be, or None.
 
-    Scales go with them, so that all of this can be written again.
-    What a former run left of a file that cannot be written is removed. Raises RunFolderError.
+    Scales go with them, so that all of this can be written again. What judged the plan stays as it
+    is. What a former run left of a file that cannot be written is removed. Raises RunFolderError.
     """
+    return _write(folder, export)[0]
+
+
+def write_judged(
+    folder: RunFolder, export: Export, judge: Judge
+) -> tuple[Mapping[str, str | None], Deployment | None]:
+    """Write every export, and what judges the plan where it is deployed; say how it is.
+
+    Nothing is written where every layer stays FP32.
+    """
+    if not gains(export):
+        return write_gain(folder, export), None
+    reasons, graph = _write(folder, export)
+    judging, deployment = write_judging(folder, export, judge, graph)
+    return {**reasons, **judging}, deployment
+
+
+def _write(
+    folder: RunFolder, export: Export
+) -> tuple[dict[str, str | None], onnx.GraphProto | None]:
+    """Write the exports that need a plan alone; return the reasons, and the typed graph."""
     reasons: dict[str, str | None] = {}
+    graph = None
     try:
-        write_mixed(folder, export)
+        graph = write_mixed(folder, export)
         reasons[MIXED_MODEL] = None
     except NotWritable as reason:
         reasons[MIXED_MODEL] = str(reason)
@@ -50,7 +76,7 @@ def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]
         except NotWritable as reason:
             folder.remove(name)
             reasons[name] = str(reason)
-    return reasons
+    return reasons, graph
 
 
 def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
@@ -58,11 +84,16 @@ def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
 
     The model itself is that plan. Raises RunFolderError.
     """
-    if any(name != "fp32" for name in export.precisions.values()):
+    if gains(export):
         return write_exports(folder, export)
     remove_exports(folder)
     names = [name for name in EXPORTS if name != MIXED_DATA]
     return dict.fromkeys(names, "every layer stays FP32, which the model itself is")
+
+
+def gains(export: Export) -> bool:
+    """Tell whether any layer of the plan is below FP32: else the model itself is the plan."""
+    return any(name != "fp32" for name in export.precisions.values())
 
 
 def remove_exports(folder: RunFolder) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import Certificate, Need
 from precision_bisect.conclude import tolerance_of, write_answer
+from precision_bisect.deploying import judge_of, rechecked, session_options
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.endings import Status
 from precision_bisect.ladder.climbed import Climbed
@@ -34,10 +35,15 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         for name, each in nearest(findings).items()
         if name in chosen
     ]
-    string, reason, unwritten = write_answer(
-        last.prepared, last.kept if last.answered else None, folder, diagnosis
-    )
-    notes = [*(note for each in results for note in each.notes), *unwritten]
+    part = last.result.deployment
+    options = part.options if part else session_options(last.prepared.options.engine)
+    judge = judge_of(last.prepared, climbed.comparator, options)
+    layers = last.kept if last.answered else None
+    written = write_answer(last.prepared, layers, folder, diagnosis, judge)
+    deployment = written.deployment
+    if deployment is not None and not climbed.interrupted:
+        deployment = rechecked(last.prepared, folder, deployment)
+    notes = [*(note for each in results for note in each.notes), *written.notes]
     result = replace(
         last.result,
         status=_status(climbed, kept),
@@ -47,8 +53,8 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         candidates=len(climbed.steps[0].prepared.model.table.candidates),
         kept=kept,
         rungs=_rungs(climbed) if last.answered else [],
-        layer_precisions=string,
-        layer_precisions_reason=reason,
+        layer_precisions=written.string,
+        layer_precisions_reason=written.reason,
         certificate=_certificate(climbed, kept),
         trials=sum(each.trials for each in results),
         engine_builds=sum(each.engine_builds for each in results),
@@ -58,6 +64,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         wall_s=round(budget.elapsed_s(), 3),
         pinned=_pinned(climbed, kept),
         notes=list(dict.fromkeys(notes)),
+        deployment=deployment,
         diagnosis=diagnosis,
         fingerprint={**last.result.fingerprint, "ladder": list(ladder)},
         message=_message(climbed),

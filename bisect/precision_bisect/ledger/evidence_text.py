@@ -5,7 +5,15 @@ from dataclasses import asdict
 from typing import Any
 
 from precision_bisect import plain_json
-from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour, Listed, Stability
+from precision_bisect.evidence import (
+    Evidence,
+    Honour,
+    Latency,
+    LayerHonour,
+    Listed,
+    Opening,
+    Stability,
+)
 
 
 def to_text(evidence: Evidence) -> str:
@@ -18,6 +26,7 @@ def from_text(text: str) -> Evidence:
     fields: dict[str, Any] = plain_json.parse(text)
     try:
         latency, stability = fields.get("latency"), fields.get("stability")
+        opening = fields.get("opening")
         return Evidence(
             latency=Latency(**latency) if latency else None,
             stability=Stability(**stability) if stability else None,
@@ -34,6 +43,9 @@ def from_text(text: str) -> Evidence:
                 Listed(note=entry["note"], names=tuple(entry["names"]))
                 for entry in fields.get("listed", ())
             ),
+            opening=Opening(level=opening["level"], disabled=tuple(opening["disabled"]))
+            if opening
+            else None,
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"evidence {text[:60]!r}") from error

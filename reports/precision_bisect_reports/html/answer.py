@@ -5,6 +5,8 @@ from typing import Any
 
 from precision_bisect.certificate import Certificate, Need
 from precision_bisect.endings import Status
+from precision_bisect.saved import read_deployment
+from precision_bisect_reports.deployed import deployed
 from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.html.trials import best, candidates_of
@@ -150,8 +152,20 @@ def _facts(result: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[list[
     yield ["Strategy", str(result["fingerprint"]["strategy"])]
     samples, held = result["fingerprint"]["samples"], result["fingerprint"]["holdout"]
     yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
+    yield from _deployed(result)
     if told.get("version"):
         yield ["Version", str(told["version"])]
+
+
+def _deployed(result: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield what the last check of the exported files found, and what judges them elsewhere."""
+    if not result.get("deployment"):
+        return
+    deployment = read_deployment(result["deployment"])
+    causes = [each["cause"] for each in result["diagnosis"]]
+    yield from ([label.capitalize(), text] for label, text in deployed(deployment, causes))
+    if result["emulated"] and deployment.polygraphy is not None:
+        yield ["Judge on the target", f"in the run folder: {deployment.polygraphy}"]
 
 
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:

@@ -15,12 +15,13 @@ from precision_bisect.runfolder import (
     LEDGER,
     POLYGRAPHY_SCRIPT,
     RESULT,
+    RUN_SCRIPT,
     STATUS,
     TRTEXEC,
 )
 
 DIAGNOSIS = "diagnosis.json"
-COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST)
+COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, RUN_SCRIPT)
 LARGEST_COPIED = 512 * 1024
 """Bytes: a longer file is named in the report, and not copied into it."""
 

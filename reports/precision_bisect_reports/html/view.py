@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.unpacking import Unfit
 from precision_bisect_reports.html.answer import answer
 from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.diagnosed import diagnosed
@@ -18,7 +19,7 @@ def view_of(source: Source, folder: Path) -> dict[str, Any]:
     """Return everything that the report shows. Raises RunFolderError for what is not ours."""
     try:
         return _view(source)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, Unfit) as error:
         raise foreign(folder) from error
 
 

@@ -13,6 +13,7 @@ import onnx
 
 from precision_bisect.backends.cuda.kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
+from precision_bisect.evidence import Opening
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.graph import opset
 from precision_bisect.options import HighName
@@ -35,13 +36,14 @@ _ABOUT_OPERATORS = ("Could not find an implementation", "is invalid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A session for a plan, remarks on how it came about, and the layers of the plan.
+    """A session for a plan, how it was opened, remarks on that, and the layers of the plan.
 
     `layers` are the names of all nodes of the model, `kept` and `low` those of its candidates that
     stay high and run low, in network order, `high` the type of those that stay.
     """
 
     session: "onnxruntime.InferenceSession"
+    opening: Opening
     notes: Sequence[str]
     layers: frozenset[str]
     kept: Sequence[LayerName]
@@ -75,6 +77,7 @@ class TypedSessions:
         table = self._model.table
         return Built(
             session=opened.session,
+            opening=opened.opening,
             notes=opened.notes,
             layers=frozenset(layer.name for layer in table.layers),
             kept=[table.names[index] for index in plan.indices],

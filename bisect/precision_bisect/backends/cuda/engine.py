@@ -72,7 +72,7 @@ class SessionEngine:
         built = self._open
         trace = self._trace
         honours = [trace.honour(name, built.high) for name in built.kept] if trace else ()
-        return Evidence(honours=honours, notes=built.notes)
+        return Evidence(honours=honours, notes=built.notes, opening=built.opening)
 
     def save(self, folder: Path) -> None:
         """Save nothing: a session is made from the typed graph alone."""

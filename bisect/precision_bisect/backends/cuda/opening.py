@@ -16,6 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from precision_bisect.backends.cuda.provider import AS_WRITTEN, CPU_LAYOUTS
+from precision_bisect.evidence import Opening
 from precision_bisect.ort import Providers, clean, runtime
 
 if TYPE_CHECKING:
@@ -43,9 +45,6 @@ FUSIONS: Mapping[str, tuple[str, ...]] = {
 """The optimizers that make an operator; names as in ONNX Runtime's graph_transformer_utils.cc."""
 
 _ALL = frozenset(name for names in FUSIONS.values() for name in names)
-_CPU_LAYOUTS = frozenset(("NchwcTransformer", "NhwcTransformer"))
-"""Never wanted: they change nodes of the CPU provider only, where no layer is to run. The first
-has been seen to end the process (1.31.1), on a typed graph after MatmulTransposeFusion."""
 _PROFILES = count()
 _OPERATOR = re.compile(r"(?:[Oo]p ?type|operator|and type) \((\w+)\)|\bfor (\w+)\(\d+\)")
 """How errors name an operator: `Optype (Add)`, `operator (Sin)`, `… for Add(14)`."""
@@ -57,9 +56,13 @@ class OpeningError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A session, and in `notes` what had to be switched off for it, one sentence each."""
+    """A session, how it was opened, and in `notes` what had to be switched off for it.
+
+    Each note is one sentence.
+    """
 
     session: "onnxruntime.InferenceSession"
+    opening: Opening
     notes: tuple[str, ...]
 
 
@@ -79,38 +82,44 @@ class Opener:
     def open(self, path: Path) -> Opened:
         """Open a graph. Raises OpeningError where every attempt fails, TimeoutError."""
         deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
-        levels = runtime().GraphOptimizationLevel
         off: frozenset[str] = frozenset()
         errors: list[OpeningError] = []
         while not errors or fusions_behind(str(errors[-1])) - off:
             off = off.union(*(fusions_behind(str(error)) for error in errors))
             try:
-                session = self._session(path, off, levels.ORT_ENABLE_ALL, deadline)
-                return Opened(session=session, notes=_notes(", ".join(sorted(off)), errors))
+                what = ", ".join(sorted(off))
+                return self._opened(path, opening_without(off), deadline, _notes(what, errors))
             except OpeningError as error:
                 errors.append(error)
         for level, what in (
-            (levels.ORT_ENABLE_ALL, "all fusions"),
-            (levels.ORT_ENABLE_BASIC, "all but basic optimisations"),
-            (levels.ORT_DISABLE_ALL, "all optimisations"),
+            ("ORT_ENABLE_ALL", "all fusions"),
+            ("ORT_ENABLE_BASIC", "all but basic optimisations"),
+            ("ORT_DISABLE_ALL", "all optimisations"),
         ):
             try:
-                session = self._session(path, _ALL, level, deadline)
-                return Opened(session=session, notes=_notes(what, errors))
+                opening = opening_without(_ALL, level)
+                return self._opened(path, opening, deadline, _notes(what, errors))
             except OpeningError as error:
                 errors.append(error)
         raise errors[-1]
 
+    def _opened(
+        self, path: Path, opening: Opening, deadline: float | None, notes: tuple[str, ...]
+    ) -> Opened:
+        session = self._session(path, opening, deadline)
+        return Opened(session=session, opening=opening, notes=notes)
+
     def _session(
-        self, path: Path, off: Collection[str], level: Any, deadline: float | None
+        self, path: Path, opening: Opening, deadline: float | None
     ) -> "onnxruntime.InferenceSession":
         ort = runtime()
         options = ort.SessionOptions()
         options.log_severity_level = 4
-        options.graph_optimization_level = level
+        levels = ort.GraphOptimizationLevel
+        options.graph_optimization_level = getattr(levels, opening.level)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        # Q/DQ stay what the file says, as in the reference and the emulator.
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        for key, value in AS_WRITTEN.items():
+            options.add_session_config_entry(key, value)
         options.enable_profiling = True
         # ONNX Runtime adds the time in seconds, which sessions that open side by side share.
         options.profile_file_prefix = f"{self.profiles}-{next(_PROFILES)}"
@@ -122,12 +131,17 @@ class Opener:
                     providers=list(self.providers),
                     # Its fallback would print to stdout and take another provider.
                     enable_fallback=0,
-                    disabled_optimizers=_CPU_LAYOUTS.union(off),
+                    disabled_optimizers=set(opening.disabled),
                 )
             except Exception as error:  # onnxruntime's classes share no base but Exception
                 if type(error).__name__ == "ModelLoadCanceled":
                     raise TimeoutError(f"not built within {self.timeout_s:g} s") from error
                 raise OpeningError(clean(error)) from error
+
+
+def opening_without(off: Collection[str], level: str = "ORT_ENABLE_ALL") -> Opening:
+    """Return the opening that leaves out these optimizers and those that are never wanted."""
+    return Opening(level=level, disabled=tuple(sorted(CPU_LAYOUTS.union(off))))
 
 
 @contextmanager

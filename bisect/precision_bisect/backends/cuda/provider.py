@@ -1,19 +1,35 @@
 """How every session of this package uses ONNX Runtime's CUDA provider."""
 
+from collections.abc import Mapping
+
 from precision_bisect.ort import Providers
 
 CUDA = "CUDAExecutionProvider"
 CONVOLUTIONS = "HEURISTIC"
 """Not the quickest of a timed trial, so that a graph runs the same kernels whenever it is opened,
 and opening does not wait for timing."""
+AS_WRITTEN: Mapping[str, str] = {"session.disable_quant_qdq": "1"}
+"""Session settings: Q/DQ stay what the file says, as in the reference and the emulator."""
+CPU_LAYOUTS = frozenset(("NchwcTransformer", "NhwcTransformer"))
+"""Optimizers that are never wanted: they change nodes of the CPU provider only, where no layer is
+to run. The first has been seen to end the process (1.31.1), on a typed graph after
+MatmulTransposeFusion."""
+_NONE: Mapping[str, str] = {}
 
 
-def on_cuda(*, tf32: bool = False, most_bytes: int | None = None) -> Providers:
+def cuda_options(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
+    """Return the provider's options; the user's `own` come before those of this package."""
+    return {"use_tf32": "1" if tf32 else "0", "cudnn_conv_algo_search": CONVOLUTIONS, **own}
+
+
+def on_cuda(
+    *, tf32: bool = False, most_bytes: int | None = None, own: Mapping[str, str] = _NONE
+) -> Providers:
     """Return the providers that put nodes on the first GPU of CUDA.
 
     A session may take `most_bytes` of its memory, None for as much as there is.
     """
-    options = {"use_tf32": "1" if tf32 else "0", "cudnn_conv_algo_search": CONVOLUTIONS}
+    options = cuda_options(tf32=tf32, own=own)
     if most_bytes is not None:
         options["gpu_mem_limit"] = str(most_bytes)
     return [(CUDA, options)]

@@ -1,0 +1,104 @@
+"""Whether the exported files fit together, seen from a process that has nothing but them.
+
+As a module, `python -m precision_bisect.exports.fitting FOLDER` is that process: it prints one
+line of JSON, `{"samples": 4}` or `{"trouble": "…"}`.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from precision_bisect.polygraphy_quiet import quiet, without_torch
+from precision_bisect.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
+
+_SHOWN = 300
+"""Longest text of a foreign error, in characters."""
+
+
+class Unfit(Exception):
+    """The files do not fit together; the message says why, in one sentence."""
+
+
+def fit(folder: Path) -> int:
+    """Check the exported model, and its stored inputs and outputs; return how many there are.
+
+    Raises Unfit.
+    """
+    graph = _graph(folder / MIXED_MODEL)
+    with quiet(), without_torch():
+        inputs, outputs = _stored(folder)
+    if not inputs or len(inputs) != len(outputs):
+        raise Unfit(f"{len(inputs)} stored inputs and {len(outputs)} stored outputs")
+    weights = {tensor.name for tensor in graph.initializer}
+    for number, (feed, wanted) in enumerate(zip(inputs, outputs, strict=True)):
+        needed = [value for value in graph.input if value.name not in weights]
+        for value, arrays, file in (
+            *((value, feed, GOLDEN_INPUTS) for value in needed),
+            *((value, wanted, GOLDEN_OUTPUTS) for value in graph.output),
+        ):
+            if trouble := _misfit(value, arrays):
+                raise Unfit(f"{value.name!r} in {file}, sample {number}, {trouble}")
+    return len(inputs)
+
+
+def _graph(path: Path) -> onnx.GraphProto:
+    """Return the graph of a file that is valid. Raises Unfit."""
+    try:
+        onnx.checker.check_model(path)
+        graph: onnx.GraphProto = onnx.load(path, load_external_data=False).graph
+    except Exception as error:  # onnx and protobuf raise classes of their own
+        raise Unfit(f"{path.name} is no valid model: {_line(error)}") from error
+    return graph
+
+
+def _stored(folder: Path) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """Return the stored inputs and outputs as Polygraphy reads them. Raises Unfit."""
+    from polygraphy.comparator import RunResults
+    from polygraphy.json import load_json
+
+    try:
+        inputs = load_json(str(folder / GOLDEN_INPUTS))
+        results = RunResults.load(str(folder / GOLDEN_OUTPUTS))
+        (outputs,) = results.values()
+    except Exception as error:  # Polygraphy raises classes of its own
+        raise Unfit(f"Polygraphy cannot read the stored samples: {_line(error)}") from error
+    return inputs, outputs
+
+
+def _misfit(value: onnx.ValueInfoProto, arrays: Mapping[str, Any]) -> str:
+    """Return why the array of an input or output is not of its type or shape, "" where it is."""
+    if value.name not in arrays:
+        return "is missing"
+    array, tensor = arrays[value.name], value.type.tensor_type
+    expected = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if array.dtype != expected:
+        return f"is {array.dtype}, and the model has {expected}"
+    if not tensor.HasField("shape"):
+        return ""
+    # What is not positive is no size but says that it is open.
+    sizes = [d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim]
+    fits = len(sizes) == array.ndim and all(
+        size in (None, found) for size, found in zip(sizes, array.shape, strict=True)
+    )
+    return "" if fits else f"has the shape {array.shape}, which the model does not take"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+
+
+def main(folder: str) -> None:
+    """Print what was found, as one line of JSON."""
+    try:
+        told: dict[str, Any] = {"samples": fit(Path(folder))}
+    except Unfit as unfit:
+        told = {"trouble": str(unfit)}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,94 @@
+"""What judges the exported model where it is deployed: samples, a script, a command."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from precision_bisect.deployment import Deployment, SessionOptions
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.golden import golden_of
+from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.polygraphy_command import polygraphy_command
+from precision_bisect.exports.run_script import write_run_script
+from precision_bisect.protocols import Sample
+from precision_bisect.runfolder import (
+    GOLDEN_INPUTS,
+    GOLDEN_OUTPUTS,
+    JUDGING,
+    MIXED_MODEL,
+    RUN_SCRIPT,
+    RunFolder,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """What a run judged its answer by.
+
+    `limits` are the comparator's settings, `backend` is what computed, and `options` how ONNX
+    Runtime opens the model.
+    """
+
+    samples: Sequence[Sample]
+    reference: Sequence[Sample]
+    limits: Mapping[str, Any]
+    backend: str
+    options: SessionOptions
+
+
+def write_judging(
+    folder: RunFolder, export: Export, judge: Judge, graph: onnx.GraphProto | None
+) -> tuple[Mapping[str, str | None], Deployment | None]:
+    """Write golden inputs and outputs, and the script that judges by them.
+
+    `graph` is the exported one, None where there is none. Returns for each file why it could not
+    be written, or None, and how the answer is deployed, None where nothing can judge it. Raises
+    RunFolderError.
+    """
+    try:
+        if graph is None:
+            raise NotWritable(f"there is no {MIXED_MODEL}")
+        golden = golden_of(graph, judge.samples, judge.reference)
+        script = write_run_script(export, judge.options, judge.limits, judge.backend)
+    except NotWritable as reason:
+        for name in JUDGING:
+            folder.remove(name)
+        return dict.fromkeys(JUDGING, str(reason)), None
+    folder.write(GOLDEN_INPUTS, golden.inputs_text())
+    folder.write(GOLDEN_OUTPUTS, golden.outputs_text())
+    folder.write(RUN_SCRIPT, script)
+    deployment = Deployment(
+        options=judge.options,
+        samples=len(golden.inputs),
+        samples_total=len(judge.samples),
+        polygraphy=_command(export, judge, golden.inputs),
+    )
+    return dict.fromkeys(JUDGING), deployment
+
+
+def carry_judging(run: Path, folder: RunFolder) -> Mapping[str, str | None]:
+    """Have what judges a run's answer in another folder as well; say what the run does not have.
+
+    Raises RunFolderError.
+    """
+    reasons: dict[str, str | None] = {}
+    for name in JUDGING:
+        path = run / name
+        if not path.is_file():
+            reasons[name] = "the run has left none; a new run writes it"
+            continue
+        reasons[name] = None
+        if folder.path.resolve() != run.resolve():
+            folder.write(name, path.read_text(encoding="utf-8"))
+    return reasons
+
+
+def _command(export: Export, judge: Judge, inputs: Sequence[Sample]) -> str | None:
+    """Return the command by which Polygraphy judges, None where it cannot by these limits."""
+    try:
+        return polygraphy_command(export.model, export.settings, judge.limits, inputs)
+    except NotWritable:
+        return None

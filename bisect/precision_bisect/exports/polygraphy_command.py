@@ -1,0 +1,84 @@
+"""The command by which Polygraphy judges the exported model with TensorRT, on the target."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.model.load import Model
+from precision_bisect.protocols import Sample
+from precision_bisect.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
+
+_STATISTICS = ("max", "mean", "quantile")
+_THRESHOLDS = {
+    "l2": ("l2", "--l2-threshold"),
+    "cosine": ("cosine_similarity", "--cosine-similarity-threshold"),
+    "psnr": ("psnr", "--psnr-threshold"),
+    "snr": ("snr", "--snr-threshold"),
+}
+"""By our name of a metric, Polygraphy's, and the flag of its limit."""
+
+
+def polygraphy_command(
+    model: Model, settings: EngineSettings, limits: Mapping[str, Any], inputs: Sequence[Sample]
+) -> str:
+    """Return the command, to be given in the run folder.
+
+    `limits` are the comparator's settings. Raises NotWritable where Polygraphy has no such limit.
+    """
+    words = ["polygraphy", "run", MIXED_MODEL, "--trt", "--strongly-typed"]
+    words += ["--tf32"] if settings.tf32 else []
+    words += _profile(model, settings, inputs)
+    words += ["--load-inputs", GOLDEN_INPUTS, "--load-outputs", GOLDEN_OUTPUTS, "--validate"]
+    return shlex.join([*words, *_limits(limits)])
+
+
+def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the flags of the metric and its limits. Raises NotWritable."""
+    metric = limits.get("metric")
+    if metric in _THRESHOLDS:
+        name, flag = _THRESHOLDS[metric]
+        bounds: Mapping[str, float] = limits["atol"]
+        if metric == "cosine":
+            bounds = {output: 1.0 - limit for output, limit in bounds.items()}
+        yield from ("--compare", name, flag, *_by_output(bounds))
+        return
+    if metric not in ("elementwise", *_STATISTICS):
+        raise NotWritable(f"Polygraphy does not judge by {limits.get('check', metric)}")
+    for key in ("atol", "rtol"):
+        yield from (f"--{key}", *_by_output(limits[key]))
+    if metric in _STATISTICS:
+        yield from ("--check-error-stat", metric)
+    if metric == "quantile":
+        yield from ("--error-quantile", f"{limits['quantile']:.10g}")
+
+
+def _by_output(bounds: Mapping[str, float]) -> Iterator[str]:
+    """Yield one limit where it is that of all outputs, else OUTPUT:LIMIT for each."""
+    if len(set(bounds.values())) == 1:
+        yield f"{next(iter(bounds.values())):.10g}"
+    else:
+        yield from (f"{name}:{limit:.10g}" for name, limit in bounds.items())
+
+
+def _profile(model: Model, settings: EngineSettings, inputs: Sequence[Sample]) -> Iterator[str]:
+    """Yield the flags of the shapes of dynamic inputs: the user's, else those of the samples."""
+    fixed = {
+        spec.name
+        for spec in model.inputs
+        if spec.shape is not None and all(isinstance(size, int) for size in spec.shape)
+    }
+    names = [name for name in inputs[0] if name not in fixed]
+    if not names:
+        return
+    spans = {name: [sample[name].shape for sample in inputs] for name in names}
+    for flag, given, pick in (
+        ("--trt-min-shapes", settings.min_shapes or settings.opt_shapes, min),
+        ("--trt-opt-shapes", settings.opt_shapes, max),
+        ("--trt-max-shapes", settings.max_shapes or settings.opt_shapes, max),
+    ):
+        yield flag
+        for name in names:
+            sizes = given.get(name) or [pick(axis) for axis in zip(*spans[name], strict=True)]
+            yield f"{name}:[{','.join(map(str, sizes))}]"

@@ -1,0 +1,401 @@
+"""Judges model.mixed.onnx with ONNX Runtime: stored inputs, stored FP32 outputs, the run's limits.
+
+Written by precision-bisect, which copies this file and fills in SETTINGS. It needs this folder,
+onnxruntime-gpu and numpy.
+
+    python run_onnxruntime.py                      with the options in SETTINGS
+    python run_onnxruntime.py --library-defaults   and with none; names the option that matters
+    python run_onnxruntime.py --cpu                on the CPU, which does not judge FP16 and BF16
+
+Exit codes: 0 every output is within its limits; 1 one is not; 2 it cannot be judged here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import importlib.util
+import io
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SETTINGS: dict[str, Any] = {}
+"""What this file was written for.
+
+`judged_by` is the backend of the run. `provider` and all up to `disabled_optimizers` are how the
+model is opened; `limits` are the run's. `low_layers` compute in 16 bits.
+"""
+
+HERE = Path(__file__).parent
+CPU = "CPUExecutionProvider"
+EPSILON = 2.220446049250313e-16
+"""What stands for a reference of zero in relative errors, as in Polygraphy."""
+
+
+class CannotJudge(Exception):
+    """The model cannot be judged here; the message says why, in one sentence."""
+
+
+class Judged(NamedTuple):
+    """One output, or the user's check: its error, and the limit on the same scale."""
+
+    name: str
+    error: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within the limit; NaN is not."""
+        return self.error <= self.limit
+
+    def line(self) -> str:
+        """Return what is printed of it."""
+        word = "pass" if self.passed else "FAIL"
+        return f"{word}  {self.name}: error {self.error:.4g}, limit {self.limit:.4g}"
+
+
+class How(NamedTuple):
+    """How a session is opened."""
+
+    provider_options: dict[str, str]
+    session_config: dict[str, str]
+    level: str
+    disabled: tuple[str, ...]
+
+    def with_part(self, other: How, key: str) -> How:
+        """Return the same with one option of the other's."""
+        options, config = dict(self.provider_options), dict(self.session_config)
+        if key in other.provider_options:
+            options[key] = other.provider_options[key]
+        if key in other.session_config:
+            config[key] = other.session_config[key]
+        optimizing = other if key == OPTIMIZERS else self
+        return How(options, config, optimizing.level, optimizing.disabled)
+
+    def parts(self) -> dict[str, str]:
+        """Return each option by its key, as people write it."""
+        named = {**self.provider_options, **self.session_config}
+        parts = {key: f"{key}={value}" for key, value in named.items()}
+        if self.disabled or self.level != DEFAULTS.level:
+            parts[OPTIMIZERS] = f"{OPTIMIZERS} as in {Path(__file__).name}"
+        return parts
+
+
+OPTIMIZERS = "disabled_optimizers"
+DEFAULTS = How({}, {}, "ORT_ENABLE_ALL", ())
+"""ONNX Runtime's own."""
+
+
+def main(arguments: list[str]) -> int:
+    """Judge, say what came of it, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Judge model.mixed.onnx on this machine by stored inputs and outputs.",
+        epilog="exit codes: 0 within the limits; 1 not; 2 cannot be judged here",
+    )
+    parser.add_argument(
+        "--library-defaults",
+        action="store_true",
+        help="also judge with ONNX Runtime's own options, and name the option that matters",
+    )
+    parser.add_argument("--cpu", action="store_true", help="run on the CPU provider")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to a file")
+    asked = parser.parse_args(arguments)
+    told: dict[str, Any] = {"outcome": "not_judged", "message": "", "errors": {}}
+    told["library_defaults"] = None
+    try:
+        judge(asked.cpu, asked.library_defaults, told)
+    except CannotJudge as why:
+        told["outcome"], told["message"] = "not_judged", str(why)
+        say(f"not judged: {why}")
+    if asked.json:
+        asked.json.write_text(json.dumps(told), encoding="utf-8")
+    return {"pass": 0, "fail": 1}.get(told["outcome"], 2)
+
+
+def judge(on_cpu: bool, with_defaults: bool, told: dict[str, Any]) -> None:
+    """Run the model and compare; `told` takes what came of it. Raises CannotJudge."""
+    feeds, wanted = stored()
+    ours = How(
+        dict(SETTINGS["provider_options"]),
+        dict(SETTINGS["session_config"]),
+        SETTINGS["graph_optimization_level"],
+        tuple(SETTINGS["disabled_optimizers"]),
+    )
+    provider = CPU if on_cpu else SETTINGS["provider"]
+    ours = ours._replace(provider_options={}) if provider == CPU else ours
+    judged = evaluate(ours, provider, feeds, wanted)
+    for each in judged:
+        say(each.line())
+    told["errors"] = {each.name: each.error for each in judged}
+    if provider == CPU and SETTINGS["low_layers"]:
+        raise CannotJudge(
+            "the CPU provider computes FP16 and BF16 in FP32, so this says nothing about them; "
+            "run it where onnxruntime-gpu finds a GPU"
+        )
+    passed = all(each.passed for each in judged)
+    told["outcome"] = "pass" if passed else "fail"
+    told["message"] = f"onnxruntime {runtime().__version__}, {provider}, {len(feeds)} samples"
+    say(f"{told['outcome']}: {told['message']}")
+    if with_defaults:
+        told["library_defaults"] = by_defaults(ours, passed, provider, feeds, wanted)
+
+
+def by_defaults(
+    ours: How, passed: bool, provider: str, feeds: list[Any], wanted: list[Any]
+) -> dict[str, Any]:
+    """Judge with ONNX Runtime's own options; return what came of it, and what options cure it."""
+
+    def passes(how: How) -> bool:
+        try:
+            return all(each.passed for each in evaluate(how, provider, feeds, wanted))
+        except CannotJudge:
+            return False
+
+    told: dict[str, Any] = {"outcome": "fail", "errors": {}, "options": []}
+    try:
+        judged = evaluate(DEFAULTS, provider, feeds, wanted)
+        told["errors"] = {each.name: each.error for each in judged}
+        told["outcome"] = "pass" if all(each.passed for each in judged) else "fail"
+    except CannotJudge as why:
+        say(f"with ONNX Runtime's own options {why}")
+    if passed and told["outcome"] == "fail":
+        parts = ours.parts()
+        alone = [key for key in parts if passes(DEFAULTS.with_part(ours, key))]
+        told["options"] = [parts[key] for key in alone[:1] or needed(ours, passes)]
+    worst = f": error {max(told['errors'].values()):.4g}" if told["errors"] else ""
+    cure = f"; set {' and '.join(told['options'])}" if told["options"] else ""
+    say(f"{told['outcome']} with ONNX Runtime's own options{worst}{cure}")
+    return told
+
+
+def needed(ours: How, passes: Any) -> list[str]:
+    """Return the options without any one of which the others do not pass; all if there is none."""
+    parts = list(ours.parts())
+    found = []
+    for key in parts:
+        how = DEFAULTS
+        for other in parts:
+            how = how.with_part(ours, other) if other != key else how
+        if not passes(how):
+            found.append(key)
+    return found or parts
+
+
+def runtime() -> Any:
+    """Return onnxruntime. Raises CannotJudge where it is missing."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise CannotJudge("onnxruntime is missing: pip install onnxruntime-gpu") from error
+    return onnxruntime
+
+
+def evaluate(how: How, provider: str, feeds: list[Any], wanted: list[Any]) -> list[Judged]:
+    """Open the model, run it on every sample, and compare. Raises CannotJudge."""
+    session = opened(how, provider)
+    names = [output.name for output in session.get_outputs()]
+    outputs = []
+    for feed in feeds:
+        try:
+            outputs.append(dict(zip(names, session.run(names, feed))))  # noqa: B905 - Python 3.9
+        except Exception as error:
+            raise CannotJudge(f"the run failed: {one_line(error)}") from error
+    if "check" in SETTINGS["limits"]:
+        return [by_check(outputs, wanted)]
+    return [by_metric(name, outputs, wanted) for name in names]
+
+
+def opened(how: How, provider: str) -> Any:
+    """Return a session on the provider. Raises CannotJudge where there is none."""
+    ort = runtime()
+    if provider != CPU and hasattr(ort, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            ort.preload_dlls()
+    if provider not in ort.get_available_providers():
+        raise CannotJudge(
+            f"this onnxruntime ({ort.__version__}) has no {provider}: pip install onnxruntime-gpu "
+            "on a machine with a GPU; a CPU would compute FP16 in FP32"
+        )
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, how.level)
+    for key, value in how.session_config.items():
+        options.add_session_config_entry(key, value)
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    try:
+        session = ort.InferenceSession(
+            str(HERE / SETTINGS["model"]),
+            options,
+            providers=[(provider, how.provider_options)],
+            enable_fallback=0,
+            disabled_optimizers=set(how.disabled),
+        )
+    except Exception as error:
+        raise CannotJudge(f"the model does not open: {one_line(error)}") from error
+    if session.get_providers()[0] != provider:
+        raise CannotJudge(f"{provider} does not load here: check the driver, CUDA and cuDNN")
+    refuse_strays(session, provider)
+    return session
+
+
+def refuse_strays(session: Any, provider: str) -> None:
+    """Raise CannotJudge where layers of 16 bits are on the CPU, which computes them in FP32."""
+    if provider == CPU or not hasattr(session, "get_provider_graph_assignment_info"):
+        return
+    there = {
+        node.name
+        for part in session.get_provider_graph_assignment_info()
+        if part.ep_name == CPU
+        for node in part.get_nodes()
+    }
+    strays = [name for name in SETTINGS["low_layers"] if name in there]
+    if strays:
+        more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
+        raise CannotJudge(f"{strays[0]!r}{more} would run on the CPU, in FP32 instead of 16 bits")
+
+
+def stored() -> tuple[list[Any], list[Any]]:
+    """Return the stored inputs and outputs of each sample. Raises CannotJudge."""
+    try:
+        feeds = read(HERE / SETTINGS["inputs"])
+        (_, iterations), *_ = read(HERE / SETTINGS["outputs"])["lst"]
+        return feeds, [iteration["outputs"] for iteration in iterations]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CannotJudge(f"the stored samples cannot be read: {one_line(error)}") from error
+
+
+def read(path: Path) -> Any:
+    """Read Polygraphy's JSON, arrays as arrays."""
+
+    def revived(fields: dict[str, Any]) -> Any:
+        kind = fields.get("polygraphy_class")
+        if kind == "ndarray":
+            return np.load(io.BytesIO(base64.b64decode(fields["array"])), allow_pickle=False)
+        return fields["values"] if kind == "LazyArray" else fields
+
+    return json.loads(path.read_text(encoding="utf-8"), object_hook=revived)
+
+
+def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
+    """Judge by the user's own function. Raises CannotJudge where it does not run."""
+    file, _, name = SETTINGS["limits"]["check"].rpartition(":")
+    limit = SETTINGS["limits"]["tolerance"]
+    sys.path.insert(0, str(Path(file).parent))
+    try:
+        spec = importlib.util.spec_from_file_location("precision_bisect_check", file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        value = getattr(module, name)(outputs, wanted)
+    except Exception as error:
+        raise CannotJudge(f"the check {file} does not run: {one_line(error)}") from error
+    finite = all(np.isfinite(a).all() for o in outputs for a in o.values() if a.dtype.kind == "f")
+    if not finite:
+        return Judged(f"{name}()", math.inf, limit or 0.0)
+    if isinstance(value, (bool, np.bool_)):
+        return Judged(f"{name}()", 0.0 if value else math.inf, limit or 0.0)
+    return Judged(f"{name}()", float(value), math.nan if limit is None else limit)
+
+
+def by_metric(name: str, outputs: list[Any], wanted: list[Any]) -> Judged:
+    """Judge one output of all samples. Raises CannotJudge for a metric that is not known here."""
+    limits = SETTINGS["limits"]
+    atol = limits["atol"][name]
+    rtol = limits["rtol"][name] if "rtol" in limits else atol
+    with np.errstate(all="ignore"):
+        worst = max(
+            multiple(limits, atol, rtol, got[name], want[name])
+            for got, want in zip(outputs, wanted)  # noqa: B905 - Python 3.9
+        )
+    single = {limit for limit in (atol, rtol) if limit}
+    scale = single.pop() if len(single) == 1 else 1.0
+    return Judged(name, worst * scale, scale)
+
+
+def multiple(limits: dict[str, Any], atol: float, rtol: float, got: Any, want: Any) -> float:
+    """Return the error of one array as a multiple of its limits, 1 at the most where it passes."""
+    if got.shape != want.shape or (got.dtype.kind == "f" and not np.isfinite(got).all()):
+        return math.inf
+    metric = limits["metric"]
+    if metric in ("elementwise", "max", "mean", "quantile"):
+        got, want = widened(got, want, as_float=False)
+        absolute = np.abs(got - want)
+        is_float = want.dtype.kind == "f"
+        divisor = np.where(want == 0, want.dtype.type(EPSILON), want) if is_float else want
+        relative = absolute / np.abs(divisor)
+        if metric == "elementwise":
+            return float(np.fmin(over(absolute, atol), over(relative, rtol)).max())
+        figures = [statistic(limits, errors) for errors in (absolute, relative)]
+        return float(np.fmin(over(figures[0], atol), over(figures[1], rtol)))
+    got, want = widened(got, want, as_float=True)
+    if metric in ("psnr", "snr"):
+        return float(10.0 ** min((atol - decibels(metric, got, want)) / 20.0, 300.0))
+    if metric == "l2":
+        return float(np.linalg.norm(got - want) / atol)
+    if metric == "cosine":
+        return (1.0 - cosine(got, want)) / atol
+    raise CannotJudge(f"the metric {metric!r} is not known here")
+
+
+def widened(got: Any, want: Any, *, as_float: bool) -> tuple[Any, Any]:
+    """Return both arrays flat, in a type whose differences cannot wrap around."""
+    got, want = got.ravel(), want.ravel()
+    if want.dtype.kind == "f":
+        kind = np.float32 if want.itemsize < 4 else want.dtype
+        return got.astype(kind), want.astype(kind)
+    kind = np.float64 if as_float or want.itemsize == 8 else np.int64
+    return got.astype(kind), want.astype(kind)
+
+
+def over(error: Any, limit: float) -> Any:
+    """Return errors as multiples of a limit; without one, anything but zero is infinite."""
+    wide = np.asarray(error, np.float64)
+    return wide / limit if limit else np.where(wide > 0, np.inf, wide)
+
+
+def statistic(limits: dict[str, Any], errors: Any) -> float:
+    """Return the statistic of the errors that the metric is about."""
+    if limits["metric"] == "quantile":
+        return float(np.quantile(errors, limits["quantile"]))
+    return float(errors.max() if limits["metric"] == "max" else errors.mean())
+
+
+def decibels(metric: str, got: Any, want: Any) -> float:
+    """Return the ratio of the reference to the noise in decibels."""
+    noise = float(np.mean((want - got) ** 2))
+    if noise == 0:
+        return math.inf
+    if metric == "psnr":
+        peak = float(want.max())
+        return 20 * math.log10(peak if peak > 0 else 1.0) - 10 * math.log10(noise)
+    signal = float(np.mean(want**2))
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def cosine(got: Any, want: Any) -> float:
+    """Return the cosine of the angle between two arrays; two of zeros are alike."""
+    sizes = [float(np.linalg.norm(array)) for array in (got, want)]
+    if not all(sizes):
+        return 1.0 if not any(sizes) else 0.0
+    return max(-1.0, min(1.0, float(got @ want) / (sizes[0] * sizes[1])))
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's text on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def say(text: str) -> None:
+    """Print a line, whatever the terminal can show."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""`run_onnxruntime.py`: a template, filled in with how the exported model is opened and judged."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from precision_bisect.backends.cuda.provider import CUDA
+from precision_bisect.deployment import SessionOptions
+from precision_bisect.exports.export import Export
+from precision_bisect.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT
+
+_SETTINGS = "SETTINGS: dict[str, Any] = {}\n"
+_HALVES = ("fp16", "bf16")
+
+
+def write_run_script(
+    export: Export,
+    options: SessionOptions,
+    limits: Mapping[str, Any],
+    judged_by: str,
+    provider: str = CUDA,
+) -> str:
+    """Return the script that opens the exported model with these options and judges it.
+
+    `limits` are the comparator's settings; `judged_by` is the backend of the run.
+    """
+    settings = {
+        "judged_by": _judged_by(judged_by),
+        "model": MIXED_MODEL,
+        "inputs": GOLDEN_INPUTS,
+        "outputs": GOLDEN_OUTPUTS,
+        "provider": provider,
+        "provider_options": dict(options.provider_options),
+        "session_config": dict(options.session_config),
+        "graph_optimization_level": options.graph_optimization_level,
+        "disabled_optimizers": list(options.disabled_optimizers),
+        "limits": dict(limits),
+        "low_layers": [str(n) for n, kind in export.precisions.items() if kind in _HALVES],
+    }
+    template = files(__package__).joinpath(RUN_SCRIPT).read_text(encoding="utf-8")
+    before, _, after = template.partition(_SETTINGS)
+    literals = "".join(f"    {key!a}: {value!a},\n" for key, value in settings.items())
+    return f"{before}SETTINGS: dict[str, Any] = {{\n{literals}}}\n{after}"
+
+
+def _judged_by(backend: str) -> str:
+    """Return what the script says of the verdicts that its options stand for."""
+    if backend == "onnxruntime":
+        return "onnxruntime: these options judged the answer"
+    return f"{backend}: the answer was not judged by these options, which are this tool's for CUDA"

@@ -1,0 +1,165 @@
+"""The last check: exported files by themselves, in a fresh process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from models import load_text, normal
+from precision_bisect.backends.cuda.opening import opening_without
+from precision_bisect.deployment import ByDefaults, SessionOptions
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.judging import Judge
+from precision_bisect.exports.recheck import from_script, judged, recheck
+from precision_bisect.exports.write import write_judged
+from precision_bisect.ort import Session
+from precision_bisect.precisions import Pair
+from precision_bisect.runfolder import (
+    GOLDEN_INPUTS,
+    GOLDEN_OUTPUTS,
+    MIXED_MODEL,
+    RUN_SCRIPT,
+    RunFolder,
+)
+from precision_bisect.saved import read_saved
+from tiny import search, write_model
+
+TEXT = "(float[n,4] x) => (float[n,4] y) { a = Sigmoid(x) y = Tanh(a) }"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with the exports of a model whose layers run low, and two samples."""
+    model = load_text(TEXT, tmp_path)
+    samples = [{"x": normal(n, 4)} for n in (1, 3)]
+    session = Session(model.proto, model.weights)
+    judge = Judge(
+        samples=samples,
+        reference=[session.run(feed) for feed in samples],
+        limits={"metric": "elementwise", "atol": {"y": 0.1}, "rtol": {"y": 0.1}},
+        backend="emulated",
+        options=SessionOptions(
+            provider_options={},
+            session_config={},
+            disabled_optimizers=opening_without(()).disabled,
+        ),
+    )
+    pair = Pair(low="fp16", high="fp32")
+    export = Export(model=model, kept=[], pair=pair, settings=EngineSettings())
+    write_judged(RunFolder(tmp_path / "run"), export, judge)
+    return tmp_path / "run"
+
+
+def test_files_that_fit_are_not_judged_without_cuda(folder: Path, tmp_path: Path) -> None:
+    """It is said what was looked at, and that the target judges."""
+    found = recheck(folder, tmp_path, judges=False)
+    assert ("not_judged", None) == (found.outcome, found.error)
+    expected = (
+        "model.mixed.onnx is valid in a fresh process, and 2 stored samples fit it; "
+        "the target has to judge"
+    )
+    assert expected == found.message
+
+
+def retyped(folder: Path) -> None:
+    """Have the model take another type than was stored."""
+    model = onnx.load(folder / MIXED_MODEL)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    onnx.save(model, folder / MIXED_MODEL)
+
+
+def resized(folder: Path) -> None:
+    """Have the model give another shape than was stored."""
+    model = onnx.load(folder / MIXED_MODEL)
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 5
+    onnx.save(model, folder / MIXED_MODEL)
+
+
+def cut(folder: Path) -> None:
+    """Have half of the outputs lost."""
+    text = (folder / GOLDEN_OUTPUTS).read_text()
+    (folder / GOLDEN_OUTPUTS).write_text(text[: len(text) // 2])
+
+
+def invalid(folder: Path) -> None:
+    """Have a node read what nobody writes."""
+    model = onnx.load(folder / MIXED_MODEL)
+    model.graph.node[-1].input[0] = "nowhere"
+    onnx.save(model, folder / MIXED_MODEL)
+
+
+def swapped(folder: Path) -> None:
+    """Have the inputs stand for the outputs."""
+    (folder / GOLDEN_INPUTS).write_text("[]")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (retyped, "'x' in golden_inputs.json, sample 0, is float32, and the model has float64"),
+        (resized, "'y' in golden_outputs.json, sample 0, has the shape (1, 4), which the model"),
+        (cut, "Polygraphy cannot read the stored samples: "),
+        (invalid, "model.mixed.onnx is no valid model: "),
+        (swapped, "0 stored inputs and 2 stored outputs"),
+    ],
+)
+def test_what_does_not_fit_is_broken(
+    damage: Callable[[Path], None], said: str, folder: Path, tmp_path: Path
+) -> None:
+    """Types, shapes, a damaged file and a broken graph: each is told in one sentence."""
+    damage(folder)
+    found = recheck(folder, tmp_path, judges=False)
+    assert "broken" == found.outcome
+    assert found.message.startswith(said)
+
+
+def test_the_script_that_cannot_judge_is_no_verdict(folder: Path, tmp_path: Path) -> None:
+    """Where CUDA judged the run and the fresh process finds none, the script says so."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    found = recheck(folder, tmp_path, judges=True)
+    assert "not_judged" == found.outcome
+    assert "has no CUDAExecutionProvider" in found.message
+
+
+def test_a_script_that_breaks_is_no_verdict(folder: Path, tmp_path: Path) -> None:
+    """A process that ends without an outcome costs nothing but the check."""
+    (folder / RUN_SCRIPT).write_text("raise SystemExit('the end')")
+    found = judged(folder / RUN_SCRIPT, tmp_path)
+    assert ("not_judged", "run_onnxruntime.py ended: the end") == (found.outcome, found.message)
+
+
+def test_what_the_script_says_is_taken_over() -> None:
+    """Verdict, worst error and the option that matters are read from its JSON."""
+    told = {
+        "outcome": "pass",
+        "message": "onnxruntime 1.31.1, CUDAExecutionProvider, 4 samples",
+        "errors": {"a": 0.002, "b": 0.0076},
+        "library_defaults": {"outcome": "fail", "errors": {}, "options": ["use_tf32=0"]},
+    }
+    found = from_script(told)
+    assert ("pass", 0.0076) == (found.outcome, found.error)
+    expected = ByDefaults(outcome="fail", error=None, options=("use_tf32=0",))
+    assert expected == found.library_defaults
+
+
+def test_a_run_ends_with_it(tmp_path: Path) -> None:
+    """result.json holds how the answer is deployed, and `show` reads it back."""
+    result = search(write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "result.json").read_text())["deployment"]
+    assert {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"} == told["provider_options"]
+    assert ("not_judged", 1, 1) == (
+        told["recheck"]["outcome"],
+        told["samples"],
+        told["samples_total"],
+    )
+    assert told["polygraphy"].startswith("polygraphy run model.mixed.onnx --trt ")
+    assert result.deployment is not None
+    assert result.deployment.to_json() == told
+    again = read_saved(tmp_path / "run").result.deployment
+    assert again is not None and again.to_json() == told

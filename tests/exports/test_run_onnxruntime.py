@@ -1,0 +1,251 @@
+"""run_onnxruntime.py: opens the exported model by the run's options, and judges by its limits."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import broken_norm, load_text, normal, save
+from precision_bisect.backends.cuda.opening import Opener, opening_without
+from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
+from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.deployment import SessionOptions
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.judging import Judge
+from precision_bisect.exports.write import write_judged
+from precision_bisect.model.load import load_model
+from precision_bisect.options import Metric
+from precision_bisect.ort import CPU, Session
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
+from precision_bisect.runfolder import GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT, RunFolder
+from precision_bisect.trial import Verdict
+
+OPTIONS = SessionOptions(
+    provider_options=cuda_options(),
+    session_config=AS_WRITTEN,
+    disabled_optimizers=opening_without(()).disabled,
+)
+TWO = "(float[2,4] x) => (float[2,4] a, float[2,4] b) { a = Sigmoid(x) b = Tanh(a) }"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What the script came to."""
+
+    code: int
+    lines: list[str]
+    told: Mapping[str, Any]
+
+
+def export(folder: Path, text: str, *, kept: bool = True) -> Export:
+    """Return the export that keeps all layers of a model, or none."""
+    model = load_text(text, folder)
+    return Export(
+        model=model,
+        kept=model.table.names if kept else [],
+        pair=Pair(low="fp16", high="fp32"),
+        settings=EngineSettings(),
+    )
+
+
+def limits(metric: Metric = "elementwise", **of: float) -> PolygraphyComparator:
+    """Return a comparator of the outputs with these limits."""
+    tolerance = Tolerance(per_output=of)
+    return PolygraphyComparator(metric=metric, atol=tolerance, rtol=tolerance, outputs=list(of))
+
+
+def write(
+    folder: Path,
+    written: Export,
+    samples: Sequence[Sample],
+    comparator: Mapping[str, Any],
+    *,
+    off: float = 0.0,
+    options: SessionOptions = OPTIONS,
+) -> None:
+    """Write the exports, with reference outputs that are `off` the model's."""
+    session = Session(written.model.proto, written.model.weights)
+    reference = [
+        {name: array + np.float32(off) for name, array in session.run(feed).items()}
+        for feed in samples
+    ]
+    judge = Judge(
+        samples=samples,
+        reference=reference,
+        limits=comparator,
+        backend="emulated",
+        options=options,
+    )
+    reasons, deployment = write_judged(RunFolder(folder), written, judge)
+    assert reasons[RUN_SCRIPT] is None and deployment is not None
+
+
+def ran(folder: Path, *arguments: str) -> Ran:
+    """Run the script in a process that finds no module of this package."""
+    out = folder / "told.json"
+    done = subprocess.run(
+        [sys.executable, str(folder / RUN_SCRIPT), *arguments, "--json", str(out)],
+        env={"PYTHONPATH": "", "PATH": ""},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert "" == done.stderr
+    told = json.loads(out.read_text(encoding="utf-8"))
+    return Ran(code=done.returncode, lines=done.stdout.splitlines(), told=told)
+
+
+SAMPLES = [{"x": normal(2, 4, seed=seed)} for seed in range(3)]
+
+
+@pytest.mark.parametrize(("off", "word", "code"), [(0.0, "pass", 0), (0.02, "fail", 1)])
+def test_fp32_is_judged_on_the_cpu(off: float, word: str, code: int, tmp_path: Path) -> None:
+    """A model without 16-bit layers passes or fails there, with a line for each output."""
+    settings = limits(a=1e-2, b=0.5).settings()
+    write(tmp_path, export(tmp_path, TWO), SAMPLES, settings, off=off)
+    found = ran(tmp_path, "--cpu")
+    assert (code, word) == (found.code, found.told["outcome"])
+    first, second, last = found.lines
+    assert first.startswith(f"{'pass' if word == 'pass' else 'FAIL'}  a: error ")
+    assert first.endswith(", limit 0.01")
+    assert second.startswith("pass  b: error ")
+    assert last.startswith(f"{word}: onnxruntime ")
+    assert pytest.approx(off, abs=1e-6) == found.told["errors"]["a"]
+
+
+def test_the_cpu_never_passes_fp16(tmp_path: Path) -> None:
+    """Its figures are shown, and it is said that they do not judge; the exit code is neither."""
+    write(tmp_path, export(tmp_path, TWO, kept=False), SAMPLES, limits(a=0.1, b=0.1).settings())
+    found = ran(tmp_path, "--cpu")
+    assert (2, "not_judged") == (found.code, found.told["outcome"])
+    assert 3 == len(found.lines)
+    assert "the CPU provider computes FP16 and BF16 in FP32" in found.lines[-1]
+
+
+def test_without_cuda_it_says_so(tmp_path: Path) -> None:
+    """Where this onnxruntime has no CUDA there is no verdict, and one line says what to do."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    write(tmp_path, export(tmp_path, TWO), SAMPLES, limits(a=0.1, b=0.1).settings())
+    found = ran(tmp_path)
+    assert 2 == found.code
+    (line,) = found.lines
+    assert line.startswith("not judged: this onnxruntime (")
+    assert "pip install onnxruntime-gpu" in line
+
+
+@pytest.mark.parametrize("lost", [MIXED_MODEL, GOLDEN_OUTPUTS])
+@pytest.mark.parametrize("damage", ["removed", "cut"])
+def test_damaged_files_are_no_verdict(lost: str, damage: str, tmp_path: Path) -> None:
+    """A file that is missing or no whole one ends without a verdict, in one line."""
+    write(tmp_path, export(tmp_path, TWO), SAMPLES, limits(a=0.1, b=0.1).settings())
+    if damage == "removed":
+        (tmp_path / lost).unlink()
+    else:
+        (tmp_path / lost).write_bytes((tmp_path / lost).read_bytes()[:100])
+    found = ran(tmp_path, "--cpu")
+    assert (2, 1) == (found.code, len(found.lines))
+
+
+GELU = """(float[2,8] x) => (float[2,8] y)
+  <float r = {1.41421356}, float one = {1}, float half = {0.5}> {
+  d = Div(x, r) e = Erf(d) a = Add(e, one) m = Mul(x, a) y = Mul(m, half) }"""
+APPROXIMATE = "optimization.enable_gelu_approximation"
+
+
+def test_the_option_that_matters_is_named(tmp_path: Path) -> None:
+    """Where the library's own options fail and ours do not, the one that decides is told."""
+    options = replace(OPTIONS, session_config={**AS_WRITTEN, APPROXIMATE: "1"})
+    x = 2 * normal(2, 8)
+    approximate = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    judge = Judge(
+        samples=[{"x": x}],
+        reference=[{"y": approximate}],
+        limits=limits(y=1e-5).settings(),
+        backend="emulated",
+        options=options,
+    )
+    write_judged(RunFolder(tmp_path), export(tmp_path, GELU), judge)
+    found = ran(tmp_path, "--cpu", "--library-defaults")
+    assert (0, "pass") == (found.code, found.told["outcome"])
+    told = found.told["library_defaults"]
+    assert ("fail", [f"{APPROXIMATE}=1"]) == (told["outcome"], told["options"])
+    assert found.lines[-1].endswith(f"; set {APPROXIMATE}=1")
+
+
+def test_a_graph_that_a_fusion_breaks_opens_by_ours_alone(tmp_path: Path) -> None:
+    """What had to be switched off is off in the script; the library's own options do not open."""
+    path = save(broken_norm(), tmp_path)
+    model = load_model(path)
+    written = Export(
+        model=model,
+        kept=model.table.names,
+        pair=Pair(low="fp16", high="fp32"),
+        settings=EngineSettings(),
+    )
+    opened = Opener(providers=[CPU], profiles=tmp_path / "profile").open(path)
+    options = replace(OPTIONS, disabled_optimizers=opened.opening.disabled)
+    x = normal(8)
+    judge = Judge(
+        samples=[{"x": x}],
+        reference=[{"y": (x - x.mean()) / np.sqrt(x.var() + 1e-5)}],
+        limits=limits(y=1e-4).settings(),
+        backend="onnxruntime",
+        options=options,
+    )
+    write_judged(RunFolder(tmp_path), written, judge)
+    found = ran(tmp_path, "--cpu", "--library-defaults")
+    assert 0 == found.code
+    assert found.lines[-2].startswith("with ONNX Runtime's own options the model does not open: ")
+    cure = ["disabled_optimizers as in run_onnxruntime.py"]
+    assert cure == found.told["library_defaults"]["options"]
+
+
+METRICS: tuple[tuple[Metric, float], ...] = (
+    *(("elementwise", 1e-2), ("max", 1e-2), ("mean", 1e-2), ("quantile", 1e-2)),
+    *(("l2", 0.1), ("cosine", 1e-3), ("psnr", 30.0), ("snr", 30.0)),
+)
+
+
+@pytest.mark.parametrize(("metric", "limit"), METRICS)
+@pytest.mark.parametrize("off", [1e-4, 0.0101, 0.3])
+def test_metrics_are_the_comparators(
+    metric: Metric, limit: float, off: float, tmp_path: Path
+) -> None:
+    """Verdict and error of each metric are those of the run's own judge."""
+    judge = limits(metric, a=limit, b=limit)
+    written = export(tmp_path, TWO)
+    write(tmp_path, written, SAMPLES, judge.settings(), off=off)
+    found = ran(tmp_path, "--cpu")
+    session = Session(written.model.proto, written.model.weights)
+    outputs = [session.run(feed) for feed in SAMPLES]
+    wanted = [{n: a + np.float32(off) for n, a in each.items()} for each in outputs]
+    expected = judge.judge(outputs, wanted)
+    assert (expected.verdict is Verdict.PASS) == (found.code == 0)
+    assert pytest.approx(expected.error, rel=1e-4, abs=1e-7) == max(found.told["errors"].values())
+
+
+def test_a_check_of_the_users_own(tmp_path: Path) -> None:
+    """The user's function judges, where its file lies."""
+    script = tmp_path / "check.py"
+    worst = "max(abs(a['a'] - b['a']).max() for a, b in zip(o, r))"
+    script.write_text(f"def worst(o, r):\n    return {worst}\n")
+    settings = {"check": f"{script}:worst", "tolerance": 1e-2}
+    for off, code in ((0.0, 0), (0.02, 1)):
+        write(tmp_path, export(tmp_path, TWO), SAMPLES, settings, off=off)
+        found = ran(tmp_path, "--cpu")
+        assert code == found.code
+        assert "worst(): error " in found.lines[0]
+    script.unlink()
+    assert 2 == ran(tmp_path, "--cpu").code
