@@ -20,7 +20,7 @@ def session_options(settings: EngineSettings, opening: Opening | None = None) ->
     """Return how ONNX Runtime on CUDA opens an answer; `opening` is that of its last build."""
     opening = opening or opening_without(())
     return SessionOptions(
-        provider_options=cuda_options(tf32=settings.tf32),
+        provider_options=cuda_options(tf32=settings.tf32, own=settings.ort_options),
         session_config=AS_WRITTEN,
         graph_optimization_level=opening.level,
         disabled_optimizers=tuple(opening.disabled),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import UsageError
+from precision_bisect.ort_options import check_ort_options
 
 TypingName: TypeAlias = Literal["auto", "strong", "weak"]
 TYPINGS: tuple[TypingName, ...] = get_args(TypingName)
@@ -21,8 +22,9 @@ class EngineSettings:
     a kept MatMul, Gemm or Conv that stands alone, so that builders do not turn it back into half.
     `compute_capability`: as "8.6", to build for another GPU than the one at hand. `workspace_mib`
     in MiB; `optimization_level` 0 to 5; None leaves the library's default. The three shapes are
-    the dynamic-shape profile, as in trtexec. `build_timeout_s`: seconds after which a build counts
-    as timed out. Raises UsageError for values that cannot work.
+    the dynamic-shape profile, as in trtexec. `ort_options` are the user's own of ONNX Runtime's
+    CUDA provider, before those of this package. `build_timeout_s`: seconds after which a build
+    counts as timed out. Raises UsageError for values that cannot work.
     """
 
     typing: TypingName = "auto"
@@ -34,6 +36,7 @@ class EngineSettings:
     min_shapes: Shapes = field(default_factory=dict)
     opt_shapes: Shapes = field(default_factory=dict)
     max_shapes: Shapes = field(default_factory=dict)
+    ort_options: Mapping[str, str] = field(default_factory=dict)
     build_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +49,9 @@ class EngineSettings:
             raise UsageError(f"--workspace {self.workspace_mib} is below 1 MiB")
         if self.build_timeout_s is not None and not self.build_timeout_s > 0:
             raise UsageError(f"--build-timeout {self.build_timeout_s} is not above zero")
+        check_ort_options(self.ort_options)
+        if self.tf32 and self.ort_options.get("use_tf32", "1") != "1":
+            raise UsageError("--tf32 and --ort-option use_tf32=0 exclude each other", "keep one")
         if (self.min_shapes or self.max_shapes) and not self.opt_shapes:
             raise UsageError(
                 "--min-shapes and --max-shapes need --opt-shapes", "give all three, as to trtexec"

@@ -65,7 +65,7 @@ def _plain(settings: EngineSettings) -> dict[str, Any]:
     plain = asdict(settings)
     del plain["build_timeout_s"]
     return {
-        key: {name: list(shape) for name, shape in value.items()}
+        key: {name: each if isinstance(each, str) else list(each) for name, each in value.items()}
         if isinstance(value, Mapping)
         else value
         for key, value in plain.items()

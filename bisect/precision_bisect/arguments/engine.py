@@ -5,6 +5,7 @@ import argparse
 from precision_bisect.durations import duration
 from precision_bisect.engine_settings import TYPINGS, EngineSettings
 from precision_bisect.inputs.shapes import parse_shapes
+from precision_bisect.ort_options import FLAG, parse_ort_options
 
 
 def add_engine_arguments(group: argparse._ArgumentGroup) -> None:
@@ -25,6 +26,13 @@ def add_engine_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--tf32", action="store_true", help="allow TF32 in what stays FP32 (off, unlike trtexec)"
+    )
+    group.add_argument(
+        FLAG,
+        action="append",
+        metavar="KEY=VALUE",
+        help="ONNX Runtime: judge with this option of its CUDA provider, such as "
+        "cudnn_conv_algo_search=EXHAUSTIVE; run_onnxruntime.py opens the answer with it",
     )
     group.add_argument(
         "--compute-capability",
@@ -59,5 +67,6 @@ def to_engine_settings(parsed: argparse.Namespace) -> EngineSettings:
         min_shapes=parse_shapes(parsed.min_shapes or (), "--min-shapes"),
         opt_shapes=parse_shapes(parsed.opt_shapes or (), "--opt-shapes"),
         max_shapes=parse_shapes(parsed.max_shapes or (), "--max-shapes"),
+        ort_options=parse_ort_options(parsed.ort_option or ()),
         build_timeout_s=None if parsed.build_timeout is None else duration(parsed.build_timeout),
     )

@@ -166,11 +166,12 @@ def by_defaults(
         say(f"with ONNX Runtime's own options {why}")
     if passed and told["outcome"] == "fail":
         parts = ours.parts()
-        alone = [key for key in parts if passes(DEFAULTS.with_part(ours, key))]
-        told["options"] = [parts[key] for key in alone[:1] or needed(ours, passes)]
+        alone = next((key for key in parts if passes(DEFAULTS.with_part(ours, key))), None)
+        cure = needed(ours, passes) if alone is None else [alone]
+        told["options"] = [parts[key] for key in cure]
     worst = f": error {max(told['errors'].values()):.4g}" if told["errors"] else ""
-    cure = f"; set {' and '.join(told['options'])}" if told["options"] else ""
-    say(f"{told['outcome']} with ONNX Runtime's own options{worst}{cure}")
+    hint = f"; set {' and '.join(told['options'])}" if told["options"] else ""
+    say(f"{told['outcome']} with ONNX Runtime's own options{worst}{hint}")
     return told
 
 

@@ -13,7 +13,7 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.check import require_cuda, why_not
 from precision_bisect.backends.cuda.engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.backends.cuda.provider import CONVOLUTIONS, on_cuda
+from precision_bisect.backends.cuda.provider import cuda_options, on_cuda
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.gpu import cuda_version, devices, driver_version
 from precision_bisect.layer_table import LayerName
@@ -29,9 +29,9 @@ _FATAL = 4
 class CudaBackend:
     """Builds plans of the writer's model as ONNX Runtime sessions on the first GPU of CUDA.
 
-    `workdir` is a folder for its files. Of the settings it obeys `tf32` and `build_timeout_s`; the
-    others are TensorRT's. Raises PluginError or RefusedError where ONNX Runtime cannot compute
-    FP16 on a GPU here.
+    `workdir` is a folder for its files. Of the settings it obeys `tf32`, `ort_options` and
+    `build_timeout_s`; the others are TensorRT's. Raises PluginError or RefusedError where ONNX
+    Runtime cannot compute FP16 on a GPU here.
     """
 
     name: ClassVar[str] = "onnxruntime"
@@ -41,9 +41,9 @@ class CudaBackend:
         require_cuda()
         # cuDNN's refusals of single algorithms would fill the terminal; others are taken then.
         runtime().set_default_logger_severity(_FATAL)
-        self._tf32 = settings.tf32
+        self._options = cuda_options(tf32=settings.tf32, own=settings.ort_options)
         opener = Opener(
-            providers=on_cuda(tf32=settings.tf32),
+            providers=on_cuda(tf32=settings.tf32, own=settings.ort_options),
             profiles=workdir / "profile",
             timeout_s=settings.build_timeout_s,
         )
@@ -58,8 +58,8 @@ class CudaBackend:
             "device": f"{gpu.name} (compute capability {gpu.compute_capability})",
             "driver": driver_version() or "unknown",
             "cuda": cuda_version() or "unknown",
-            "tf32": "on" if self._tf32 else "off",
-            "convolutions": CONVOLUTIONS.lower(),
+            "tf32": "off" if self._options["use_tf32"] == "0" else "on",
+            "convolutions": self._options["cudnn_conv_algo_search"].lower(),
         }
 
     def unbuildable(self) -> Mapping[LayerName, str]:

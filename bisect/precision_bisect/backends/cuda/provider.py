@@ -19,7 +19,8 @@ _NONE: Mapping[str, str] = {}
 
 def cuda_options(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
     """Return the provider's options; the user's `own` come before those of this package."""
-    return {"use_tf32": "1" if tf32 else "0", "cudnn_conv_algo_search": CONVOLUTIONS, **own}
+    options = {"use_tf32": "1" if tf32 else "0", "cudnn_conv_algo_search": CONVOLUTIONS}
+    return {**options, **own}
 
 
 def on_cuda(
