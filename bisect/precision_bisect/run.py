@@ -6,6 +6,7 @@ from precision_bisect.budget import Budget, BudgetSpent
 from precision_bisect.cluster.reach import reached
 from precision_bisect.conclude import conclude
 from precision_bisect.crew import crew
+from precision_bisect.deploying import warned
 from precision_bisect.driver import CrashLoop, Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.events import Observer, RunStarted, ignore, together
@@ -66,6 +67,7 @@ def run_prepared(
     `part` tells that this is one rung of a ladder: nothing but the ledger is written.
     """
     options = prepared.options
+    prepared = warned(prepared, observer)
     with open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger:
         # What explains the answer needs the memory that the workers have had.
         with crew(prepared, folder.path) as workers:

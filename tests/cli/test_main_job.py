@@ -122,8 +122,9 @@ def test_exports_can_be_made_again(example: tuple[Path, str, float], tmp_path: P
     folder = example[0]
     ran = run([*COMMAND, "export", MODEL, "--plan", str(folder), "--out", str(tmp_path)])
     assert 0 == ran.returncode, ran.stderr
-    names = ["autocast-exclude.txt", "layerPrecisions.txt", "model.mixed.onnx"]
-    names += ["polygraphy_constraints.py", "trtexec.sh"]
+    names = ["autocast-exclude.txt", "golden_inputs.json", "golden_outputs.json"]
+    names += ["layerPrecisions.txt", "model.mixed.onnx", "polygraphy_constraints.py"]
+    names += ["run_onnxruntime.py", "trtexec.sh"]
     assert names == sorted(file.name for file in tmp_path.iterdir())
     for name in set(names) - {"trtexec.sh"}:  # it names the folder that it lies in
         assert (folder / name).read_bytes() == (tmp_path / name).read_bytes(), name

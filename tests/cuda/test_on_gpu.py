@@ -1,5 +1,7 @@
 """What only a GPU can show: FP16 computed in FP16, and what becomes of mixed graphs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,14 @@ from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weigh
 from precision_bisect.api import find
 from precision_bisect.backends.cuda.backend import CudaBackend, why_not
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
+from precision_bisect.deploying import session_options
 from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.events import Event, Warned
 from precision_bisect.evidence import Honour
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.judging import Judge
+from precision_bisect.exports.recheck import judged
+from precision_bisect.exports.write import write_judged
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import ForecastOn, LowName, Options
 from precision_bisect.pinning import pin_formless, settle
@@ -19,6 +27,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.runfolder import RunFolder
 from precision_bisect.typed.rewrite import TypedWriter
 
 TROUBLE = why_not()
@@ -237,3 +246,77 @@ def test_a_ladder(tmp_path: Path) -> None:
     )
     assert ("found", {}) == (found.status, found.unresolved)
     assert [*OUTLIERS, *OVERFLOWING] == found.kept
+
+
+PRODUCT = """(float[64,512] x) => (float[64,512] y, float[64,512] z) {
+  [product] p = MatMul(x, w) [flipped] y = Neg(p) [bent] z = Tanh(x) }"""
+
+
+def product(folder: Path) -> Path:
+    """Save a model whose product keeps more digits than TF32 and FP16 have."""
+    return save(with_weights(parse(PRODUCT), {"w": normal(512, 512)}), folder)
+
+
+def test_what_is_judged_is_what_is_deployed(tmp_path: Path) -> None:
+    """The exported files pass in a fresh process; under TF32 they, and FP32 itself, do not."""
+    told: list[str] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Warned):
+            told.append(event.message)
+
+    found = find(
+        product(tmp_path),
+        atol=4e-3,
+        rtol=1e-6,
+        inputs=[{"x": normal(64, 512, seed=1)}],
+        backend="onnxruntime",
+        out=tmp_path / "out",
+        observer=observe,
+    )
+    assert "found" == found.status
+    (warning,) = [text for text in told if "TF32" in text]
+    assert "the FP32 model itself is off by " in warning and "set use_tf32=0 " in warning
+    assert warning in found.notes
+    assert found.deployment is not None and found.deployment.recheck is not None
+    recheck = found.deployment.recheck
+    assert "pass" == recheck.outcome and recheck.library_defaults is not None
+    assert "fail" == recheck.library_defaults.outcome
+    assert ["use_tf32=0"] == list(recheck.library_defaults.options)
+    ran = subprocess.run([sys.executable, tmp_path / "out" / "run_onnxruntime.py"])
+    assert 0 == ran.returncode
+
+
+def test_the_users_own_options_judge(tmp_path: Path) -> None:
+    """With TF32 allowed the same model is no precision problem: FP32 itself leaves the limits."""
+    found = find(
+        product(tmp_path),
+        atol=4e-3,
+        rtol=1e-6,
+        inputs=[{"x": normal(64, 512, seed=1)}],
+        backend="onnxruntime",
+        engine=EngineSettings(ort_options={"use_tf32": "1"}),
+        out=tmp_path / "out",
+    )
+    assert "not_precision" == found.status
+    assert "on" == found.fingerprint["versions"]["tf32"]
+
+
+def test_a_layer_of_16_bits_on_the_cpu_is_no_verdict(tmp_path: Path) -> None:
+    """Tan has no kernel on CUDA: the script refuses to pass what the CPU computes in FP32."""
+    text = "(float[4] x) => (float[4] y) { [tan] t = Tan(x) [sigmoid] y = Sigmoid(t) }"
+    model = load_text(text, tmp_path)
+    x = normal(4)
+    judge = Judge(
+        samples=[{"x": x}],
+        reference=[{"y": 1 / (1 + np.exp(-np.tan(x)))}],
+        limits={"metric": "elementwise", "atol": {"y": 0.1}, "rtol": {"y": 0.1}},
+        backend="emulated",
+        options=session_options(EngineSettings()),
+    )
+    pair = Pair(low="fp16", high="fp32")
+    export = Export(model=model, kept=[], pair=pair, settings=EngineSettings())
+    write_judged(RunFolder(tmp_path / "out"), export, judge)
+    found = judged(tmp_path / "out" / "run_onnxruntime.py", tmp_path)
+    assert "not_judged" == found.outcome
+    assert "'tan' would run on the CPU, in FP32 instead of 16 bits" == found.message

@@ -18,6 +18,7 @@ from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.deployment import SessionOptions
 from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.write import write_judged
@@ -184,6 +185,19 @@ def test_the_option_that_matters_is_named(tmp_path: Path) -> None:
     assert found.lines[-1].endswith(f"; set {APPROXIMATE}=1")
 
 
+def test_options_that_matter_together_are_all_named() -> None:
+    """Where no option cures alone, those are told without which the others do not."""
+    options = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC", "prefer_nhwc": "0"}
+    ours = script.How(options, dict(AS_WRITTEN), "ORT_ENABLE_ALL", ())
+
+    def passes(how: script.How) -> bool:
+        return {"use_tf32", "cudnn_conv_algo_search"} <= how.provider_options.keys()
+
+    assert ["use_tf32", "cudnn_conv_algo_search"] == script.needed(ours, passes)
+    assert [*options, *AS_WRITTEN] == script.needed(ours, lambda how: True)
+    assert "use_tf32=0" == ours.parts()["use_tf32"]
+
+
 def test_a_graph_that_a_fusion_breaks_opens_by_ours_alone(tmp_path: Path) -> None:
     """What had to be switched off is off in the script; the library's own options do not open."""
     path = save(broken_norm(), tmp_path)
@@ -238,14 +252,14 @@ def test_metrics_are_the_comparators(
 
 def test_a_check_of_the_users_own(tmp_path: Path) -> None:
     """The user's function judges, where its file lies."""
-    script = tmp_path / "check.py"
+    file = tmp_path / "check.py"
     worst = "max(abs(a['a'] - b['a']).max() for a, b in zip(o, r))"
-    script.write_text(f"def worst(o, r):\n    return {worst}\n")
-    settings = {"check": f"{script}:worst", "tolerance": 1e-2}
+    file.write_text(f"def worst(o, r):\n    return {worst}\n")
+    settings = {"check": f"{file}:worst", "tolerance": 1e-2}
     for off, code in ((0.0, 0), (0.02, 1)):
         write(tmp_path, export(tmp_path, TWO), SAMPLES, settings, off=off)
         found = ran(tmp_path, "--cpu")
         assert code == found.code
         assert "worst(): error " in found.lines[0]
-    script.unlink()
+    file.unlink()
     assert 2 == ran(tmp_path, "--cpu").code

@@ -1,0 +1,32 @@
+"""What ONNX Runtime's own options make of FP32 itself, in the words of a warning.
+
+They allow TF32, whose products have 10 bits of mantissa, as many as FP16's. So do trtexec and
+TensorRT. Range is kept by TF32, digits are not.
+"""
+
+from precision_bisect.deployment import Recheck
+
+_TF32 = "use_tf32="
+
+
+def warning_of(high: Recheck, tolerance: float | None) -> str:
+    """Return what to do where the model fails with every layer high; "" where it does not.
+
+    `high` is what became of it by the options of the run, and by the library's own.
+    """
+    defaults = high.library_defaults
+    if high.outcome != "pass" or defaults is None or defaults.outcome != "fail":
+        return ""
+    off = "does not open" if defaults.error is None else f"is off by {defaults.error:.4g}"
+    limit = "" if tolerance is None or defaults.error is None else f", tolerance {tolerance:g}"
+    cure = f"set {' and '.join(defaults.options)} where it is deployed"
+    if not any(option.startswith(_TF32) for option in defaults.options):
+        return (
+            f"with ONNX Runtime's default options the FP32 model itself {off}{limit}, whatever is "
+            f"kept: {cure}"
+        )
+    return (
+        f"with TF32, which ONNX Runtime, trtexec and TensorRT allow by default, the FP32 model "
+        f"itself {off}{limit}, whatever is kept: {cure} (trtexec --noTF32); layers kept for their "
+        "rounding gain nothing under TF32"
+    )
