@@ -160,6 +160,18 @@ def test_polygraphys_parser_takes_the_command(tmp_path: Path) -> None:
         (tmp_path / "made.py").unlink()
 
 
+def test_classes_are_exact(tmp_path: Path) -> None:
+    """Outputs that must be equal have no tolerance; a share of them has no command."""
+    model = load_text("(float[1] x) => (float[1] a) { a = Neg(x) }", tmp_path)
+    of_a: Mapping[str, Any] = {"metric": "elementwise", "atol": {"a": 0.1}, "rtol": {"a": 0.1}}
+    exact = {**of_a, "classes": {"b": 0.0}}
+    command = polygraphy_command(model, EngineSettings(), exact, [{"x": normal(1)}])
+    assert command.endswith("--atol a:0.1 b:0 --rtol a:0.1 b:0")
+    for other in ({**of_a, "classes": {"b": 0.02}}, {**exact, "metric": "l2"}):
+        with pytest.raises(NotWritable, match="does not judge classes"):
+            polygraphy_command(model, EngineSettings(), other, [{"x": normal(1)}])
+
+
 def test_a_check_has_no_command(tmp_path: Path) -> None:
     """Polygraphy cannot judge by the user's own function."""
     model = load_text("(float[1] x) => (float[1] a) { a = Neg(x) }", tmp_path)

@@ -250,6 +250,26 @@ def test_metrics_are_the_comparators(
     assert pytest.approx(expected.error, rel=1e-4, abs=1e-7) == max(found.told["errors"].values())
 
 
+@pytest.mark.parametrize(("share", "wrong", "code"), [(0.0, 0, 0), (0.0, 1, 1), (0.25, 1, 0)])
+def test_classes_are_counted(share: float, wrong: int, code: int, tmp_path: Path) -> None:
+    """Outputs that are classes must be equal, but for the share that may differ."""
+    written = export(tmp_path, "(float[4,3] x) => (int64[4,1] k) { k = ArgMax<axis = 1>(x) }")
+    x = normal(4, 3)
+    classes = x.argmax(axis=1, keepdims=True)
+    classes[:wrong] += 1
+    judge = Judge(
+        samples=[{"x": x}],
+        reference=[{"k": classes}],
+        limits={"metric": "elementwise", "atol": {}, "rtol": {}, "classes": {"k": share}},
+        backend="emulated",
+        options=OPTIONS,
+    )
+    write_judged(RunFolder(tmp_path), written, judge)
+    found = ran(tmp_path, "--cpu")
+    assert code == found.code, found.lines
+    assert (wrong / 4 if share else wrong) == found.told["errors"]["k"]
+
+
 def test_a_check_of_the_users_own(tmp_path: Path) -> None:
     """The user's function judges, where its file lies."""
     file = tmp_path / "check.py"

@@ -37,6 +37,9 @@ def polygraphy_command(
 def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
     """Yield the flags of the metric and its limits. Raises NotWritable."""
     metric = limits.get("metric")
+    exact: Mapping[str, float] = limits.get("classes", {})
+    if exact and (metric != "elementwise" or any(exact.values())):
+        raise NotWritable("Polygraphy does not judge classes by a share, or beside this metric")
     if metric in _THRESHOLDS:
         name, flag = _THRESHOLDS[metric]
         bounds: Mapping[str, float] = limits["atol"]
@@ -47,7 +50,7 @@ def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
     if metric not in ("elementwise", *_STATISTICS):
         raise NotWritable(f"Polygraphy does not judge by {limits.get('check', metric)}")
     for key in ("atol", "rtol"):
-        yield from (f"--{key}", *_by_output(limits[key]))
+        yield from (f"--{key}", *_by_output({**limits[key], **exact}))
     if metric in _STATISTICS:
         yield from ("--check-error-stat", metric)
     if metric == "quantile":

@@ -22,8 +22,15 @@ def recheck(folder: Path, work: Path, *, judges: bool, gpu: str | None = None) -
     """Check the exported files of a run folder, and with `judges` by ONNX Runtime on CUDA, too.
 
     `work` is for a file of its own, `gpu` what CUDA_VISIBLE_DEVICES says, None to leave that. What
-    cannot be checked is an outcome, never an error.
+    cannot be checked is an outcome, never an error; so is Ctrl-C, for the answer stands.
     """
+    try:
+        return _rechecked(folder, work, judges, gpu)
+    except KeyboardInterrupt:
+        return Recheck(outcome="not_judged", message="interrupted")
+
+
+def _rechecked(folder: Path, work: Path, judges: bool, gpu: str | None) -> Recheck:
     module = ["-m", fitting.__name__, str(folder.absolute())]
     try:
         done = _python(module, _FIT_S)
@@ -33,8 +40,6 @@ def recheck(folder: Path, work: Path, *, judges: bool, gpu: str | None = None) -
         samples = int(told["samples"])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
         return Recheck(outcome="not_judged", message=f"the check did not run: {_line(error)}")
-    except KeyboardInterrupt:
-        return Recheck(outcome="not_judged", message="interrupted")
     if judges:
         return judged(folder / RUN_SCRIPT, work, gpu)
     return Recheck(
@@ -57,8 +62,6 @@ def judged(script: Path, work: Path, gpu: str | None = None) -> Recheck:
         return from_script(plain_json.read_object(out))
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         return Recheck(outcome="not_judged", message=f"{script.name} did not run: {_line(error)}")
-    except KeyboardInterrupt:
-        return Recheck(outcome="not_judged", message="interrupted")
 
 
 def from_script(told: Mapping[str, Any]) -> Recheck:

@@ -307,6 +307,8 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
 def by_metric(name: str, outputs: list[Any], wanted: list[Any]) -> Judged:
     """Judge one output of all samples. Raises CannotJudge for a metric that is not known here."""
     limits = SETTINGS["limits"]
+    if name in limits.get("classes", {}):
+        return by_share(name, limits["classes"][name], outputs, wanted)
     atol = limits["atol"][name]
     rtol = limits["rtol"][name] if "rtol" in limits else atol
     with np.errstate(all="ignore"):
@@ -317,6 +319,16 @@ def by_metric(name: str, outputs: list[Any], wanted: list[Any]) -> Judged:
     single = {limit for limit in (atol, rtol) if limit}
     scale = single.pop() if len(single) == 1 else 1.0
     return Judged(name, worst * scale, scale)
+
+
+def by_share(name: str, share: float, outputs: list[Any], wanted: list[Any]) -> Judged:
+    """Judge classes: how many differ in the worst sample; their share where some may."""
+    counts = []
+    for got, want in zip(outputs, wanted):  # noqa: B905 - Python 3.9
+        alike = got[name].shape == want[name].shape
+        differing = float(np.count_nonzero(got[name] != want[name])) if alike else math.inf
+        counts.append(differing / want[name].size if share else differing)
+    return Judged(name, max(counts), share)
 
 
 def multiple(limits: dict[str, Any], atol: float, rtol: float, got: Any, want: Any) -> float:
