@@ -1,0 +1,171 @@
+"""Inputs that mean something to a network: text, speech, files, pictures, ids.
+
+Makers take a generator, the path of the model and a number: samples for judging and fresh ones
+differ only by their seed. Written text needs Pillow, which is imported where it is used.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zoo.judge import Sample, plain
+
+Floats = NDArray[np.float32]
+Rng = np.random.Generator
+
+TEXT = (
+    "The ferry to island leaves at half past seven and returns before dark Invoice No 40817 "
+    "Total 1,204.50 EUR Please retain this receipt open 9-18 PLATFORM 4B exit gate A22 "
+    "Best before 2026-03-14 net weight 250 g made in Portugal do not bend fragile"
+)
+WORDS = TEXT.split()
+MEAN = np.array((0.485, 0.456, 0.406), np.float32).reshape(3, 1, 1)
+SPREAD = np.array((0.229, 0.224, 0.225), np.float32).reshape(3, 1, 1)
+RATE = 16_000
+CHUNK, CONTEXT = 512, 64
+"""Samples of speech that silero-vad takes at once, and those before that it sees again."""
+LENGTH, VOCABULARY = 32, 1000
+"""How many ids a text has, and how many there are."""
+
+
+def text_lines(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return single lines of text, 48 pixels high: `x` of shape (1, 3, 48, 320)."""
+    return [{"x": _written(rng, height=48, width=320, lines=1)[None]} for _ in range(count)]
+
+
+def text_crops(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return crops of a page: `x` of shape (1, 3, 160, 160)."""
+    return [{"x": _written(rng, height=160, width=160, lines=4)[None]} for _ in range(count)]
+
+
+def text_directions(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return lines of text, every other one upside down: `x` of shape (1, 3, 48, 192)."""
+    lines = [_written(rng, height=48, width=192, lines=1) for _ in range(count)]
+    return [
+        {"x": np.ascontiguousarray(line[:, ::-1, ::-1] if place % 2 else line)[None]}
+        for place, line in enumerate(lines)
+    ]
+
+
+def pictures(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return pictures of shades and edges, normalized as for ImageNet: (1, 3, 64, 64)."""
+    return [{"image": ((_picture(rng, 64) - MEAN) / SPREAD)[None]} for _ in range(count)]
+
+
+def speech(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return chunks of speech-like sound, each with the state that the model is in by then."""
+    sound = _sound(rng, seconds=4)
+    run, state = plain(model), np.zeros((2, 1, 128), np.float32)
+    samples: list[Sample] = []
+    for begin in range(CONTEXT, len(sound) - CHUNK, CHUNK):
+        chunk = sound[None, begin - CONTEXT : begin + CHUNK]
+        samples.append({"input": chunk, "state": state, "sr": np.array(RATE, np.int64)})
+        state = run(samples[-1])[1]
+    picked = rng.choice(np.arange(8, len(samples)), count, replace=False)
+    return [samples[place] for place in sorted(picked)]
+
+
+def files(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return beginnings and ends of text files as magika reads them: `bytes` of (1, 2048)."""
+    makers = (_prose, _program, _table, _markup)
+    samples: list[Sample] = []
+    for place in range(count):
+        raw = makers[place % len(makers)](rng).encode().strip()
+        begin, end = raw[:1024], raw[-1024:]
+        pad = [256] * (1024 - len(begin))
+        samples.append({"bytes": np.array([[*begin, *pad, *pad, *end]], np.int32)})
+    return samples
+
+
+def ids(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return ids, few of them often, as words in a text: `ids` of shape (1, LENGTH)."""
+    shares = 1 / np.arange(1, VOCABULARY + 1)
+    drawn = rng.choice(VOCABULARY, (count, 1, LENGTH), p=shares / shares.sum())
+    return [{"ids": each.astype(np.int64)} for each in drawn]
+
+
+def reordered(rng: Rng, samples: list[Sample], count: int) -> list[Sample]:
+    """Return tokenized sentences with their words in another order."""
+    made: list[Sample] = []
+    for place in range(count):
+        sample = samples[place % len(samples)]
+        words = sample["input_ids"].copy()
+        inner = words[0, 1 : int(sample["attention_mask"].sum()) - 1]
+        inner[:] = rng.permutation(inner)
+        made.append({**sample, "input_ids": words})
+    return made
+
+
+def _written(rng: Rng, *, height: int, width: int, lines: int) -> Floats:
+    """Return text on paper with some noise, in [-1, 1], shape (3, height, width)."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    paper, ink = (tuple(int(x) for x in rng.integers(*ends, 3)) for ends in ((190, 256), (0, 90)))
+    page = Image.new("RGB", (width, height), paper)
+    draw = ImageDraw.Draw(page)
+    step = height // lines
+    for line in range(lines):
+        font = ImageFont.load_default(size=step * rng.uniform(0.5, 0.72))
+        words = " ".join(rng.choice(WORDS, 8))
+        draw.text(
+            (float(rng.integers(2, 12)), line * step + step * 0.1), words, fill=ink, font=font
+        )
+    pixels = np.asarray(page, np.float32) + rng.normal(0, 4, (height, width, 3))
+    return np.ascontiguousarray(
+        (pixels.clip(0, 255) / 127.5 - 1).transpose(2, 0, 1), dtype=np.float32
+    )
+
+
+def _picture(rng: Rng, side: int) -> Floats:
+    """Return waves and rectangles in [0, 1], shape (3, side, side)."""
+    y, x = np.mgrid[0:side, 0:side] / side
+    picture = np.full((3, side, side), 0.5)
+    for _ in range(6):
+        wave = np.sin(2 * np.pi * (x * rng.normal(0, 4) + y * rng.normal(0, 4) + rng.random()))
+        picture += 0.1 * rng.normal(0, 1, (3, 1, 1)) * wave
+    for _ in range(5):
+        top, left = rng.integers(0, side * 3 // 4, 2)
+        tall, wide = rng.integers(side // 8, side // 2, 2)
+        picture[:, top : top + tall, left : left + wide] = rng.random((3, 1, 1))
+    picture += rng.normal(0, 0.02, picture.shape)
+    return picture.clip(0, 1).astype(np.float32)
+
+
+def _sound(rng: Rng, *, seconds: int) -> Floats:
+    """Return a voice of gliding pitch and formants, in syllables, over noise."""
+    time = np.arange(seconds * RATE) / RATE
+    pitch = 120 + 30 * np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6)) + rng.uniform(-20, 60)
+    phase = 2 * np.pi * np.cumsum(pitch) / RATE
+    first = 500 + 250 * np.sin(2 * np.pi * 2.1 * time + rng.uniform(0, 6))
+    voice = np.zeros_like(time)
+    for harmonic in range(1, 25):
+        height = harmonic * pitch
+        peaks = [np.exp(-(((height - f) / 150) ** 2)) for f in (first, 3 * first, 2700)]
+        voice += (0.02 + sum(peaks)) * np.sin(harmonic * phase)
+    syllables = np.clip(np.sin(2 * np.pi * 3 * time) + 0.4 * np.sin(2 * np.pi * 0.5 * time), 0, 1)
+    sound = 0.08 * voice * syllables + rng.normal(0, 0.005, len(time))
+    return sound.clip(-1, 1).astype(np.float32)
+
+
+def _prose(rng: Rng) -> str:
+    return ". ".join(" ".join(rng.choice(WORDS, 9)) for _ in range(30))
+
+
+def _program(rng: Rng) -> str:
+    names = [word.lower() for word in WORDS if word.isalpha()]
+    body = [
+        f"def {rng.choice(names)}({rng.choice(names)}):\n    return {rng.integers(99)} + x\n\n"
+        for _ in range(25)
+    ]
+    return "import os\nimport sys\n\n\n" + "\n".join(body)
+
+
+def _table(rng: Rng) -> str:
+    rows = (",".join(f"{x:.3f}" for x in rng.normal(0, 9, 6)) for _ in range(60))
+    return "time,a,b,c,d,e\n" + "\n".join(rows)
+
+
+def _markup(rng: Rng) -> str:
+    items = "".join(f"<li>{' '.join(rng.choice(WORDS, 4))}</li>\n" for _ in range(40))
+    return f"<!DOCTYPE html>\n<html><head><title>list</title></head><body><ul>{items}</ul></body>"
