@@ -25,6 +25,8 @@ HEAD = (
     "failed",
     "fresh failed",
 )
+ANSWERS = ("found", "nothing_to_keep")
+"""What is said of a run that ended with an answer; others end with the best plan so far."""
 INFINITE = "inf"
 BLANK = "-"
 NOTE = """# The zoo
@@ -92,7 +94,7 @@ def merged(rows: Iterable[Row], new: Row, order: Sequence[str]) -> list[Row]:
 def markdown(rows: Sequence[Row], about: dict[str, str]) -> str:
     """Return the page: what it is, the tools, the table, what was said instead of answers."""
     lines = [NOTE]
-    lines += [f"- {label}: {sentence}" for label, sentence in sorted(about.items())]
+    lines += [_about(label, about, rows) for label in sorted({row.label for row in rows})]
     lines += ["", _line(HEAD), _line(["---"] * len(HEAD))]
     lines += [_line(_cells(row)) for row in rows]
     stopped = [row for row in rows if row.message]
@@ -100,6 +102,20 @@ def markdown(rows: Sequence[Row], about: dict[str, str]) -> str:
     if said:
         lines += ["", "Said instead of an answer:", "", *said]
     return "\n".join([*lines, ""])
+
+
+def _about(label: str, about: dict[str, str], rows: Sequence[Row]) -> str:
+    """Return a line on a tool: what it is, and how many of its answers do not hold."""
+    runs = [row for row in rows if row.label == label]
+    answers = [row.judged for row in runs if row.judged and row.status in ANSWERS]
+    worse = sum(found.copies_failed * 20 > found.copies for found in answers)
+    unseen = sum(found.fresh_failed > 0 for found in answers)
+    parts = [
+        f"- {label}: {len(runs)} runs, {len(answers)} answers",
+        f"{worse} fail on more than one of 20 copies, {unseen} on a fresh sample",
+        about.get(label, ""),
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def _cells(row: Row) -> list[str]:

@@ -115,4 +115,6 @@ def test_infinite_errors_are_written_and_read(tmp_path: Path) -> None:
     assert "Infinity" not in out.read_text()
     assert [row] == table.load(out)
     assert {"today": "a sentence"} == abouts(out)
-    assert "| inf | inf | inf | 20 of 20 | 0 of 1 |" in out.with_suffix(".md").read_text()
+    page = out.with_suffix(".md").read_text()
+    assert "| inf | inf | inf | 20 of 20 | 0 of 1 |" in page
+    assert "1 answers; 1 fail on more than one of 20 copies, 0 on a fresh sample; a sent" in page
