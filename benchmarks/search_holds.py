@@ -97,7 +97,7 @@ def _of_one_build(found: Outcome) -> Stability:
 def held(structure: str, noise: float) -> Held:
     """Run every seed of one structure at one noise."""
     search_oracles.NOISE = noise
-    found = []
+    found: list[tuple[int, tuple[float, bool, float] | None, Status]] = []
     for seed in range(SEEDS):
         network = instance(structure, SIZE, KEPT, RHO, seed)
         truth = Noisy(network=network.exact, seed=seed) if noise else network.exact
