@@ -142,7 +142,7 @@ def test_finished_run_resumes_to_the_same_answer(example: tuple[Path, str, float
 
 def test_budget_ends_with_the_best_so_far(tmp_path: Path) -> None:
     """A spent budget is exit code 3, and what was not certified is listed."""
-    budget = ["--strategy", "ddmin", "--max-trials", "6"]
+    budget = ["--strategy", "ddmin", "--max-trials", "12"]
     ran = run([*ONE_SAMPLE, "--out", str(tmp_path / "run"), *budget, "--json"])
     result = json.loads(ran.stdout)
     assert 3 == ran.returncode
