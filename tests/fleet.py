@@ -124,6 +124,7 @@ class Search:
         """Yield the process, which is gone afterwards."""
         asked = ["--backend", "emulated", "--tol", "1e-2", "--threads", "1", "--out", self.out]
         asked += ["--inputs", self._inputs, "--check", f"{self._check}:error"]
+        asked += ["--copies", "0"]
         line = [sys.executable, "-m", "precision_bisect", self.model, *asked, *more]
         with subprocess.Popen(
             [str(part) for part in line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -168,10 +169,10 @@ class Search:
         """Return the log of events."""
         return (self.out / "events.jsonl").read_text()
 
-    def verdicts(self) -> list[tuple[str, str, str]]:
-        """Return the plan, samples and kind of each trial that ended and was not known before."""
+    def verdicts(self) -> list[tuple[str, str, str, int]]:
+        """Return what identifies each trial that ended and was not known before."""
         return [
-            (line["plan"], line["samples"], line["kind"])
+            (line["plan"], line["samples"], line["kind"], line["draw"])
             for line in map(json.loads, self.events().splitlines())
             if line["event"] == "trial_finished" and not line["recalled"]
         ]

@@ -18,7 +18,7 @@ from precision_bisect.evidence import Evidence, Stability
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.trtexec_names import layer_precisions
-from precision_bisect.exports.write import remove_exports, write_judged
+from precision_bisect.exports.write import gains, remove_exports, write_gain, write_judged
 from precision_bisect.layer_table import LayerName
 from precision_bisect.monotone import Break, breaks, remarks, rows
 from precision_bisect.pinning import pinned_layers
@@ -190,6 +190,8 @@ def write_answer(
         scales=prepared.scales,
         diagnosis=diagnosis,
     )
+    if not gains(export):
+        return Written(reason=write_gain(folder, export)[LAYER_PRECISIONS])
     reasons, deployment = write_judged(folder, export, judge)
     reason = reasons[LAYER_PRECISIONS]
     missing = MIXED_MODEL if reasons[MIXED_MODEL] else RUN_SCRIPT

@@ -20,6 +20,7 @@ Command = Callable[..., Sequence[str]]
 
 JOBS = """
 tol = 1e-2
+copies = 0
 [[job]]
 model = "b.onnx"
 [[job]]
@@ -37,6 +38,7 @@ name = "slow"
 model = "a.onnx"
 check = "checks.py:slow"
 tol = 1e-2
+copies = 0
 """
 
 DEAF = """

@@ -90,6 +90,8 @@ def options(folder: Path, **more: Any) -> Options:
         "backend": "emulated",
         "isolate": "always",
         "threads": 1,
+        # So that each trial is judged once, and what is begun twice is repeated.
+        "copies": 0,
         **more,
     }
     return Options(model=folder / "model.onnx", out=folder / "run", **asked)
@@ -125,8 +127,8 @@ def rows(folder: Path) -> dict[str, tuple[Any, ...]]:
         return {}
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         found = connection.execute(
-            "SELECT plan || '/' || samples || '/' || kind, status, verdict, error, message "
-            "FROM trials WHERE status IS NOT NULL"
+            "SELECT plan || '/' || samples || '/' || kind || '/' || draw, "
+            "status, verdict, error, message FROM trials WHERE status IS NOT NULL"
         ).fetchall()
     return {trial: tuple(about) for trial, *about in found}
 

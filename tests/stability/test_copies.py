@@ -45,6 +45,16 @@ def test_floats_change_by_one_part_in_100_000_and_integers_do_not() -> None:
     assert feed is reference
 
 
+def test_masks_stay_exact() -> None:
+    """What is 1 less a mask of ones must stay 0, and so must what a mask of zeros hides."""
+    mask = np.array([0.0, 1.0, 1.0], np.float32)
+    sets = {SampleSet.JUDGED: ([{"x": np.array([0.5]), "m": mask}], [{}])}
+    copies = Copies(samples=sets, count=1, refer=lambda feed: feed)
+    (feed,), _ = copies.make(SampleSet.JUDGED, 1, 0)
+    assert mask is feed["m"]
+    assert 0.5 != feed["x"].item()
+
+
 def test_each_draw_and_each_copy_is_another_and_always_the_same() -> None:
     """What a resumed run draws is what the first one drew."""
     places = [(draw, number) for draw in (1, 2) for number in (0, 1)]

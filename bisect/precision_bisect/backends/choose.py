@@ -16,6 +16,7 @@ from precision_bisect.backends.tensorrt.flavour import (
 )
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PluginError, RefusedError
+from precision_bisect.inputs.copies import can_change
 from precision_bisect.model.load import Model
 from precision_bisect.options import BackendName, LowName, Options
 from precision_bisect.precisions import Pair
@@ -198,8 +199,8 @@ def _maker(
     name: BackendName, options: Options, samples: Sequence[Sample], work: Path, scales: Scales
 ) -> MakeBackend:
     if name == "emulated":
-        judging = replace(options, backend="emulated")
-        return lambda model: forecaster(model, judging, scales)
+        factors = options.copies > 0 and not can_change(samples)
+        return lambda model: forecaster(model, options, scales, factors=factors)
     pair = Pair(low=options.low, high=options.high)
     if name == "onnxruntime":
         from precision_bisect.backends.cuda.backend import CudaBackend

@@ -70,11 +70,17 @@ def settle_forecasts(options: Options, model: Model, seconds: float) -> Options:
 
 
 def forecaster(
-    model: Model, options: Options, scales: Scales, *, on_gpu: bool = False
+    model: Model,
+    options: Options,
+    scales: Scales,
+    *,
+    on_gpu: bool = False,
+    factors: bool = False,
 ) -> "EmulatedBackend":
     """Return the emulator of a model for the options' pair; raises as `EmulatedBackend` does.
 
-    It computes as the backend does that judges, as far as that is known to differ.
+    It computes as the backend does that judges, as far as that is known to differ. With `factors`
+    copies of the samples are made inside.
     """
     # It brings in ONNX Runtime, which a process that only plans may not need.
     from precision_bisect.backends.emulation.backend import EmulatedBackend
@@ -87,19 +93,13 @@ def forecaster(
         scales=scales,
         providers=partial(_gpu, options) if on_gpu else on_cpu,
         stored_sums=stores_sums(options),
-        factors=takes_factors(model, options),
+        factors=factors,
     )
 
 
 def stores_sums(options: Options) -> bool:
     """Tell whether the backend computes means as ONNX Runtime's CUDA provider does."""
     return options.backend == "onnxruntime"
-
-
-def takes_factors(model: Model, options: Options) -> bool:
-    """Tell whether copies are made by factors: the emulator judges, and no input is a float."""
-    changes = any(spec.dtype in ("float32", "float64") for spec in model.inputs)
-    return options.backend == "emulated" and options.copies > 0 and not changes
 
 
 def _gpu(options: Options) -> Providers:

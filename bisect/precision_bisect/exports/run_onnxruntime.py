@@ -223,6 +223,8 @@ def opened(how: How, provider: str) -> Any:
             f"this onnxruntime ({ort.__version__}) has no {provider}: pip install onnxruntime-gpu "
             "on a machine with a GPU; a CPU would compute FP16 in FP32"
         )
+    # cuDNN refuses single algorithms aloud; others are taken then.
+    ort.set_default_logger_severity(4)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, how.level)

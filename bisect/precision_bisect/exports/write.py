@@ -39,12 +39,7 @@ def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]
 def write_judged(
     folder: RunFolder, export: Export, judge: Judge
 ) -> tuple[Mapping[str, str | None], Deployment | None]:
-    """Write every export, and what judges the plan where it is deployed; say how it is.
-
-    Nothing is written where every layer stays FP32.
-    """
-    if not gains(export):
-        return write_gain(folder, export), None
+    """Write every export, and what judges the plan where it is deployed; say how it is."""
     reasons, graph = _write(folder, export)
     judging, deployment = write_judging(folder, export, judge, graph)
     return {**reasons, **judging}, deployment
@@ -92,8 +87,10 @@ def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
 
 
 def gains(export: Export) -> bool:
-    """Tell whether any layer of the plan is below FP32: else the model itself is the plan."""
-    return any(name != "fp32" for name in export.precisions.values())
+    """Tell whether anything of the plan is below FP32: else the model itself is the plan."""
+    return bool(export.model.low_tensors) or any(
+        name != "fp32" for name in export.precisions.values()
+    )
 
 
 def remove_exports(folder: RunFolder) -> None:

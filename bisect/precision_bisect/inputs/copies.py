@@ -95,15 +95,18 @@ def copies_for(
 
 def can_change(feeds: Sequence[Sample]) -> bool:
     """Tell whether any input is a float that one part in 100,000 changes."""
-    return any(_is_float(array) for feed in feeds for array in feed.values())
+    return any(_changes(array) for feed in feeds for array in feed.values())
 
 
-def _is_float(array: NDArray[Any]) -> bool:
-    return array.dtype.kind == "f" and array.dtype.itemsize > 2
+def _changes(array: NDArray[Any]) -> bool:
+    """Tell whether an input has values to change: what is only 0 and 1 is a mask, and exact."""
+    if array.dtype.kind != "f" or array.dtype.itemsize == 2:
+        return False
+    return not bool(np.isin(array, (0, 1)).all())
 
 
 def _changed(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    if not _is_float(array):
+    if not _changes(array):
         return array
     changed: NDArray[Any] = array * (1 + CHANGE * rng.standard_normal(array.shape))
     return changed.astype(array.dtype)
