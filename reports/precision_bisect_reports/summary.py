@@ -197,11 +197,11 @@ def _stability(stability: Stability | None) -> Iterator[tuple[str, str]]:
     """Yield how the answer did on copies of the samples."""
     if stability is None:
         return
-    figures = ""
+    held = stability.copies - stability.failed
+    what = f"on {held} of {stability.copies} copies, one part in 100,000 apart"
     if stability.error_median is not None and stability.error_max is not None:
-        figures = f", error {stability.error_median:.4g} (median) to {stability.error_max:.4g}"
-    share = f"{stability.failed or 'none'} of {stability.copies} copies fail"
-    yield "holds", f"{share} that differ by one part in 100,000{figures}"
+        what += f"; error {stability.error_median:.4g} (median), {stability.error_max:.4g} (max)"
+    yield "holds", what
 
 
 def _engine(result: Result) -> Iterator[tuple[str, str]]:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from precision_bisect.certificate import Certificate, How, Need
+from precision_bisect.certificate import SPREAD, Certificate, How, Need
 from precision_bisect.deployment import ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.endings import Status
-from precision_bisect.evidence import Honour, LayerHonour
+from precision_bisect.evidence import Honour, LayerHonour, Stability
 from precision_bisect.result import Diagnosis, Result, Rung
 from precision_bisect_reports.summary import MOST_SHOWN, final_screen
 
@@ -350,3 +350,20 @@ def test_nothing_to_keep_names_the_model_that_was_judged() -> None:
     assert "model.mixed.onnx" in shown
     assert "TensorRT 8.6 to 10.x: sh 'my run/trtexec.sh' weak" in shown
     assert "--fp16 alone" not in shown
+
+
+def test_how_an_answer_holds_is_said() -> None:
+    """The share of copies that it holds on, with the median and the worst error."""
+    stability = Stability(copies=16, failed=1, error_median=0.0095, error_max=0.0123, jitter=0.1)
+    said = screen(replace(RESULT, stability=stability))
+    assert "on 15 of 16 copies" in said
+    assert "error 0.0095 (median), 0.0123 (max)" in said
+
+
+def test_an_answer_that_was_widened_is_not_called_minimal() -> None:
+    """What luck decides is not counted as unproven, layer by layer."""
+    evidence = [need(name, None, None, SPREAD) for name in KEPT]
+    certificate = Certificate(minimal=False, checked=(), unchecked=KEPT, evidence=evidence)
+    said = screen(replace(RESULT, certificate=certificate))
+    assert "none: rounding is spread over the network" in said
+    assert "minimal" not in said
