@@ -99,6 +99,9 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """Attention with a bias on the scores; `rotary` turns queries and keys by their places."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, width: int, *, rotary: bool) -> None:
         super().__init__()
         self.parts = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(3))

@@ -48,8 +48,8 @@ def test_floats_change_by_one_part_in_100_000_and_integers_do_not() -> None:
 def test_masks_stay_exact() -> None:
     """What is 1 less a mask of ones must stay 0, and so must what a mask of zeros hides."""
     mask = np.array([0.0, 1.0, 1.0], np.float32)
-    sets = {SampleSet.JUDGED: ([{"x": np.array([0.5]), "m": mask}], [{}])}
-    copies = Copies(samples=sets, count=1, refer=lambda feed: feed)
+    feeds: list[Sample] = [{"x": np.array([0.5]), "m": mask}]
+    copies = Copies(samples={SampleSet.JUDGED: (feeds, feeds)}, count=1, refer=lambda feed: feed)
     (feed,), _ = copies.make(SampleSet.JUDGED, 1, 0)
     assert mask is feed["m"]
     assert 0.5 != feed["x"].item()
