@@ -51,13 +51,17 @@ def assert_built(model: Path, run: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_guided_keeps_few_layers(models: dict[int, Path], tmp_path: Path) -> None:
-    """At opset 13 at most 30 of about 270 layers are kept, each drop verified."""
+    """At opset 13 at most 50 of about 270 layers are kept, and the answer holds on every copy.
+
+    Rounding is spread: sets of 6 pass on the samples, and fail on copies of them.
+    """
     result = search(models[13], tmp_path / "run")
     assert "found" == result.status
     assert 260 <= result.candidates <= 280
-    assert 0 < len(result.kept) <= 30
+    assert 0 < len(result.kept) <= 50
+    assert result.stability is not None
+    assert (16, 0) == (result.stability.copies, result.stability.failed)
     assert result.error is not None and result.error <= TOLERANCE
-    assert result.certificate.minimal
     assert_built(models[13], tmp_path / "run")
 
 
