@@ -2,30 +2,23 @@
 
 A search takes what passes, so an answer near the tolerance may have passed by luck, and fail when
 a sum is ordered otherwise. What is accepted is judged on a fresh draw of copies (see
-`inputs.copies`). An answer that does not hold is widened, layer by layer along the ranking, by one
-law: the root of the sum of the squares of the low layers' own errors predicts a plan's error up to
-a factor, which each draw tells, with the spread.
+`inputs.copies`). An answer that does not hold is widened along the ranking by the law of rounding
+(see `law`).
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from precision_bisect.law import Law, typical
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.relay import relay
+from precision_bisect.sensitivity import rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 from precision_bisect.verdicts import CLEAR_SPREADS, LEAST_CLEAR
 
-SPREADS = 2.0
-"""A widened plan's predicted error stays so many standard deviations below the tolerance."""
-IN_STEP = 1.2
-"""Where a plan's error exceeds the root of the sum of squares by this factor, errors add up."""
 ROOM = 1.645
 """By so many standard deviations between builds an answer stays below the tolerance: 95%."""
-LEAST_STEP = 0.04
-"""Of the layers not kept, at least this share is added in a step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +63,7 @@ class Holding:
 
     def note(self, plan: Plan, built: Outcome) -> None:
         """Learn from one more build of a plan, on copies or on the samples alone."""
-        error = _typical(built)
+        error = typical(built)
         if not self.rebuilds or error is None or not 0 < error < math.inf:
             return
         stability = built.evidence.stability
@@ -104,7 +97,8 @@ class Holding:
         The most sensitive layers join first. `refuted` is what the plan came to on a draw. As it
         chose the plan, the draw that passed is no proof: judge once more.
         """
-        law = yield from _law(self.problem, plan)
+        told = yield from rank(self.problem)
+        law = Law.of(told.scores, without=plan)
         self.spread = self.spread or _refuted(plan, refuted)
         outcome, added = refuted, 0
         while added < law.steps:
@@ -123,98 +117,6 @@ def on_draw(search: Search[Plan], draw: int) -> Search[Plan]:
         return proposal if proposal.kind is Kind.PREDICT else replace(proposal, draw=draw)
 
     return relay(search, ask=ask)
-
-
-@dataclass(slots=True)
-class _Law:
-    """Predicts the error of a plan and of those with the first layers of `order` in addition.
-
-    `errors` are what these layers add alone. What still runs low comes to the root of the sum of
-    their squares, or to their sum where more than that is measured: errors are in step. The factor
-    is learnt from each outcome, as a geometric mean.
-    """
-
-    order: Sequence[int]
-    errors: Sequence[float]
-    _in_step: bool = field(init=False, default=False)
-    _logs: list[float] = field(init=False, default_factory=list)
-
-    @property
-    def steps(self) -> int:
-        """The number of layers that can be added."""
-        return len(self.order)
-
-    def next(self, added: int, outcome: Outcome, tolerance: float | None, builds: float) -> int:
-        """Return how many layers to add, more than `added`, of which the outcome is.
-
-        `builds` is the standard deviation of the error's logarithm between two builds.
-        """
-        least = added + max(1, math.ceil(LEAST_STEP * (self.steps - added)))
-        stability = outcome.evidence.stability
-        error = _typical(outcome)
-        jitter = (stability.jitter if stability else None) or 0.0
-        left = self._left(added)
-        if (
-            tolerance is None
-            or error is None
-            or not 0 < error < math.inf
-            or not 0 < left < math.inf
-        ):
-            # Without a figure there is nothing to learn: go on in steps that double.
-            return min(self.steps, max(least, 2 * added))
-        if error > IN_STEP * left and not self._in_step:
-            self._in_step, self._logs = True, []
-            left = self._left(added)
-        self._logs.append(math.log(error / left))
-        factor = math.exp(sum(self._logs) / len(self._logs) + SPREADS * math.hypot(jitter, builds))
-
-        def predicted(count: int) -> float:
-            return -factor * self._left(count)
-
-        places = range(least, self.steps)
-        return min(self.steps, least + bisect_left(places, -tolerance, key=predicted))
-
-    def _left(self, added: int) -> float:
-        """Return what runs low comes to once so many layers have joined."""
-        rest = self.errors[added:]
-        return sum(rest) if self._in_step else math.hypot(*rest)
-
-
-def _law(problem: Problem, plan: Plan) -> Search[_Law]:
-    """Ask the emulator what each layer that runs low adds alone; return the law of these."""
-    everything = Plan.all_high(problem.size)
-    low = [layer for layer in range(problem.size) if layer not in plan.kept]
-    errors: dict[int, float] = {}
-    for start in range(0, len(low), problem.workers):
-        some = low[start : start + problem.workers]
-        outcomes = yield tuple(
-            Proposal(
-                plan=everything.without((layer,)),
-                phase=Phase.RANKING,
-                samples=SampleSet.RANKING,
-                kind=Kind.PREDICT,
-                reason=f"what layer {layer + 1} adds",
-                about_left=len(low) - start,
-            )
-            for layer in some
-        )
-        for layer, outcome in zip(some, outcomes, strict=True):
-            errors[layer] = _figure(outcome)
-    order = sorted(low, key=lambda layer: (-errors[layer], layer))
-    return _Law(order, [errors[layer] for layer in order])
-
-
-def _typical(outcome: Outcome) -> float | None:
-    """Return the median error over copies, else the error."""
-    stability = outcome.evidence.stability
-    return outcome.error if stability is None else stability.error_median
-
-
-def _figure(outcome: Outcome) -> float:
-    """Return the error; without a figure 0 for a pass and infinity for anything else."""
-    if outcome.error is not None and not math.isnan(outcome.error):
-        return outcome.error
-    return 0.0 if outcome.passed else math.inf
 
 
 def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.sensitivity import by_sensitivity
 from precision_bisect.trial import SampleSet
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.bisection import shortest_prefix
 from precision_bisect_strategies.prediction import predicted
-from precision_bisect_strategies.ranking import by_sensitivity
 from precision_bisect_strategies.shrinking import shrink
 
 WIDTH = 2

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.relay import relay
+from precision_bisect.sensitivity import Sensitivity, by_sensitivity, rank
 from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.asking import ask, cheapest, unrepeated
 from precision_bisect_strategies.choosing import chosen
 from precision_bisect_strategies.leaps import QUADRATURE, SUM, Law, leap
 from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
-from precision_bisect_strategies.ranking import Sensitivity, by_sensitivity, rank
 from precision_bisect_strategies.tuning import tuned
 from precision_bisect_strategies.units import MOST, Rated, Unit, together
 

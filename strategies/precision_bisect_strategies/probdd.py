@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
+from precision_bisect.sensitivity import rank
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask
-from precision_bisect_strategies.ranking import rank
 from precision_bisect_strategies.speculation import speculate
 
 NEVER = 0.1

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from precision_bisect.protocols import Problem, Search
+from precision_bisect.sensitivity import Sensitivity, measure
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.probes import Line
-from precision_bisect_strategies.ranking import Sensitivity, measure
 from precision_bisect_strategies.units import Rated, Unit
 
 

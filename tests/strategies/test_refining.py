@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 import oracles
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
+from precision_bisect.sensitivity import (
+    Sensitivity,
+    measure,
+    rank,
+)
 from precision_bisect.trial import Kind, Outcome, Phase
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion
 from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.probes import Line
-from precision_bisect_strategies.ranking import (
-    Sensitivity,
-    measure,
-    rank,
-)
 from precision_bisect_strategies.refining import cut, loosened, moved, refined, unknown
 from precision_bisect_strategies.units import Rated, together
 
@@ -34,8 +34,8 @@ NONE: frozenset[int] = frozenset()
 @pytest.fixture(autouse=True)
 def _few_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models of a thousand layers be large ones."""
-    monkeypatch.setattr("precision_bisect_strategies.ranking.SINGLES_FOR_BUILDS", ALONE)
-    monkeypatch.setattr("precision_bisect_strategies.ranking.SINGLES", ALONE)
+    monkeypatch.setattr("precision_bisect.sensitivity.SINGLES_FOR_BUILDS", ALONE)
+    monkeypatch.setattr("precision_bisect.sensitivity.SINGLES", ALONE)
 
 
 def searched(spread: float, seed: int, *, predicts: bool = True) -> tuple[int, int]:

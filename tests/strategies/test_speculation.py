@@ -14,6 +14,7 @@ import textbook
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
+from precision_bisect.sensitivity import by_sensitivity
 from precision_bisect.trial import Kind
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.ddmin import Ddmin
@@ -22,7 +23,6 @@ from precision_bisect_strategies.hierarchical import Hierarchical
 from precision_bisect_strategies.prefix import Prefix
 from precision_bisect_strategies.probdd import NEVER, SURELY, ProbDD
 from precision_bisect_strategies.quickxplain import QuickXplain
-from precision_bisect_strategies.ranking import by_sensitivity
 from precision_bisect_strategies.speculation import speculate
 
 LAYERS = 500

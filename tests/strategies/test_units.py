@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation
+from precision_bisect.sensitivity import Sensitivity
 from precision_bisect.trial import Outcome
-from precision_bisect_strategies.ranking import Sensitivity
 from precision_bisect_strategies.units import Unit, together
 
 FIVE = 5

@@ -8,22 +8,26 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
-BLOCKS_FROM = 512
+BLOCKS_FROM = 64
 """From this many layers on, whole blocks are measured first."""
-BLOCK = 16
+BLOCK = 8
+LARGE = 512
+LARGE_BLOCK = 16
+"""The size of blocks, and that of models of more than `LARGE` layers."""
 SINGLES = 512
 SINGLES_FOR_BUILDS = 1536
 """So many layers of large models are measured alone; more where trials are builds, which cost
 more than what a better ranking takes."""
-NEGLIGIBLE = 0.01
-"""Blocks that come to this share of the tolerance together are not looked into."""
+NEGLIGIBLE = 0.1
+"""Blocks whose errors come to this share of the tolerance (the root of the sum of their squares)
+are not looked into."""
 
 
 class Sensitivity(NamedTuple):
     """One figure per layer, in network order: larger is more sensitive.
 
     It is the error with that layer alone low. `shared` are the layers that were not measured one
-    by one: they share their block's error.
+    by one: each stands for the same part of its block's error, as independent errors add up.
     """
 
     scores: list[float]
@@ -31,25 +35,27 @@ class Sensitivity(NamedTuple):
 
 
 def rank(problem: Problem) -> Search[Sensitivity]:
-    """Measure the layers; large models in blocks of consecutive layers first.
+    """Measure the layers, in blocks of consecutive layers first.
 
-    Of these the layers of the most sensitive blocks are measured one by one.
+    The layers of the blocks that matter are measured one by one.
     """
     if problem.size < BLOCKS_FROM:
         scores = yield from measure(problem, [(layer,) for layer in range(problem.size)])
         return Sensitivity(scores, frozenset())
+    size = BLOCK if problem.size <= LARGE else LARGE_BLOCK
     blocks = [
-        tuple(range(start, min(start + BLOCK, problem.size)))
-        for start in range(0, problem.size, BLOCK)
+        tuple(range(start, min(start + size, problem.size)))
+        for start in range(0, problem.size, size)
     ]
     joint = yield from measure(problem, blocks)
     scores = [
-        error / len(block) for block, error in zip(blocks, joint, strict=True) for _ in block
+        error / math.sqrt(len(block))
+        for block, error in zip(blocks, joint, strict=True)
+        for _ in block
     ]
     most = SINGLES_FOR_BUILDS if problem.predicts else SINGLES
-    singles = [
-        layer for number in _worst(joint, problem.tolerance, most) for layer in blocks[number]
-    ]
+    worst = _worst(joint, problem.tolerance, most // size)
+    singles = [layer for number in worst for layer in blocks[number]]
     errors = yield from measure(problem, [(layer,) for layer in singles])
     for layer, error in zip(singles, errors, strict=True):
         scores[layer] = error
@@ -66,11 +72,11 @@ def _worst(errors: Sequence[float], tolerance: float | None, most: int) -> list[
     places = sorted(range(len(errors)), key=lambda place: (errors[place], place))
     spent, small = 0.0, 0
     for place in places:
-        spent += errors[place]
+        spent = math.hypot(spent, errors[place])
         if spent > NEGLIGIBLE * (tolerance or 0.0):
             break
         small += 1
-    return sorted(places[max(small, len(places) - most // BLOCK) :])
+    return sorted(places[max(small, len(places) - most) :])
 
 
 def measure(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[float]]:
