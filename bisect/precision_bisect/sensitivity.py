@@ -19,6 +19,7 @@ SINGLES_FOR_BUILDS = 1536
 """So many layers of large models are measured alone; more where trials are builds, which cost
 more than what a better ranking takes."""
 NEGLIGIBLE = 0.1
+NEGLIGIBLE_FOR_BUILDS = 0.01
 """Blocks whose errors come to this share of the tolerance (the root of the sum of their squares)
 are not looked into."""
 
@@ -54,7 +55,8 @@ def rank(problem: Problem) -> Search[Sensitivity]:
         for _ in block
     ]
     most = SINGLES_FOR_BUILDS if problem.predicts else SINGLES
-    worst = _worst(joint, problem.tolerance, most // size)
+    share = NEGLIGIBLE_FOR_BUILDS if problem.predicts else NEGLIGIBLE
+    worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
     singles = [layer for number in worst for layer in blocks[number]]
     errors = yield from measure(problem, [(layer,) for layer in singles])
     for layer, error in zip(singles, errors, strict=True):
@@ -67,13 +69,13 @@ def by_sensitivity(scores: Sequence[float]) -> list[int]:
     return sorted(range(len(scores)), key=lambda layer: (-scores[layer], layer))
 
 
-def _worst(errors: Sequence[float], tolerance: float | None, most: int) -> list[int]:
-    """Return the places of the largest errors, in order; without a tolerance the non-zero ones."""
+def _worst(errors: Sequence[float], negligible: float, most: int) -> list[int]:
+    """Return the places of the largest errors, in order, without those that are `negligible`."""
     places = sorted(range(len(errors)), key=lambda place: (errors[place], place))
     spent, small = 0.0, 0
     for place in places:
         spent = math.hypot(spent, errors[place])
-        if spent > NEGLIGIBLE * (tolerance or 0.0):
+        if spent > negligible:
             break
         small += 1
     return sorted(places[max(small, len(places) - most) :])

@@ -1,371 +1,263 @@
-"""What is believed of the layers: a ranking of unknown worth, and the outcomes so far.
+"""What is believed of the layers: how good the ranking is, and the scale of its errors.
 
-Layers are named by their *position* in the ranking, least sensitive first. Which of the possible
-`rankings` this is, and how many culprits K there are, is unknown: every pair of a grid has a
-weight (Bayes), and the outcomes say which it is. A good one lets the search test large groups, a
-useless one is found out after a few failures.
+Layers are named by their *position* in the ranking, least sensitive first. The true errors are
+taken to be spread like the ranking's, and to go with them by a correlation that is unknown, as is
+the factor between both: every pair of a grid has a weight (Bayes), and each trial says which it
+is. A good ranking lets the search test large groups, a useless one is found out soon.
 
-Given both, layers are culprits independently of each other. A group passes when it has none: the
-probabilities of adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 1972; nested
-testing with unequal probabilities: Kealy, Johnson, Piechocki 2014).
+A culprit is a layer that adds more than keeping it costs. A group passes when it holds none: the
+probabilities of adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 1972).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from typing import TypeAlias
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from precision_bisect_strategies.fitting import Fitted
-from precision_bisect_strategies.rankings import (
-    BENDS,
-    DRAWS,
-    FAR_OFF,
-    MISSED,
-    RHOS,
-    TIED,
-    TINY,
-    Array,
-    Ranks,
-    bends,
-    culprits,
-    even,
-    likely,
-    log_not,
-    numbers,
-    orders,
-    phi,
-    sums_over,
-    tied,
-    trust,
-)
+Array: TypeAlias = NDArray[np.float64]
+Positions: TypeAlias = Sequence[int]
 
-FIGURE_SPREAD = 0.35
-"""Standard deviation of ln of a measured error around what a right model says."""
-SURE = 0.9
-"""From this expected correlation on what single layers were measured to add speaks for others."""
-DOUBTED = 4.0
-"""So many measured ones speak half as loudly as they would if there were many."""
-FARTHEST = 1.0
-"""Nor do they change ln of what is believed of others by more than this."""
-NEAREST = 64
-"""Whether so many layers fit is looked into."""
-DOUBTFUL = 0.5
-"""A ranking counts as poor from this chance on."""
-CERTAIN = 0.95
-"""Above this expected correlation the next layer in line is the next to demote."""
-NEARLY = 0.98
-"""From this correlation on a ranking's order is right but for layers that differ little."""
-MISFIT = 0.1
-"""A group adds up to so much more (ln) than is believed, though it holds no heavy layer."""
-
-Positions: TypeAlias = list[int]
+RHOS: Array = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.995])
+"""Correlations of the logarithms of the ranking's errors and the true ones."""
+TRUST: Array = np.array([3.0, 1.0, 2.0, 3.0, 5.0, 10.0, 10.0])
+"""How likely each is at first: on engines and real inputs 0.98 to 0.99 were measured."""
+MISSED: Array = np.array([0.0, 0.02, 0.1])
+"""Shares of the layers that are culprits whatever a ranking says that is right of the others."""
+MISSING: Array = np.array([1.0, 0.1, 0.1])
+"""How likely each is at first."""
+RIGHT = 0.9
+"""Only rankings of this correlation and more can be right of the others."""
+FAR = 6.0
+"""The logarithm of a sum is about so much larger at most where a layer was missed."""
+EXPONENTS: Array = np.exp(np.linspace(-0.3, 0.3, 5))
+"""True errors may be spread wider than the ranking's, or less: a power of them."""
+STEPS: Array = np.linspace(-3.2, 3.2, 17)
+"""Scales that are considered, in standard deviations."""
+UNKNOWN_SCALE = 0.8
+"""Standard deviation of ln of the factor between the ranking's errors and the true ones."""
+UNKNOWN_EXPONENT = 0.15
+UNKNOWN_COUNT = 0.35
+"""In normal scores, for how many layers are culprits where there are no figures."""
+MEASURED = {1.0: 0.2, 2.0: 0.6}
+"""Standard deviation of ln of a sum around what is believed rightly, by the power that adds up."""
+LEAST_SPREAD = 0.05
+UNLIKELY = 1e-5
+"""What is so unlikely beside the likeliest is not considered any more."""
+TINY = 1e-12
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beliefs:
-    """Weights over (rho, K, exponent), and what follows for groups of consecutive positions.
+    """Hypotheses with their weights, and what follows for groups of positions.
 
-    `scores`, shape (layers,), are the errors that the ranking gives each layer alone per unit of
-    its cost, infinity for one that overflows; `costs`, shape (layers,), are what keeping each
-    costs. `room` is the error that all layers that run low may add up
-    to, None where there are no figures. `expected` is how many culprits the ranking suggests.
-    `exact` tells that builds of a plan agree and layers cost alike, so that the next layer in line
-    is the next to demote if the ranking is right.
+    `logs`, shape (layers,), are logarithms of the ranking's errors per unit of cost, ascending.
+    `costs`, shape (layers,), say what keeping each layer costs. `figures` tells whether errors add
+    up so that a figure says something, give or take `measured` (of its logarithm); else passing
+    alone counts. Each hypothesis has a
+    correlation, a share of layers that it missed, an exponent, a scale (a logarithm) and a weight,
+    all of the shape (hypotheses,).
     """
 
-    def __init__(
-        self,
-        scores: Sequence[float],
-        costs: Sequence[float],
-        *,
-        room: float | None,
-        expected: int,
-        seed: int = 0,
-        exact: bool = True,
-    ) -> None:
-        self._size = len(scores)
-        self._costs: Array = np.asarray(costs, np.float64)
-        self._values: Array = np.sort(np.asarray(scores, np.float64))
-        self._room = room
-        self.counts = numbers(self._size)
-        self._figures = room is not None and bool(np.isfinite(self._values).all())
-        self._log_clean = np.log1p(-even(culprits(self._size, self.counts), scores))
-        self._log_weights = np.zeros((len(RHOS), len(self.counts), len(BENDS)))
-        self._log_weights += np.log(trust(self._figures))[:, None, None]
-        self._log_weights += np.log(likely(self.counts, max(expected, 0.5)))[:, None]
-        self._log_weights += np.log(bends())
-        self._weights: Array | None = None
-        self._ranks = orders(self._size, seed)
-        self._bent: Array = np.maximum(self._values, 0.0) ** BENDS[:, None]
-        self._scales = self._log_scales()
-        self._log_clean_at_most: Array = np.zeros(self._size)
-        self._tied = tied(self._values)
-        self._jitter = np.random.default_rng(seed).standard_normal((DRAWS, self._size))
-        self._exact = exact
-        finite = np.where(np.isfinite(self._values), self._values, 0.0)
-        self._fitted = Fitted(finite, self._costs)
+    logs: Array
+    costs: Array
+    figures: bool
+    measured: float
+    rhos: Array
+    missed: Array
+    exponents: Array
+    scales: Array
+    weights: Array
 
-    def _log_scales(self) -> Array:
-        """Return for each K and exponent the factor (ln) on errors at which just K do not fit."""
-        if not self._figures or self._room is None:
-            return np.zeros((len(self.counts), len(BENDS)))
-        sums = np.cumsum(self._bent * self._costs.mean(), axis=1)
-        fitting = sums[:, np.clip(self._size - self.counts - 1, 0, None).astype(int)].T
-        scales: Array = np.log(max(self._room, TINY) / np.maximum(fitting, TINY))
-        return scales
+    @classmethod
+    def at_first(
+        cls, errors: Sequence[float], costs: Sequence[float], *, power: float | None
+    ) -> Self:
+        """Return what is believed before any trial; `errors` ascend, infinite ones last.
 
-    @property
-    def figures(self) -> bool:
-        """Whether errors are believed to add up; else outcomes alone count."""
-        return self._figures
-
-    @property
-    def finite(self) -> bool:
-        """Whether all scores are: infinite ones tell nothing of what a layer adds."""
-        return bool(np.isfinite(self._values).all())
-
-    def copy(self) -> "Beliefs":
-        """Return beliefs that learn on their own from here."""
-        other = copy(self)
-        other._log_weights = self._log_weights.copy()
-        other._fitted = self._fitted.copy()
-        return other
-
-    @property
-    def weights(self) -> Array:
-        """The weights over (rho, K), shape (rhos, counts); they sum to one."""
-        weights: Array = self._all_weights().sum(axis=2)
-        return weights
-
-    def _all_weights(self) -> Array:
-        """Return the weights over (rho, K, exponent)."""
-        if self._weights is None:
-            self._weights = np.exp(self._log_weights - self._log_weights.max())
-            self._weights /= self._weights.sum()
-        return self._weights
+        They are to the `power` that adds up, None where figures say nothing.
+        """
+        each = np.asarray(costs, np.float64)
+        values = np.asarray(errors, np.float64) / each
+        exponents = EXPONENTS if power else np.ones(1)
+        rho, missed, exponent, step = (
+            grid.ravel()
+            for grid in np.meshgrid(np.arange(len(RHOS)), np.arange(len(MISSED)), exponents, STEPS)
+        )
+        unusual = step**2 + (np.log(exponent) / UNKNOWN_EXPONENT) ** 2
+        weights = TRUST[rho.astype(int)] * MISSING[missed.astype(int)] * np.exp(-unusual / 2)
+        rhos, shares = RHOS[rho.astype(int)], MISSED[missed.astype(int)]
+        some = (rhos >= RIGHT) | (shares == 0)
+        return cls(
+            logs=_logs(values) if power else _normal_scores(values),
+            costs=each,
+            figures=power is not None,
+            measured=MEASURED[power] if power else 0.0,
+            rhos=rhos[some],
+            missed=shares[some],
+            exponents=exponent[some],
+            scales=step[some] * (UNKNOWN_SCALE * power if power else UNKNOWN_COUNT),
+            weights=weights[some] / weights[some].sum(),
+        )
 
     @property
     def rho(self) -> float:
-        """The expected rank correlation between the ranking and the truth."""
-        return float(self.weights.sum(axis=1) @ (RHOS * (1 - MISSED)))
-
-    @property
-    def poor(self) -> bool:
-        """Whether the ranking's order is more likely than not far from the true one."""
-        return float(self.weights.sum(axis=1)[FAR_OFF].sum()) > DOUBTFUL
-
-    @property
-    def certain(self) -> bool:
-        """Whether the ranking is right as far as can be told, and errors tell single layers."""
-        return self._figures and self._exact and self.rho > CERTAIN
-
-    @property
-    def nearly_right(self) -> bool:
-        """Whether the likeliest ranking's order is right, but for layers that differ little.
-
-        Groups that add a little more than believed then count as holding no heavy layer. A ranking
-        that has yet to prove right is given that credit.
-        """
-        likeliest = self._likeliest
-        right = RHOS[likeliest] >= NEARLY and MISSED[likeliest] == 0
-        return self._figures and self._exact and bool(right)
-
-    @property
-    def _likeliest(self) -> int:
-        """The ranking that is believed most."""
-        return int(self.weights.sum(axis=1).argmax())
-
-    def passing(self, group: Positions, *, bad: bool) -> Array:
-        """Return the probability that the first m of `group` hold no culprit, for m >= 1.
-
-        Shape (len(group),); `bad` says that the whole group is known to hold one.
-        """
-        clean = np.exp(np.cumsum(self._log_clean_of(group), axis=2))
-        if bad:
-            whole = clean[:, :, -1:]
-            clean = (clean - whole) / np.maximum(1 - whole, TINY)
-        chances: Array = np.einsum("rk,rkm->m", self.weights, clean)
-        return chances
-
-    def expect(self, chances: Mapping[int, float]) -> None:
-        """Believe that these positions, and no others, are culprits with at least these chances.
-
-        Whatever the ranking says of them; chances are below one.
-        """
-        self._log_clean_at_most = np.zeros(self._size)
-        for position, chance in chances.items():
-            self._log_clean_at_most[position] = np.log1p(-chance)
-
-    def _log_clean_of(self, group: Positions) -> Array:
-        """Return ln of the chance to be no culprit, shape (rankings, counts, len(group))."""
-        clean: Array = np.minimum(self._log_clean[:, :, group], self._log_clean_at_most[group])
-        return clean
-
-    def learn(self, part: Positions, rest: Positions, *, clean: bool, bad: bool) -> None:
-        """Learn whether `part` holds no culprit; `bad` if `part` and `rest` were suspect."""
-        of_part = self._log_clean_of(part).sum(axis=2)
-        of_rest = self._log_clean_of(rest).sum(axis=2)
-        told = of_part if clean else log_not(of_part)
-        if bad:
-            told = told - log_not(of_part + of_rest)
-            if clean:
-                told += log_not(of_rest)
-        self._log_weights += told[:, :, None]
-        self._weights = None
-
-    def learn_sum(self, group: Positions, error: float, noise: float = 0.0) -> None:
-        """Learn that these positions add `error`, give or take `noise`, when they run low."""
-        if not self._figures or not max(noise, 0.0) < error < np.inf:
-            return
-        self._fitted.learn(group, self._ranks, error, noise)
-        measured = np.hypot(FIGURE_SPREAD, noise / error)
-        for bend, values in enumerate(self._bent):
-            sums = np.log(np.maximum(sums_over(values, self._ranks, group, self._costs), TINY))
-            means = sums.mean(axis=1)[:, None] + self._scales[:, bend]
-            spreads = np.hypot(sums.std(axis=1), measured)[:, None]
-            distances = (np.log(error) - means) / spreads
-            self._log_weights[:, :, bend] -= np.log1p(distances**2 / 3) * 2 + np.log(spreads)
-        self._weights = None
-
-    def tells_all(self, error: float | None, noise: float) -> bool:
-        """Whether what a single layer adds says all that its failing could tell.
-
-        That it does not fit, or is no fair price, also depends on what is left. Its error does
-        not, unless it may be noise.
-        """
-        return self._figures and error is not None and 0.0 < error < np.inf and not noise
+        """The expected correlation."""
+        return float(self.weights @ self.rhos)
 
     def price(self, room: float, undecided: Positions, kept: Mapping[int, float]) -> float:
-        """Return the error per cost at which keeping a layer begins to pay; infinity if all fit.
+        """Return the error per cost from which on keeping pays; infinity if all should fit.
 
-        `room` is what is left, `undecided` positions, `kept` the measured errors of single layers
-        that are kept so far and could run low instead.
+        `room` is what is left, `kept` the measured errors of single kept positions.
         """
-        if not self._figures:
-            return np.inf
-        levels = []
-        for errors, costs in self.cheapest_first(undecided, kept):
-            fits = int(np.searchsorted(np.cumsum(errors), room, side="right"))
-            levels.append(errors[fits] / costs[fits] if fits < len(errors) else np.inf)
-        return float(np.median(levels))
-
-    def cheapest_first(
-        self, undecided: Positions, kept: Mapping[int, float]
-    ) -> Iterator[tuple[Array, Array]]:
-        """Yield errors and costs in the order in which to demote, for each likely true order."""
         some = list(kept)
-        costs = self._costs[undecided + some]
-        measured = np.array([kept[i] for i in some])
-        for ranks in self._likely_ranks():
-            factor = self._measured_over(self._errors(ranks, some), measured)
-            errors = np.append(factor * self._errors(ranks, undecided), measured)
-            order = np.argsort(errors / costs)
-            yield errors[order], costs[order]
+        costs = np.append(self.costs[list(undecided)], self.costs[some])
+        rates = np.append(self._spread(undecided), np.array([kept[i] for i in some]))
+        rates[len(undecided) :] /= self.costs[some]
+        order = np.argsort(rates)
+        fits = int(np.searchsorted(np.cumsum((rates * costs)[order]), room, side="right"))
+        return float(rates[order[fits]]) if fits < len(order) else math.inf
 
-    def _measured_over(self, believed: Array, measured: Array) -> float:
-        """Return by how much single layers were measured above what is believed of them."""
-        if not len(measured) or self.rho <= SURE:
-            return 1.0
-        ratio = float(np.median(np.log(np.maximum(measured, TINY) / np.maximum(believed, TINY))))
-        ratio *= len(measured) / (len(measured) + DOUBTED)
-        return float(np.exp(np.clip(ratio, -FARTHEST, FARTHEST)))
+    def _spread(self, positions: Positions) -> Array:
+        """Return the errors of so many layers, ascending, by the likeliest hypothesis."""
+        own = self.logs[list(positions)]
+        if not len(own):
+            return own
+        best = int(self.weights.argmax())
+        any_ = np.quantile(self.logs, (np.arange(len(own)) + 0.5) / len(own))
+        rho = self.rhos[best]
+        logs = rho * np.sort(own) + (1 - rho) * any_
+        middle = self.logs.mean()
+        return np.asarray(
+            np.exp(middle + self.exponents[best] * (logs - middle) + self.scales[best])
+        )
 
-    def fair_sum(self, group: Positions, price: float, added: float) -> float:
-        """Return what a group that `added` so much should add: no layer above `price` per cost.
+    def _moments(self, positions: Positions) -> tuple[Array, Array]:
+        """Return means of logarithms, shape (hypotheses, positions), and deviations, (…, 1)."""
+        middle, spread = float(self.logs.mean()), float(self.logs.std())
+        slopes = (self.rhos * self.exponents)[:, None]
+        means = middle + slopes * (self.logs[list(positions)] - middle) + self.scales[:, None]
+        deviations = spread * self.exponents * np.sqrt(1 - self.rhos**2)
+        return means, np.maximum(deviations, LEAST_SPREAD)[:, None]
 
-        Where the ranking is nearly right, its scale may be off by as much as the group
-        adds too much, up to `MISFIT`, and layers above the price count up to it.
+    def _clean(self, positions: Positions, price: float) -> Array:
+        """Return ln of the chance that each position is no culprit: (hypotheses, positions)."""
+        if math.isinf(price) or not len(positions):
+            return np.zeros((len(self.weights), len(positions)))
+        means, deviations = self._moments(positions)
+        chances = phi((means - math.log(price)) / deviations)
+        chances += self.missed[:, None] * (1 - chances)
+        return np.asarray(np.log1p(-np.clip(chances, TINY, 1 - 1e-9)))
+
+    def passing(self, positions: Positions, price: float, *, bad: bool) -> Array:
+        """Return the chance that the first m hold no culprit, for m >= 1: shape (positions,).
+
+        `bad` says that the whole group is known to hold one.
         """
-        most = price * self._costs[group]
-        sums = []
-        for ranks in self._likely_ranks():
-            errors = self._errors(ranks, group)
-            if self.nearly_right:
-                scale = np.clip(added / max(errors.sum(), TINY), 1.0, np.exp(MISFIT))
-                sums.append(float(np.minimum(scale * errors, most).sum()))
-            else:
-                sums.append(float(errors[errors <= most].sum()))
-        return sum(sums) / len(sums)
+        clean = np.exp(np.cumsum(self._clean(positions, price), axis=1))
+        if bad:
+            whole = clean[:, -1:]
+            clean = (clean - whole) / np.maximum(1 - whole, TINY)
+        return np.asarray(self.weights @ clean)
 
-    def parts(self, group: Positions, total: float | None = None) -> Array:
-        """Return the expected error of each position, given that together they add `total`."""
-        errors, likely, _ = self.weighed(group, total)
-        parts: Array = np.einsum("rd,rdm->m", likely, errors)
-        return parts
+    def fitting(self, positions: Positions, room: float) -> Array:
+        """Return the chance that the first m add at most `room`, for m >= 1."""
+        if not self.figures or math.isinf(room):
+            return np.ones(len(positions))
+        means, deviations = self._sums(positions)
+        return np.asarray(self.weights @ phi((math.log(max(room, TINY)) - means) / deviations))
 
-    def weighed(
-        self, group: Positions, total: float | None, blind: float = 0.0
-    ) -> tuple[Array, Array, float]:
-        """Return errors in all orders, shape (rankings, draws, group), and how likely each is.
+    def _sums(self, positions: Positions) -> tuple[Array, Array]:
+        """Return means and deviations of ln of the sums of the first m: (hypotheses, positions).
 
-        They are scaled to add `total`, and are the likelier the less that changes them. The third
-        is how likely such a total is by all orders, over the likeliest one. `blind` is the least
-        chance, before that, that the ranking says nothing.
+        Of sums of lognormal errors, by their first two moments (Fenton 1960).
         """
-        errors = self._errors(self._ranks, group)
-        likely = np.repeat(self.doubting(blind)[:, None] / DRAWS, DRAWS, axis=1)
-        if total is None:
-            return errors, likely, 1.0
-        if self._tied is not None:
-            spread = np.exp(TIED * self._tied[self._ranks[:, :, group]] * self._jitter[:, group])
-            errors = np.maximum(errors, TINY * self._costs[group]) * spread
-        sums = np.maximum(errors.sum(axis=2), TINY)
-        distances = np.log(sums / max(total, TINY))
-        likely *= np.exp(-((distances / FIGURE_SPREAD) ** 2) / 2)
-        right = float(likely.sum())
-        likely = (likely + TINY) / (likely + TINY).sum()
-        errors *= (total / sums)[:, :, None]
-        return errors, likely, right
+        means, deviations = self._moments(positions)
+        each = np.exp(means + deviations**2 / 2) * self.costs[list(positions)]
+        totals = np.maximum(np.cumsum(each, axis=1), TINY)
+        squares = np.cumsum(each**2 * np.expm1(deviations**2), axis=1)
+        variances = np.log1p(squares / totals**2)
+        return np.log(totals) - variances / 2, np.sqrt(variances + self.measured**2)
 
-    def doubting(self, blind: float) -> Array:
-        """Return the rankings' weights, the useless one's at least `blind`; shape (rankings,)."""
-        weights: Array = (1 - blind) * self.weights.sum(axis=1)
-        weights[RHOS == 0.0] += blind
-        return weights
+    def learn(self, part: Positions, rest: Positions, price: float, *, clean: bool) -> Self:
+        """Learn whether `part` holds a culprit; where `rest` is given one of both was known to."""
+        of_part = self._clean(part, price).sum(axis=1)
+        of_rest = self._clean(rest, price).sum(axis=1)
+        told = of_part if clean else log_not(of_part)
+        if len(rest):
+            told = told - log_not(of_part + of_rest)
+            if clean:
+                told = told + log_not(of_rest)
+        return self._weighed(told)
 
-    def by_ranking(self, group: Positions) -> Iterator[Array]:
-        """Yield the errors in all orders of one ranking, shape (draws, group), then the next."""
-        return (self._errors(ranks, group) for ranks in self._ranks)
+    def learn_sum(self, group: Positions, error: float) -> Self:
+        """Learn that these positions together add `error`."""
+        if not self.figures or not 0 < error < math.inf:
+            return self
+        means, deviations = self._sums(group)
+        distances = (math.log(error) - means[:, -1]) / deviations[:, -1]
+        # Student's t with three degrees of freedom, about.
+        usual = (1 + distances**2 / 3) ** -2 / deviations[:, -1] * 0.37
+        one = 1 - (1 - self.missed) ** len(group)
+        return self._weighed(np.log((1 - one) * usual + one * (distances > 0) / FAR + TINY))
 
-    def fitting(self, group: Positions, room: float) -> Array:
-        """Return the chance that the first m of `group` add at most `room`, for m >= 1.
+    def _weighed(self, logs: Array) -> Self:
+        weights = self.weights * np.exp(logs - logs.max())
+        some = weights > UNLIKELY * weights.max()
+        return replace(
+            self,
+            rhos=self.rhos[some],
+            missed=self.missed[some],
+            exponents=self.exponents[some],
+            scales=self.scales[some],
+            weights=weights[some] / weights[some].sum(),
+        )
 
-        Shape (len(group),). That of the first `NEAREST` counts for longer groups, too.
-        """
-        if not (self._figures and group and np.isfinite(room)):
-            return np.ones(len(group))
-        totals = np.cumsum(self._errors(self._ranks, group[:NEAREST]), axis=2)
-        sums = np.log(np.maximum(totals, TINY))
-        spreads = np.hypot(sums.std(axis=1), FIGURE_SPREAD)
-        within = phi((np.log(max(room, TINY)) - sums.mean(axis=1)) / spreads)
-        chances = np.minimum.accumulate(self.weights.sum(axis=1) @ within)
-        return np.append(chances, np.full(len(group) - len(chances), chances[-1]))
+    def fair(self, group: Positions, price: float) -> float:
+        """Return what a group should add that holds no culprit."""
+        if math.isinf(price):
+            return math.inf
+        means, deviations = self._moments(group)
+        cut = (math.log(price) - means) / deviations - deviations
+        sums = np.exp(means + deviations**2 / 2) * phi(cut) @ self.costs[list(group)]
+        return float(self.weights @ sums)
 
-    def expected(self, group: Positions) -> list[float]:
-        """Return the median error of each position, by the likeliest orders."""
-        errors: Array = np.median(self._errors(self._likely_ranks(), group), axis=0)
-        return [float(error) for error in errors]
 
-    def costs(self, group: Positions) -> Array:
-        """Return what keeping each of these positions costs."""
-        return self._costs[group]
+def _logs(values: Array) -> Array:
+    """Return logarithms of ascending errors, those of no error a little below the others."""
+    some = values[values > 0]
+    least = float(np.quantile(some, 0.05)) * 1e-3 if len(some) else 1.0
+    return np.asarray(np.log(np.maximum(values, least)))
 
-    def cost(self, group: Positions) -> float:
-        """Return what keeping these positions costs on average."""
-        return float(self._costs[group].mean())
 
-    def _likely_ranks(self) -> Ranks:
-        """Return the orders that were drawn for the likeliest rho, shape (draws, layers)."""
-        likely: Ranks = self._ranks[self._likeliest]
-        return likely
+def _normal_scores(values: Array) -> Array:
+    """Return the normal score of each place; infinite values share theirs."""
+    count = len(values)
+    scores = np.array([normal_score((place + 0.5) / count) for place in range(count)])
+    endless = np.isinf(values)
+    if endless.any():
+        scores[endless] = scores[endless].mean()
+    return scores
 
-    def _errors(self, ranks: Ranks, group: Positions) -> Array:
-        """Return a group's errors in these true orders, by the likeliest exponent."""
-        fitted = self._fitted.values(self._likeliest) if self.nearly_right else None
-        if fitted is not None:
-            return np.asarray(fitted[ranks[..., group]] * self._costs[group])
-        weights = self._all_weights().sum(axis=0)
-        bend = int(weights.sum(axis=0).argmax())
-        scale = float(weights[:, bend] @ self._scales[:, bend] / weights[:, bend].sum())
-        errors: Array = self._bent[bend][ranks[..., group]] * (self._costs[group] * np.exp(scale))
-        return errors
+
+def normal_score(share: float) -> float:
+    """Return the value below which a normal variable lies with this chance."""
+    return NormalDist().inv_cdf(share)
+
+
+def log_not(log_probability: Array) -> Array:
+    """Return ln(1 - p), given ln p."""
+    return np.asarray(np.log(np.maximum(-np.expm1(log_probability), TINY)))
+
+
+def phi(x: Array) -> Array:
+    """Return the normal distribution function, by Abramowitz and Stegun 7.1.26 (error 1e-7)."""
+    t = 1 / (1 + 0.3275911 * np.abs(x) / np.sqrt(2))
+    series = t * (
+        0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
+    )
+    upper = series * np.exp(-(x**2) / 2) / 2
+    return np.asarray(np.where(x < 0, upper, 1 - upper))

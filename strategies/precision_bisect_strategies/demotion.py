@@ -1,395 +1,326 @@
-"""The state of a progressive demotion: which layers are low, kept, suspect, or undecided.
+"""Progressive demotion: from what passes downwards, one question at a time.
 
-The layers stand in a line, least sensitive first. The state holds a plan that passed, chooses the
-groups to test on top of it, and digests what came of them. What passes at a fair price is
-demoted. What fails, or costs more of the tolerance than other layers would, is suspect, and cut
-where the beliefs put the culprit, down to one layer, which is kept. Nested adaptive group testing
-(Hwang, JASA 1972) with a prior; the price is the Lagrange multiplier of a fractional knapsack.
+Layers are named by their position in the ranking, least sensitive first. What is undecided is
+tried in groups on top of the last plan that passed. One that passes at a fair price runs low from
+then on. One that does not is cut where the culprit likely is, until it is a single layer, which
+stays. A step depends on the state and its outcome alone, so that several workers can look ahead.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome
-from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies.asking import ask
+from precision_bisect_strategies.beliefs import Array, Beliefs
 from precision_bisect_strategies.neighbours import beside
-from precision_bisect_strategies.probes import (
-    Line,
-    Passed,
-    Probe,
-    Taken,
-    Tested,
-    chances,
-    cuts,
-    disjoint,
-)
-from precision_bisect_strategies.saving import Fits
-from precision_bisect_strategies.units import Unit
 
-DOUBT = 2.0
-"""So many times what two builds of one plan differ by may be no part of what a group added."""
-DENSE = 0.6
-"""Layers that may go with a smaller chance are tested side by side, not in nested groups."""
-FAIR = 0.15
-"""A build is worth it when it is expected to save this many layers."""
-NOISY = 0.02
-"""From this share of the tolerance on, noise hides what single layers add near it."""
-MUCH = 0.5
-"""A layer that alone adds this share of the limit does not stay for rounding errors."""
-OVERLAP = 1.5
-"""Errors overlap where groups add, each by itself, more than this times what all of them add."""
-USELESS = 0.2
-"""Below this expected correlation a ranking says less than which layers are neighbours."""
+FAIR = 0.7
+"""A group is too dear where a culprit in it would cost so many layers more than keeping it."""
+LUCK = 0.1
+"""Independent errors to the power differ by this share from what they add up to."""
+WORTH = 0.15
+"""A build is worth it that should save so many layers."""
 
-Lowered: TypeAlias = tuple[list[int], float]
-"""The positions of a group that runs low, and what it added."""
+Group: TypeAlias = tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Positions that are known to hold a culprit, and what they were measured to add, if known."""
+
+    positions: Group
+    added: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """Positions that run low, and what they added when they were tried."""
+
+    positions: Group
+    added: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Demotion:
-    """The state of one search; `order` are units of layers, least sensitive first.
+    """What is known on the way.
 
-    Positions in it are either `lowered` (in groups, with what each group added), `kept` (with the
-    error that each would add, where it was measured), in one of the `suspects`, or in the `pool`
-    of other undecided ones. `limit` is the tolerance, None where there are no figures. `plan` has
-    passed and `error` is its own; while a bet is open (see `rounds`) it only should pass, with
-    about that error. `largest` is the size of the largest group to try, where larger ones had no
-    verdict. `noise` is what two builds of one plan differ by. `best` is
-    the cheapest plan that dropping one group led to, where builds are noisy. `chosen` is what the
-    emulator would keep, `low_error` the error of every layer low. `waiting` are parts of low
-    groups that were `raised` as a whole: they are looked into once nothing else is undecided.
+    `order` has the layers of each position, least sensitive first. `plan` passed last, with
+    `error`. Errors to the power `power` add up; `limit` is the tolerance, None without figures.
+    `pool` are undecided positions, `suspects` groups of them that hold a culprit; without figures
+    one is a layer that stands at `culprit` or higher. `kept` stay, with what each was measured to
+    add. `lowered` are groups that run low; each is `raised` at most once. `chosen` are the layers
+    that break the limit alone, as the emulator has it. Groups above `largest` had no verdict.
     """
 
-    order: Sequence[Unit]
+    order: tuple[tuple[int, ...], ...]
     beliefs: Beliefs
     limit: float | None
+    power: float
     plan: Plan
     error: float | None
-    suspects: list[Line]
-    workers: int = 1
-    pool: list[int] = field(default_factory=list)
+    pool: Group
+    culprit: float
+    suspects: tuple[Suspect, ...] = ()
     kept: dict[int, float | None] = field(default_factory=dict)
-    lowered: list[Lowered] = field(default_factory=list)
+    lowered: tuple[Lowered, ...] = ()
+    raised: frozenset[Lowered] = frozenset()
+    chosen: frozenset[int] = frozenset()
     largest: int | None = None
-    noise: float = 0.0
-    best: Passed | None = None
-    chosen: Plan = field(default_factory=lambda: Plan.of(()))
-    low_error: float | None = None
-    waiting: list[Line] = field(default_factory=list)
-    raised: frozenset[int] = frozenset()
-
-    def copy(self) -> "Demotion":
-        """Return a state that goes its own way from here."""
-        return replace(
-            self,
-            beliefs=self.beliefs.copy(),
-            suspects=list(self.suspects),
-            pool=list(self.pool),
-            kept=dict(self.kept),
-            lowered=list(self.lowered),
-            waiting=list(self.waiting),
-        )
-
-    def settled(self) -> bool:
-        """Keep the last ones of suspect groups; tell whether every position is decided on."""
-        for line in [line for line in self.suspects if len(line.positions) == 1]:
-            self.suspects.remove(line)
-            error = line.error
-            known = error is not None and math.isfinite(error)
-            self.kept[line.positions[0]] = error if known else None
-        return not (self.suspects or self.pool or self.waiting)
-
-    @property
-    def beaten(self) -> bool:
-        """Whether a plan passed that costs no more than what is kept already, under noise.
-
-        What groups add says little then, and what it led to is not worth going on with.
-        """
-        if self.best is None:
-            return False
-        return self.best.cost <= self.cost(list(self.kept))
+    refused: frozenset[Group] = frozenset()
 
     @property
     def room(self) -> float:
-        """The error that can still be added; infinity without figures."""
-        if self.limit is None or self.error is None:
+        """What can still be added, in errors to the power; infinity without figures."""
+        if self.limit is None or self.error is None or not self.beliefs.figures:
             return math.inf
-        return self.limit - self.error
-
-    @property
-    def measured(self) -> dict[int, float]:
-        """What each kept position adds, of those that were measured."""
-        return {i: error for i, error in self.kept.items() if error is not None}
-
-    @property
-    def undecided(self) -> list[int]:
-        """The positions that are suspect, wait, or are in the pool."""
-        lines = self.suspects + self.waiting
-        return [i for line in lines for i in line.positions] + self.pool
+        return float(self.limit**self.power - max(self.error, 0.0) ** self.power)
 
     @property
     def price(self) -> float:
-        """The error per cost at which keeping a layer begins to pay."""
-        return self.beliefs.price(self.room, self.undecided, self.measured)
-
-    def without(self, group: Sequence[int]) -> Plan:
-        """Return the plan without the layers at these positions."""
-        return self.plan.without(layer for i in group for layer in self.order[i])
-
-    def with_(self, group: Sequence[int]) -> Plan:
-        """Return the plan with the layers at these positions kept, too."""
-        return self.plan.with_(layer for i in group for layer in self.order[i])
-
-    def probes(self, guess: int | None, count: int) -> list[Probe]:
-        """Choose at most `count` groups; `guess` is where a suspect line is cut at first."""
-        if not (self.suspects or self.pool):
-            self.suspects, self.waiting = self.waiting, []
-        self._arrange()
-        if count > 1 and guess is None:
-            self._release()
-        lines = self.suspects[:count]
-        groups = disjoint(self.beliefs, self.pool, count - len(lines), self.largest, self.room)
-        free = count - len(groups)
-        chosen: list[Probe] = []
-        for number, line in enumerate(lines):
-            share = (free - len(chosen)) // (len(lines) - number)
-            nested = cuts(self.beliefs, line, share, self.largest, self.room, guess)
-            chosen += [Probe(line, 0, cut) for cut in nested]
-        return chosen + groups
-
-    def _arrange(self) -> None:
-        """Put what is undecided in order: along the ranking, or the network if it is useless.
-
-        What must be kept often lies together there. Where errors do not add up, likely neighbours
-        of kept layers come last.
-        """
-        useless = self.beliefs.rho < USELESS
-        near = {} if self.beliefs.figures else self._beside_kept()
-        self.beliefs.expect(near)
-
-        def arranged(positions: list[int]) -> list[int]:
-            return sorted(positions, key=lambda i: (i in near, self.order[i] if useless else (i,)))
-
-        self.pool = arranged(self.pool)
-        self.suspects = [
-            replace(line, positions=arranged(line.positions)) for line in self.suspects
-        ]
-
-    def _release(self) -> None:
-        """Make suspect lines undecided that likely hold many culprits.
-
-        Of nested groups all would fail. That there is one among so many says nothing.
-        """
-        for line in list(self.suspects):
-            if len(line.positions) > self.workers:
-                first = Line(line.positions[:1], bad=False)
-                if chances(self.beliefs, first, self.room)[0] < DENSE:
-                    self.suspects.remove(line)
-                    self.pool = self.pool + line.positions
-        self._arrange()
-
-    def _beside_kept(self) -> dict[int, float]:
-        """Return the undecided positions beside kept ones that likely must stay; see `beside`.
-
-        Kept ones that add little each tell nothing: rounding errors do not come in runs.
-        """
-        at = {layer: i for i in self.undecided for layer in self.order[i]}
-        kept = [
-            layer
-            for i, error in self.kept.items()
-            if error is None or self.limit is None or error >= MUCH * self.limit
-            for layer in self.order[i]
-        ]
-        found = beside(kept, at.keys(), self.chosen.kept)
-        return {at[layer]: chance for layer, chance in found.items()}
-
-    def digest(self, probes: Sequence[Probe], outcomes: Sequence[Outcome]) -> list[Taken]:
-        """Learn from a round; return the groups that passed at a fair price, disjoint ones."""
-        pairs = list(zip(probes, outcomes, strict=True))
-        price = self.price
-        for probe, outcome in pairs:
-            if outcome.passed and self.noise > 0:
-                self._note(self.without(probe.group), outcome.error)
-        taken = []
-        for line in {id(probe.line): probe.line for probe in probes}.values():
-            judge = self._nested if line.bad else self._disjoint
-            taken += judge(line, [pair for pair in pairs if pair[0].line is line], price)
-        if any(outcome.verdict for outcome in outcomes):
-            self.largest = None
-        return taken
-
-    def _note(self, plan: Plan, error: float | None) -> None:
-        best = Passed(plan, error, self.cost(self._inside(plan)))
-        if self.best is None or best.cost < self.best.cost:
-            self.best = best
-
-    def _inside(self, plan: Plan) -> list[int]:
-        kept = plan.kept
-        return [i for i, unit in enumerate(self.order) if not kept.isdisjoint(unit)]
-
-    def cost(self, group: list[int]) -> float:
-        """Return what keeping these positions costs."""
-        return self.beliefs.cost(group) * len(group) if group else 0.0
+        """The error per cost from which keeping a layer pays."""
+        if not self.beliefs.figures:
+            return self.culprit
+        undecided = [*self.pool, *(i for each in self.suspects for i in each.positions)]
+        measured = {i: error for i, error in self.kept.items() if error is not None}
+        return self.beliefs.price(self.room, undecided, measured)
 
     @property
-    def usual(self) -> float:
-        """What keeping a layer costs on average."""
-        every = list(range(len(self.order)))
-        return self.cost(every) / sum(len(unit) for unit in self.order)
+    def luck(self) -> float:
+        """What a group seems to add by chance, beside what runs low already."""
+        return LUCK * (self.power - 1) * max(self.error or 0.0, 0.0) ** self.power
 
-    def settle_for_best(self) -> None:
-        """Go on from the cheapest plan that passed: what it keeps is kept, everything else low."""
-        if self.best is None:
-            return
-        self.plan, self.error = self.best.plan, self.best.error
-        self.kept = {i: self.kept.get(i) for i in self._inside(self.plan)}
-        self.suspects, self.pool, self.lowered, self.waiting = [], [], [], []
+    def without(self, positions: Sequence[int]) -> Plan:
+        """Return the plan without the layers at these positions."""
+        return self.plan.without(layer for i in positions for layer in self.order[i])
 
-    def take(self, taken: Taken, error: float | None) -> None:
-        """Go on from the plan without this group, of this error; it passed, or is bet to."""
-        gone = frozenset(taken.group)
-        self.pool = [i for i in self.pool if i not in gone]
-        self.plan, self.error = self.without(taken.group), error
-        if taken.added is not None:
-            self.lowered.append((taken.group, taken.added))
+    def with_(self, positions: Sequence[int]) -> Plan:
+        """Return the plan with the layers at these positions kept, too."""
+        return self.plan.with_(layer for i in positions for layer in self.order[i])
 
-    def raise_again(self, groups: Sequence[Lowered], error: float | None) -> None:
-        """Suspect low groups again; the plan that keeps them passed with `error`."""
-        self.plan, self.error = self.with_([i for group, _ in groups for i in group]), error
-        self.lowered = [each for each in self.lowered if each not in groups]
-        self.suspects += [Line(group, bad=True, error=added) for group, added in groups]
+    def cost(self, positions: Sequence[int]) -> float:
+        """Return what keeping these costs."""
+        return float(sum(self.beliefs.costs[i] for i in positions))
 
-    def raise_part(self, part: list[int], error: float, outcome: Outcome) -> None:
-        """Keep a part of the low groups that adds `error`; the plan that does passed."""
-        self.plan, self.error = self.with_(part), outcome.error
-        self.waiting.append(Line(part, bad=True, error=error))
-        self.raised |= frozenset(part)
-
-    def put_back(self, taken: Sequence[Taken]) -> None:
-        """Make groups undecided again that did not pass together with others."""
-        self.pool = [*self.pool, *(i for each in taken for i in each.group)]
-
-    def _nested(self, line: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
-        """Judge a suspect line's cuts that have verdicts, the nearest first, until one fails.
-
-        One that fails within one that passes says nothing: it was bad luck, or keeping more hurt.
-        Under a right ranking the farthest that passes is taken if it is fair as a whole.
-        """
-        self.suspects.remove(line)
-        taken: list[Taken] = []
-        done, spent = 0, 0.0
-        told = [pair for pair in mine if pair[1].verdict]
-        farthest = max((at for at, pair in enumerate(told) if pair[1].passed), default=0)
-        passed = [pair for pair in told[: farthest + 1] if pair[1].passed]
-        failed = told[farthest + 1 :] if passed else told
-        if len(passed) > 1 and self.beliefs.nearly_right:
-            probe, outcome = passed[-1]
-            if self.fair(line.positions[: probe.end], self._added(outcome), price):
-                passed = passed[-1:]
-        told = passed + failed
-        for probe, outcome in told or mine[:1]:
-            group, rest = line.positions[done : probe.end], line.positions[probe.end :]
-            if outcome.verdict is None:
-                if not self._given_up(group):
-                    break
-                self.pool = self.pool + rest
-                return taken
-            added = self._added(outcome, spent)
-            fair = outcome.passed and self.fair(group, added, price)
-            self._learn(group, rest, added, clean=fair, bad=True)
-            if not fair:
-                self.suspects.append(Line(group, bad=True, error=added))
-                self.pool = self.pool + rest
-                return taken
-            done, spent = probe.end, spent + (added or 0.0)
-            taken = [Taken(line.positions[:done], None if added is None else spent, outcome)]
-        left = None if line.error is None else line.error - spent
-        self.suspects.append(Line(line.positions[done:], bad=True, error=left))
-        return taken
-
-    def _disjoint(self, _: Line, mine: Sequence[Tested], price: float) -> list[Taken]:
-        """Judge groups of the pool, each by itself; the cheapest of those that overlap is fair."""
-        taken = []
-        overlapping = self._overlapping(mine)
-        for probe, outcome in mine:
-            group = probe.group
-            if outcome.verdict is None and not self._given_up(group):
-                continue
-            self.pool = [i for i in self.pool if i not in set(group)]
-            if outcome.verdict is None:
-                continue
-            added = self._added(outcome)
-            fair = outcome.passed and (probe is overlapping or self.fair(group, added, price))
-            self._learn(group, [], added, clean=fair, bad=False)
-            if fair:
-                taken.append(Taken(group, added, outcome))
-            else:
-                self.suspects.append(Line(group, bad=True, error=added))
-        return taken
-
-    def _overlapping(self, mine: Sequence[Tested]) -> Probe | None:
-        """Return the cheapest of groups whose errors overlap, of those that passed.
-
-        So they do where they add more, each by itself, than all that is left adds together. Prices
-        say little then: each adds less once others run low. Noise would look the same.
-        """
-        if self.low_error is None or self.error is None or len(mine) < 2:
-            return None
-        if self.limit is None or self.noise >= NOISY * self.limit:
-            return None
-        total = 0.0
-        passed: list[tuple[float, Probe]] = []
-        for probe, outcome in mine:
-            added = self._added(outcome)
-            if added is not None and math.isfinite(added):
-                total += added
-                if outcome.passed and len(probe.group) > 1:
-                    passed.append((added / self.cost(probe.group), probe))
-        if not total > OVERLAP * (self.low_error - self.error):
-            return None
-        return min(passed, key=lambda each: each[0], default=(0.0, None))[1]
-
-    def _learn(
-        self, group: list[int], rest: list[int], added: float | None, *, clean: bool, bad: bool
-    ) -> None:
-        if clean or len(group) > 1 or not self.beliefs.tells_all(added, self.noise):
-            self.beliefs.learn(group, rest, clean=clean, bad=bad)
-        if added is not None:
-            self.beliefs.learn_sum(group, added, self.noise)
-
-    def _given_up(self, group: list[int]) -> bool:
-        """Go round a group without a verdict: try smaller ones; a single layer is kept."""
-        if len(group) > 1:
-            self.largest = len(group) // 2
-            return False
-        self.kept[group[0]] = None
-        return True
-
-    def _added(self, outcome: Outcome, spent: float = 0.0) -> float | None:
-        """Return the error that a group added beside `spent`; None without figures."""
+    def added(self, outcome: Outcome) -> float | None:
+        """Return what a group added, in errors to the power; None without figures."""
         if outcome.error is None or self.error is None or math.isnan(outcome.error):
             return None
-        return max(outcome.error - self.error - spent, 0.0)
+        before, after = max(self.error, 0.0), max(outcome.error, 0.0)
+        return float(max(after**self.power - before**self.power, 0.0))
 
-    def fair(self, group: list[int], added: float | None, price: float) -> bool:
-        """Tell whether what a group added buys as much as it would elsewhere."""
-        if not added or not math.isfinite(price):
-            return True
-        fair = 0.0 if len(group) == 1 else self.beliefs.fair_sum(group, price, added)
-        sure = max(added - DOUBT * self.noise, 0.0)
-        regret = (sure - fair) / (price * self.beliefs.cost(group)) - 1
-        if regret <= FAIR * (1 + math.log2(len(group)) / 2):
-            return True
-        return len(group) == 1 and self.beliefs.certain and self._as_good(group[0], added)
 
-    def _as_good(self, position: int, added: float) -> bool:
-        """Tell whether as many layers can go with this one first as with the cheapest first."""
-        known = self.measured
-        others = [i for i in self._inside(self.plan) if i != position and i not in self.kept]
-        cost = self.beliefs.cost([position])
-        best = Fits(self.beliefs, others, known | {position: added}).expected(self.room)
-        after = Fits(self.beliefs, others, known).expected(self.room - added)
-        return best - (cost + after) <= FAIR * cost
+def step(state: Demotion) -> Search[Demotion]:
+    """Ask one question and return what follows; the same state where nothing is left to ask."""
+    state = _singles(state)
+    if state.suspects:
+        return (yield from _cut(state, state.suspects[-1]))
+    if unfair := _unfair(state):
+        return (yield from _raise(state, unfair))
+    if state.pool:
+        return (yield from _group(state))
+    if affordable := _affordable(state):
+        return (yield from _refill(state, affordable))
+    return state
+
+
+def _singles(state: Demotion) -> Demotion:
+    """Keep single layers that are known to be culprits."""
+    alone = [each for each in state.suspects if len(each.positions) == 1]
+    kept = {
+        each.positions[0]: each.added
+        if each.added is not None and math.isfinite(each.added)
+        else None
+        for each in alone
+    }
+    rest = tuple(each for each in state.suspects if len(each.positions) > 1)
+    return replace(state, suspects=rest, kept=state.kept | kept) if alone else state
+
+
+def _group(state: Demotion) -> Search[Demotion]:
+    """Try the first ones of the pool: as many as pass as likely as not."""
+    pool, near = _arranged(state, state.pool)
+    chances = _chances(state, pool, near, bad=False)
+    most = min(len(pool), state.largest or len(pool))
+    size = int(abs(chances[:most] - 0.5).argmin()) + 1
+    group, rest = tuple(pool[:size]), tuple(pool[size:])
+    outcome = yield from _try(state, group)
+    if outcome.verdict is None:
+        return _around(state, group)
+    after = replace(state, pool=tuple(sorted(rest)), largest=None)
+    return _judged(after, group, (), outcome, state.price)
+
+
+def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
+    """Try the part of a suspect group that likely holds no culprit."""
+    line, near = _arranged(state, suspect.positions)
+    chances = _chances(state, line, near, bad=True)[:-1]
+    size = int(abs(chances - 0.5).argmin()) + 1
+    size = min(size, state.largest or size)
+    part, rest = tuple(line[:size]), tuple(line[size:])
+    outcome = yield from _try(state, part)
+    others = tuple(each for each in state.suspects if each is not suspect)
+    if outcome.verdict is None:
+        if size > 1:
+            return replace(state, largest=size // 2)
+        state = replace(state, suspects=others, pool=tuple(sorted({*state.pool, *rest})))
+        return replace(state, kept=state.kept | {part[0]: None})
+    added = state.added(outcome)
+    after = replace(state, suspects=others, largest=None)
+    after = _judged(after, part, rest, outcome, state.price)
+    if after.plan != state.plan:
+        left = None
+        if suspect.added is not None and added is not None:
+            left = max(suspect.added - added, 0.0)
+        return replace(after, suspects=(*after.suspects, Suspect(rest, left)))
+    return replace(after, pool=tuple(sorted({*after.pool, *rest})))
+
+
+def _chances(
+    state: Demotion, line: Sequence[int], near: Mapping[int, float], *, bad: bool
+) -> Array:
+    """Return the chance that the first m of a line can go, for m >= 1: shape (len(line),).
+
+    `near` are neighbours of kept layers with their chances to stay, too.
+    """
+    fitting = state.beliefs.fitting(line, state.room)
+    chances = state.beliefs.passing(line, state.price, bad=bad) * fitting
+    return chances * np.cumprod([1 - near.get(position, 0.0) for position in line])
+
+
+def _judged(
+    state: Demotion, group: Group, rest: Group, outcome: Outcome, price: float
+) -> Demotion:
+    """Take a group that passed at a fair price; suspect any other. `rest` was suspect with it."""
+    added = state.added(outcome) if state.beliefs.figures else None
+    beliefs = state.beliefs
+    fair = outcome.passed and _fair(state, group, added, price)
+    told = added is not None and state.luck < added < math.inf
+    if told and added:
+        beliefs = beliefs.learn_sum(group, added)
+    if not told or len(group) > 1:
+        beliefs = beliefs.learn(group, rest, price, clean=fair)
+    state = replace(state, beliefs=beliefs)
+    if not fair:
+        return replace(state, suspects=(*state.suspects, Suspect(group, added)))
+    lowered = state.lowered if added is None else (*state.lowered, Lowered(group, added))
+    return replace(state, plan=state.without(group), error=outcome.error, lowered=lowered)
+
+
+def _fair(state: Demotion, group: Group, added: float | None, price: float) -> bool:
+    """Tell whether what a group added buys as much as it would elsewhere."""
+    return _regret(state, group, added, price) <= 0.0
+
+
+def _regret(state: Demotion, group: Group, added: float | None, price: float) -> float:
+    """Return how many layers more could run low if the culprits of a group were kept.
+
+    Less what it may be by chance, the more so the larger the group.
+    """
+    if not added or math.isinf(price) or not state.beliefs.figures:
+        return 0.0
+    usual = 0.0 if len(group) == 1 else state.beliefs.fair(group, price)
+    excess = (added - usual - state.luck) / (price * state.cost(group) / len(group))
+    return excess - 1 - FAIR * (1 + math.log2(len(group)) / 2)
+
+
+def _unfair(state: Demotion) -> list[Lowered]:
+    """Return low groups worth raising again: each once, and the proofs of kept layers with it."""
+    price = state.price
+    regrets = {
+        each: _regret(state, each.positions, each.added, price)
+        for each in state.lowered
+        if each not in state.raised
+    }
+    unfair = [each for each, regret in regrets.items() if regret > 0]
+    builds = len(state.kept) + sum(2 + math.log2(len(each.positions)) for each in unfair)
+    return unfair if sum(regrets[each] for each in unfair) > WORTH * builds else []
+
+
+def _raise(state: Demotion, unfair: Sequence[Lowered]) -> Search[Demotion]:
+    """Keep groups again that added too much, and look for the culprit in each."""
+    positions = [i for each in unfair for i in each.positions]
+    outcome = yield from ask(
+        state.with_(positions),
+        f"keep {len(positions)} of the low ones again: the ranking is not as good",
+        narrowed_to=len(state.plan),
+    )
+    raised = state.raised | frozenset(unfair)
+    if not outcome.passed:
+        return replace(state, raised=raised)
+    return replace(
+        state,
+        raised=raised,
+        plan=state.with_(positions),
+        error=outcome.error,
+        lowered=tuple(each for each in state.lowered if each not in unfair),
+        suspects=tuple(Suspect(each.positions, each.added) for each in unfair),
+    )
+
+
+def _affordable(state: Demotion) -> Group:
+    """Return the cheapest kept positions that should fit together into what is left."""
+    measured = [
+        (error / state.cost((i,)), error, i)
+        for i, error in state.kept.items()
+        if error is not None
+    ]
+    chosen: list[int] = []
+    left = state.room
+    for _, error, position in sorted(measured):
+        if error <= left < math.inf:
+            chosen.append(position)
+            left -= error
+    while chosen and tuple(sorted(chosen)) in state.refused:
+        chosen = chosen[: len(chosen) // 2]
+    return tuple(sorted(chosen))
+
+
+def _refill(state: Demotion, some: Group) -> Search[Demotion]:
+    outcome = yield from _try(state, some)
+    if not outcome.passed:
+        return replace(state, refused=state.refused | {some})
+    kept = {i: error for i, error in state.kept.items() if i not in some}
+    return replace(
+        state, plan=state.without(some), error=outcome.error, kept=kept, refused=frozenset()
+    )
+
+
+def _around(state: Demotion, group: Group) -> Demotion:
+    """Go round a group without a verdict: try smaller ones; a single layer is kept."""
+    if len(group) > 1:
+        return replace(state, largest=len(group) // 2)
+    pool = tuple(i for i in state.pool if i not in group)
+    return replace(state, pool=pool, kept=state.kept | {group[0]: None})
+
+
+def _try(state: Demotion, group: Group) -> Search[Outcome]:
+    return (
+        yield from ask(
+            state.without(group),
+            f"drop {len(group)} of {len(state.plan)}",
+            narrowed_to=len(state.plan),
+        )
+    )
+
+
+def _arranged(state: Demotion, positions: Sequence[int]) -> tuple[list[int], dict[int, float]]:
+    """Return positions with likely neighbours of kept layers last, and these with their chances.
+
+    Kept ones that add little each tell nothing: rounding does not come in runs.
+    """
+    much = (state.limit or 0.0) ** state.power
+    at = {layer: i for i in positions for layer in state.order[i]}
+    kept = [
+        layer
+        for i, error in state.kept.items()
+        if error is None or error >= much
+        for layer in state.order[i]
+    ]
+    near = {at[layer]: chance for layer, chance in beside(kept, at.keys(), state.chosen).items()}
+    return sorted(positions, key=lambda i: (i in near, i)), near

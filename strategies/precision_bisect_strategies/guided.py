@@ -1,48 +1,34 @@
-"""The default: the emulator chooses, the engine decides, and every trial tells much."""
+"""The default: the emulator ranks, groups of layers run low on trial, each trial tells much."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.relay import relay
-from precision_bisect.sensitivity import Sensitivity, by_sensitivity, rank
-from precision_bisect.trial import Kind, Outcome, Proposal
+from precision_bisect.sensitivity import rank
+from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask, cheapest, unrepeated
-from precision_bisect_strategies.choosing import chosen
-from precision_bisect_strategies.leaps import QUADRATURE, SUM, Law, leap
-from precision_bisect_strategies.prediction import SAFETY, corrected, predicted
-from precision_bisect_strategies.tuning import tuned
-from precision_bisect_strategies.units import MOST, Rated, Unit, together
+from precision_bisect_strategies.beliefs import Beliefs, normal_score
+from precision_bisect_strategies.demotion import Demotion, step
+from precision_bisect_strategies.prediction import predicted
+from precision_bisect_strategies.speculation import speculate
+from precision_bisect_strategies.units import Unit, together
 
-if TYPE_CHECKING:
-    from precision_bisect_strategies.beliefs import Beliefs
-    from precision_bisect_strategies.demotion import Demotion
-
-ADDITIVE = 0.5
-"""Errors add up where all layers low come to at least this share of the sum of each alone."""
-
-MANY = 48
-"""Where builds are noisy the ranking is checked if more layers than this are kept."""
-
-TRUSTED = 0.9
-"""From this expected correlation on a ranking that was checked is not given up any more."""
-
-WATCHED = 24
-"""At least so many sensitive layers are looked at to see whether neighbours act together."""
-
-LEAST = 1e-9
+FREE = 1e-9
 """What a layer costs at least, so that an error per cost exists."""
+ROUNDING = 0.5
+"""Finite errors that come to this share of the tolerance decide what is kept, overflows or not."""
+WATCHED = 48
+"""So many sensitive layers are looked at to see whether neighbours act together."""
 
 
 class Guided:
     """Searches along a ranking by sensitivity, and learns how good the ranking is.
 
-    The emulator ranks the layers and chooses a plan. From there on groups of layers are demoted on
-    top of what passed (see `demotion`), as large as the outcomes so far make likely to pass (see
-    `beliefs`). A poor ranking or emulator costs trials, never correctness.
+    From all-high downwards groups of layers are demoted on top of what passed (see `demotion`), as
+    large as the outcomes so far make likely to pass (see `beliefs`). A poor ranking costs trials,
+    never correctness.
     """
 
     name: ClassVar[str] = "guided"
@@ -51,151 +37,103 @@ class Guided:
     largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Rank, choose, demote; what is known is not asked again."""
-        return (yield from cheapest(unrepeated(self._search(problem)), _cost(problem)))
-
-    def _search(self, problem: Problem) -> Search[Plan]:
-        from precision_bisect_strategies.alone import measurable
-        from precision_bisect_strategies.exchanging import exchange
-        from precision_bisect_strategies.hunting import hunt
-        from precision_bisect_strategies.refining import cut, loosened, refined, unknown
-        from precision_bisect_strategies.rounds import demote
-        from precision_bisect_strategies.spending import refill
-        from precision_bisect_strategies.starting import noisy, patience
-
-        everything = Plan.all_high(problem.size)
-        told = yield from rank(problem)
-        scores = told.scores
-        high = yield from ask(everything, "every layer high")
-        low = yield from ask(Plan.of(()), "every layer low")
-        forecast = yield from predicted(ask(Plan.of(()), "the error expected"), None)
-        plan = hint = yield from chosen(problem, scores, _limit(problem, low, forecast))
-        units = yield from _units(problem, told, plan)
-        room = _room(problem, high, units, scores, forecast)
-        leaps = problem.predicts and math.isfinite(sum(scores))
-        leaps = leaps and (room is None or noisy(problem))
-        if leaps:
-            plan = yield from _leapt(problem, scores, plan, QUADRATURE if room is None else SUM)
-            units = _parted(units, plan)
-        ranked = _ranked(problem, units, scores, plan)
-        course, least = _Course(problem, room, high, low, hint), high.error or 0.0
-        state, dropped = course.start(ranked, plan)
-        refinable = problem.predicts and bool(unknown(told))
-        stops = refinable and not noisy(problem)
-        poor = yield from _poor(course, state, ranked, dropped)
-        if not poor:
-            sure = poor is not None and state.beliefs.rho > TRUSTED
-            patient = None if sure else patience(problem, state, checked=poor is not None)
-            state = yield from demote(state, dropped, patient, refinable=stops)
-        if not (state.settled() or stops or (yield from measurable(problem, ranked, least))):
-            state = yield from demote(state, dropped if poor else None)
-        if not state.settled():
-            if refinable:
-                told = yield from refined(problem, told)
-                units = yield from _units(problem, told, plan, problem.size)
-                units = _parted(units, plan) if leaps else units
-                if stops:
-                    state = loosened(state, units)
-                    units = cut(units, state)
-                ranked = _ranked(problem, units, told.scores, plan)
-                dropped = _dropped(ranked, plan)
-            go_on = _refined if stops else _alone
-            state = yield from go_on(course, state, ranked, dropped)
-        yield from refill(state)
-        while (yield from hunt(state)):
-            state = yield from demote(state, None)
-        yield from refill(state)
-        yield from exchange(state)
-        return state.plan
+        """Rank, then demote; what is known is not asked again."""
+        return (yield from cheapest(unrepeated(_search(problem)), _cost(problem)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Course:
-    """What holds from the beginning to the end of a demotion; see `started`."""
+def _search(problem: Problem) -> Search[Plan]:
+    told = yield from rank(problem)
+    everything, nothing = Plan.all_high(problem.size), Plan.of(())
+    high = yield from ask(everything, "every layer high")
+    low = yield from ask(nothing, "every layer low")
+    forecast = yield from predicted(ask(nothing, "what is expected of it"))
+    power = _power(told.scores, forecast)
+    units: list[Unit] = [(layer,) for layer in range(problem.size)]
+    if problem.predicts:
+        units = yield from together(problem, told, WATCHED)
+    ranked = _ranked(problem, units, told.scores, power)
+    errors = [error for error, _, _ in ranked]
+    beliefs = Beliefs.at_first(
+        errors,
+        [cost for _, cost, _ in ranked],
+        power=power if _figures(problem, errors, power) else None,
+    )
+    all_add = _added(high, low, power)
+    if all_add is not None:
+        beliefs = beliefs.learn_sum(range(len(ranked)), all_add)
+    state = Demotion(
+        order=tuple(unit for _, _, unit in ranked),
+        beliefs=beliefs,
+        limit=problem.tolerance,
+        power=power,
+        plan=everything,
+        error=high.error,
+        pool=tuple(range(len(ranked))),
+        culprit=_culprit(problem, errors, power),
+        chosen=_alone(problem, told.scores),
+    )
+    return (yield from speculate(problem, step, state, {everything: high, nothing: low})).plan
 
-    problem: Problem
-    room: float | None
-    high: Outcome
-    low: Outcome
-    hint: Plan
 
-    def start(self, ranked: Sequence[Rated], plan: Plan) -> "tuple[Demotion, int]":
-        """Return the state in which nothing is decided on, and how many `plan` drops."""
-        from precision_bisect_strategies.starting import started
+def _power(scores: Sequence[float], forecast: Outcome) -> float:
+    """Return the power of errors that adds up: 1 where they are in step, 2 where independent.
 
-        dropped = _dropped(ranked, plan)
-        state = started(self.problem, ranked, dropped, self.room, self.high, self.low, self.hint)
-        return state, dropped
-
-    def believed(self, ranked: Sequence[Rated], dropped: int) -> "Beliefs":
-        """Return what is believed of another ranking, the first `dropped` of it likely to go."""
-        from precision_bisect_strategies.starting import believed
-
-        return believed(self.problem, ranked, dropped, self.room)
-
-
-def _poor(
-    course: _Course, state: "Demotion", ranked: Sequence[Rated], dropped: int
-) -> Search[bool | None]:
-    """Tell, where noise would hide it, whether the ranking is poor, by what a few layers add.
-
-    None where that is not told: without noise, where that hides what single layers add, and where
-    so few are kept that to try each takes hardly more builds.
+    By what all layers low are forecast to come to.
     """
-    from precision_bisect_strategies.alone import checked
-    from precision_bisect_strategies.rounds import POOR
-    from precision_bisect_strategies.starting import noisy
+    finite = [error for error in scores if math.isfinite(error)]
+    whole = forecast.error
+    if whole is None or not math.isfinite(whole):
+        return 2.0
+    return 1.0 if whole > math.sqrt(sum(finite) * math.hypot(*finite)) else 2.0
 
-    kept, beliefs = len(ranked) - dropped, state.beliefs
-    if not noisy(course.problem) or not beliefs.figures or kept <= MANY:
+
+def _added(high: Outcome, low: Outcome, power: float) -> float | None:
+    """Return what all layers add, in errors to the power; None without finite figures."""
+    if low.error is None or high.error is None or not math.isfinite(low.error):
         return None
-    least = course.high.error or 0.0
-    told = yield from checked(course.problem, ranked, beliefs, least, kept)
-    return beliefs.rho < POOR if told else None
+    return float(max(low.error, 0.0) ** power - max(high.error, 0.0) ** power)
 
 
-def _refined(
-    course: _Course, state: "Demotion", ranked: Sequence[Rated], dropped: int
-) -> "Search[Demotion]":
-    """Go on along a ranking for which every layer was measured by the emulator."""
-    from precision_bisect_strategies.refining import moved
-    from precision_bisect_strategies.rounds import demote
-    from precision_bisect_strategies.starting import added
+def _ranked(
+    problem: Problem, units: Sequence[Unit], scores: Sequence[float], power: float
+) -> list[tuple[float, float, Unit]]:
+    """Return each unit's error to the power, its cost, and its layers; the least sensitive first.
 
-    beliefs = course.believed(ranked, dropped)
-    return (yield from demote(moved(state, ranked, beliefs, added(course.low, course.high)), None))
-
-
-def _alone(
-    course: _Course, state: "Demotion", ranked: Sequence[Rated], dropped: int
-) -> "Search[Demotion]":
-    """Begin anew along what units add alone, which the engine tells in spite of its noise."""
-    from precision_bisect_strategies.alone import ranked_alone
-    from precision_bisect_strategies.rounds import demote
-    from precision_bisect_strategies.starting import added
-
-    problem, best = course.problem, state.best
-    beliefs = course.believed(ranked, dropped)
-    if not beliefs.figures:
-        return (yield from demote(state, None))
-    if (everything := added(course.low, course.high)) is not None:
-        beliefs.learn_sum(list(range(len(ranked))), everything)
-    again, guess = yield from ranked_alone(problem, ranked, beliefs, course.high.error or 0.0)
-    scores = [0.0] * problem.size
-    for each in again:
-        for layer in each.unit:
-            scores[layer] = each.rate * each.cost / len(each.unit)
-    plan = Plan.of(layer for each in again[guess:] for layer in each.unit)
-    plan = yield from _leapt(problem, scores, plan, SUM)
-    again.sort(key=lambda each: (not plan.kept.isdisjoint(each.unit), each.rate))
-    state, dropped = course.start(again, plan)
-    state.best = best
-    return (yield from demote(state, dropped))
+    By error per cost. Members of one unit show its error each.
+    """
+    costs = [max(cost, FREE) for cost in problem.costs] or [1.0] * problem.size
+    rated = [
+        (
+            max(max(scores[layer] for layer in unit), 0.0) ** power,
+            sum(costs[layer] for layer in unit),
+            unit,
+        )
+        for unit in units
+    ]
+    return sorted(rated, key=lambda each: (each[0] / each[1], -each[2][0]))
 
 
-def _dropped(ranked: Sequence[Rated], plan: Plan) -> int:
-    """Return how many units a plan does not keep."""
-    return sum(plan.kept.isdisjoint(each.unit) for each in ranked)
+def _figures(problem: Problem, errors: Sequence[float], power: float) -> bool:
+    """Tell whether errors decide what is kept; else layers that overflow do."""
+    if problem.tolerance is None:
+        return False
+    finite = sum(error for error in errors if math.isfinite(error))
+    enough = all(map(math.isfinite, errors)) or finite > (ROUNDING * problem.tolerance) ** power
+    return finite > 0 and enough
+
+
+def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:
+    """Return from which normal score on, of its place in the ranking, a layer is a culprit."""
+    limit = (problem.tolerance or 0.0) ** power
+    count = sum(not error <= limit for error in errors)
+    count = min(max(count, 1), max(len(errors) - 1, 1))
+    return math.exp(normal_score(1 - count / max(len(errors), 2)))
+
+
+def _alone(problem: Problem, scores: Sequence[float]) -> frozenset[int]:
+    """Return the layers that break the limit each alone, as the emulator has it."""
+    limit = problem.tolerance or 0.0
+    return frozenset(layer for layer, error in enumerate(scores) if not error <= limit)
 
 
 def _cost(problem: Problem) -> Callable[[Plan], float]:
@@ -203,85 +141,3 @@ def _cost(problem: Problem) -> Callable[[Plan], float]:
     if not problem.costs:
         return len
     return lambda plan: sum(problem.costs[layer] for layer in plan.indices)
-
-
-def _costs(problem: Problem) -> list[float]:
-    """Return what keeping each layer costs."""
-    return [max(cost, LEAST) for cost in problem.costs] or [1.0] * problem.size
-
-
-def _leapt(problem: Problem, scores: Sequence[float], plan: Plan, law: Law) -> Search[Plan]:
-    """Return the plan to go on from where luck decides near the limit: this one, or less."""
-    built: list[tuple[Plan, Outcome]] = []
-
-    def note(proposal: Proposal, outcome: Outcome) -> Outcome:
-        if proposal.kind is not Kind.PREDICT:
-            built.append((proposal.plan, outcome))
-        return outcome
-
-    if law is QUADRATURE:
-        plan = yield from relay(tuned(problem, by_sensitivity(scores), plan), tell=note)
-    else:
-        yield from relay(ask(plan, f"what was chosen: {len(plan)} of {problem.size}"), tell=note)
-    return (yield from leap(problem, scores, _costs(problem), built, law)) or plan
-
-
-def _units(
-    problem: Problem, told: Sensitivity, plan: Plan, most: int = MOST
-) -> Search[list[Unit]]:
-    """Return what is decided on together; looked for where that saves builds."""
-    if not problem.predicts:
-        return [(layer,) for layer in range(problem.size)]
-    return (yield from together(problem, told, max(3 * len(plan), WATCHED), most))
-
-
-def _parted(units: Sequence[Unit], plan: Plan) -> list[Unit]:
-    """Return each unit's layers that a plan does not keep, and those that it keeps."""
-    parts = (
-        tuple(layer for layer in unit if (layer in plan.kept) is kept)
-        for unit in units
-        for kept in (False, True)
-    )
-    return [part for part in parts if part]
-
-
-def _limit(problem: Problem, low: Outcome, forecast: Outcome) -> float | None:
-    """Return the tolerance on the emulator's scale, which all-low tells on both, with a margin."""
-    limit = corrected(problem.tolerance, forecast.error, low.error) or problem.tolerance
-    if limit is None or not problem.predicts:
-        return limit
-    needed = math.inf if forecast.error is None else max(forecast.error - limit, 0.0)
-    return limit - (1 - SAFETY) * min(limit, needed)
-
-
-def _room(
-    problem: Problem,
-    high: Outcome,
-    units: Sequence[Unit],
-    scores: Sequence[float],
-    forecast: Outcome,
-) -> float | None:
-    """Return the error that low layers may add up to; None where errors do not add up."""
-    if problem.tolerance is None or high.error is None or forecast.error is None:
-        return None
-    total = sum(max(scores[layer] for layer in unit) for unit in units)
-    if not math.isfinite(total) or forecast.error < ADDITIVE * total:
-        return None
-    return problem.tolerance - high.error
-
-
-def _ranked(
-    problem: Problem, units: Sequence[Unit], scores: Sequence[float], plan: Plan
-) -> list[Rated]:
-    """Return the units, the least sensitive first.
-
-    Those that the emulator keeps come last. Members of one unit show its error each.
-    """
-    costs = _costs(problem)
-    rated = []
-    for unit in units:
-        cost = sum(costs[layer] for layer in unit)
-        rated.append(Rated(unit, max(scores[layer] for layer in unit) / cost, cost))
-    return sorted(
-        rated, key=lambda each: (not plan.kept.isdisjoint(each.unit), each.rate, -each.unit[0])
-    )
