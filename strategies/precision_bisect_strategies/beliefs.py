@@ -47,6 +47,8 @@ MEASURED = {1.0: 0.2, 2.0: 0.6}
 LEAST_SPREAD = 0.05
 UNLIKELY = 1e-5
 """What is so unlikely beside the likeliest is not considered any more."""
+NEXT_TO_NONE = 1e-12
+"""Errors below this share of the largest are all the same."""
 TINY = 1e-12
 
 
@@ -227,10 +229,15 @@ class Beliefs:
 
 
 def _logs(values: Array) -> Array:
-    """Return logarithms of ascending errors, those of no error a little below the others."""
-    some = values[values > 0]
-    least = float(np.quantile(some, 0.05)) * 1e-3 if len(some) else 1.0
-    return np.asarray(np.log(np.maximum(values, least)))
+    """Return logarithms of ascending errors, those of hardly any error a little below the others.
+
+    Infinite ones stand a little above.
+    """
+    some = values[(values > 0) & np.isfinite(values)]
+    if not len(some):
+        return np.zeros(len(values))
+    least = max(float(np.quantile(some, 0.05)) * 1e-3, float(some[-1]) * NEXT_TO_NONE)
+    return np.asarray(np.log(np.clip(values, least, 10 * some[-1])))
 
 
 def _normal_scores(values: Array) -> Array:
