@@ -19,6 +19,7 @@ from precision_bisect.options import (
     Metric,
     Options,
     PrecisionName,
+    Until,
 )
 from precision_bisect.result import Result
 
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class FindOptions(TypedDict, total=False):
-    """Further keyword arguments of `find`; each means what the flag of that name does."""
+    """Further keyword arguments of `find`; each means what the flag of that name does.
+
+    `until` is "culprits" for `--culprits-only`, "curve" for the command `curve`.
+    """
 
     resume: bool
     overwrite: bool
@@ -51,6 +55,7 @@ class FindOptions(TypedDict, total=False):
     certify: Certify | None
     copies: int
     copies_failing: int
+    until: Until
     workers: int
     gpus: Sequence[str]
     mixed_gpus: bool

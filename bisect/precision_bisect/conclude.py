@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from precision_bisect.advice.case import PASSES
 from precision_bisect.advice.explaining import Answer, explained
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import SPREAD
+from precision_bisect.charting import Charted, charted
 from precision_bisect.comparators.remarks import decided_remark
 from precision_bisect.deploying import judge_of, rechecked, session_options
 from precision_bisect.deployment import Deployment
@@ -27,7 +29,7 @@ from precision_bisect.precisions import Pair, assigned
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
 from precision_bisect.proving import Terms, certificate
-from precision_bisect.result import Diagnosis, Result, Rung
+from precision_bisect.result import Advised, Diagnosis, Result, Rung
 from precision_bisect.runfolder import (
     DIAGNOSIS,
     LAYER_PRECISIONS,
@@ -42,7 +44,7 @@ from precision_bisect.stability import clear_limit
 from precision_bisect.trial import Kind, Outcome, SampleSet, Trial, TrialStatus
 from precision_bisect.verdicts import noise_between
 
-_NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
+_NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.STOPPED)
 _CUT_OFF = {
     Status.BUDGET_EXHAUSTED: "the budget was spent",
     Status.INTERRUPTED: "interrupted",
@@ -82,11 +84,12 @@ def conclude(
     found = None if ending.found is None else _names(prepared, ending.found)
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     findings = Findings(low=prepared.options.low)
-    cut_short = plan is None and ending.status in _CUT_OFF
+    cut_short = plan is None and ending.status in (*_CUT_OFF, Status.STOPPED)
     error = outcome.error if outcome and not cut_short else None
-    if ending.status is Status.FOUND and not part:
+    if plan is not None and ending.status in (Status.FOUND, Status.STOPPED) and not part:
         answer = Answer(kept=kept, proof=proof, trials=driver.trials, error=error)
         findings = explained(prepared, answer)
+    drawn_up = Charted() if part else charted(prepared, driver, ending, plan, findings)
     diagnosis = [
         Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
         for each in findings.layers
@@ -119,6 +122,8 @@ def conclude(
         layer_precisions=written.string,
         layer_precisions_reason=written.reason,
         certificate=proof,
+        culprits=drawn_up.culprits,
+        curve=drawn_up.curve,
         non_monotone=rows(broken, names),
         trials=len(counted),
         unresolved=_unresolved(counted),
@@ -141,13 +146,22 @@ def conclude(
         ],
         deployment=deployment,
         diagnosis=diagnosis,
+        advice=[
+            Advised(
+                id=each.id,
+                title=each.title,
+                evidence=each.evidence,
+                passed=each.evidence.endswith(PASSES),
+            )
+            for each in findings.advice
+        ],
         inputs={
             "synthetic": prepared.options.inputs is None,
             "samples": len(prepared.samples),
         },
         fingerprint=prepared.fingerprint,
         message=_cut_short(prepared, driver, ending)
-        if cut_short
+        if cut_short and ending.status in _CUT_OFF
         else "; ".join(part for part in (ending.spread, ending.message) if part),
         out=folder.path,
     )
@@ -301,7 +315,9 @@ def _terms(
     """Return what the certificate may rest on; `drawn` is what the answer came to on copies."""
     mode = prepared.certify
     untested = "not tried"
-    if mode == "none":
+    if prepared.options.until == "culprits":
+        mode, untested = "none", "--culprits-only"
+    elif mode == "none":
         untested = "--certify none"
     elif ending.spread:
         mode, untested = "none", SPREAD

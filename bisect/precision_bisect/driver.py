@@ -74,6 +74,15 @@ class Driver:
             result: T = end.value
             return result
 
+    def retrace(self, search: Search[object]) -> None:
+        """Feed a search with what the ledger holds, until it ends or asks for something else."""
+        try:
+            batch = next(search)
+            while all(proposal.identity in self._known for proposal in batch):
+                batch = search.send(tuple(self._known[each.identity].outcome for each in batch))
+        except StopIteration:
+            pass
+
     def consider(self, proposal: Proposal) -> Outcome:
         """Return the outcome of one proposal, from the ledger or by evaluating it now."""
         return self.consider_all((proposal,))[0]
@@ -135,13 +144,17 @@ class Driver:
         return known.outcome if known else None
 
     def on_copies(self, plan: Plan) -> Outcome | None:
-        """Return the last outcome of a plan on copies of the samples, if it was tried on any."""
-        drawn = (
+        """Return the last outcome of a plan on copies of the samples, if it was tried on any.
+
+        A point of the curve, which has few copies, counts where there is no other.
+        """
+        drawn = [
             trial
             for trial in reversed(self.trials)
             if trial.proposal.plan == plan and trial.outcome.evidence.stability
-        )
-        return next((trial.outcome for trial in drawn), None)
+        ]
+        drawn.sort(key=lambda trial: trial.proposal.phase is Phase.CURVE)
+        return drawn[0].outcome if drawn else None
 
     def _passing(self, samples: SampleSet) -> Sequence[Trial]:
         """Return the trials that passed on a sample set, of plans that passed in all builds."""

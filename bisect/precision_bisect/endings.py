@@ -17,6 +17,7 @@ class Status(StrEnum):
     BUDGET_EXHAUSTED = "budget_exhausted"
     INTERRUPTED = "interrupted"
     ABORTED = "aborted"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,13 @@ class Ending:
     found: Plan | None = None
     limit: float | None = None
     spread: str = ""
+
+
+def culprits_alone(count: int) -> str:
+    """Say that the culprits do not suffice."""
+    if not count:
+        return "no single layer breaks it alone; a search without --culprits-only goes on"
+    return "the culprits alone do not suffice; a search without --culprits-only goes on"
 
 
 def noisy(noise: Outcome) -> str:

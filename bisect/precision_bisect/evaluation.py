@@ -29,6 +29,9 @@ from precision_bisect.speed.stopwatch import Stopwatch
 from precision_bisect.store import engine_folder
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 
+CURVE_COPIES = 4
+"""A point of the curve is judged on so many copies at the most, which tell its median."""
+
 _Run: TypeAlias = tuple[Plan, SampleSet, Sequence[Sample]]
 """A plan, what it ran on, and its outputs."""
 
@@ -96,20 +99,26 @@ class Evaluator:
         """Judge a plan on its draw of copies, too; a pass needs both.
 
         It ends early where too many copies have failed: at once in a certificate, elsewhere after
-        half of them, which tell how far the errors spread.
+        half of them, which tell how far the errors spread; after one where the samples fail, too,
+        for the curve.
         """
         abreast = self.abreast if self.backend.emulated else 1
-        least = 0 if proposal.phase is Phase.CERTIFICATE else copies.count // 2
+        count, allowed = copies.count, copies.allowed
+        least = 0 if proposal.phase is Phase.CERTIFICATE else count // 2
+        if proposal.phase is Phase.CURVE:
+            count = min(CURVE_COPIES, copies.count)
+            allowed = copies.allowed * count // copies.count
+            least = count // 2 if on_samples.verdict is Verdict.PASS else 1
         told: list[Judgement] = []
         failed = 0
-        for number in range(copies.count):
+        for number in range(count):
             feeds, reference = copies.make(proposal.samples, proposal.draw, number)
             told.append(_judge(self.comparator, _outputs(engine, feeds, abreast), reference))
             failed += told[-1].verdict is not Verdict.PASS
-            if failed > copies.allowed and len(told) >= least:
+            if failed > allowed and len(told) >= least:
                 break
         stability = Stability.of(failed, [each.error for each in told])
-        return _worst(on_samples, told, stability, copies.allowed), stability
+        return _worst(on_samples, told, stability, allowed), stability
 
     def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> Sequence[Sample]:
         last = self._last

@@ -8,16 +8,18 @@ short by the budget, in which case the best plan so far is in the ledger.
 from dataclasses import dataclass, replace
 
 from precision_bisect.certifying import Seen, certify, noting
+from precision_bisect.curve import Curve, sweep
 from precision_bisect.endings import (
     Ending,
     Status,
+    culprits_alone,
     noisy,
     not_precision,
     not_reproduced,
     refuted,
 )
 from precision_bisect.errors import PluginError
-from precision_bisect.options import Certify
+from precision_bisect.options import Certify, Until
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.relay import relay
@@ -37,14 +39,18 @@ from precision_bisect.verdicts import (
 class Course:
     """What decides how a run goes.
 
-    The answer is certified as `certify` says. With `copies` it is judged on copies of the samples,
+    With `curve` the curve is swept before the search, which begins with a plan that passes. The
+    answer is certified as `certify` says. With `copies` it is judged on copies of the samples,
     too. Samples `held_out` judge nothing but the final re-check; where they refute the answer they
-    join the judging samples, and the search is repeated on all.
+    join the judging samples, and the search is repeated on all. A run that goes `until` less than
+    the answer needs a curve.
     """
 
     certify: Certify = "full"
     held_out: bool = False
     copies: bool = False
+    curve: bool = False
+    until: Until = "answer"
 
 
 def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
@@ -54,6 +60,8 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     samples held out that one build is judged by all samples.
     """
     holding = Holding(problem=problem, copies=course.copies, rebuilds=problem.predicts)
+    if course.until != "answer":
+        return (yield from _stopped(problem, course, holding))
     if not course.held_out:
         return (yield from _held(problem, strategy, course, holding))
     ending = yield from _settle(problem, strategy, course, holding)
@@ -64,11 +72,28 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     if recheck.passed:
         return ending
     again = replace(holding, spread="")
-    on_all = yield from _on(SampleSet.ALL, _held(problem, strategy, course, again))
+    on_all = yield from on_samples(SampleSet.ALL, _held(problem, strategy, course, again))
     what = refuted(recheck, afresh=problem.predicts)
     before = f"a first answer of {len(ending.plan)} layers {what}, so those held out judge too"
     message = f"{on_all.message}; {before}" if on_all.message else before
     return replace(on_all, samples=SampleSet.ALL, message=message)
+
+
+def _stopped(problem: Problem, course: Course, holding: Holding) -> Search[Ending]:
+    """End with the curve, or with the plan of its culprits, judged as an answer is."""
+    ending = yield from preflight(problem)
+    if ending is not None:
+        return ending
+    curve = Curve(problem=problem, copies=course.copies)
+    yield from sweep(curve)
+    if course.until == "curve" or curve.culprits is None:
+        return Ending(status=Status.STOPPED, message="only the curve was asked for")
+    told = yield from holding.judge(curve.culprits, "the culprits alone")
+    if told.passed:
+        return Ending(status=Status.FOUND, plan=curve.culprits)
+    return Ending(
+        status=Status.STOPPED, plan=curve.culprits, message=culprits_alone(len(curve.culprits))
+    )
 
 
 def _held(
@@ -128,6 +153,10 @@ def _settle(
     everything = Plan.all_high(problem.size)
     noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
+    if course.curve:
+        curve = Curve(problem=problem, copies=course.copies)
+        yield from sweep(curve)
+        problem = replace(problem, passing=curve.passing)
     problem = replace(problem, noise=noise_between(high, noise))
     lower = below_noise(problem, high.error or 0.0) if problem.predicts else problem
     search = fast_enough(lower, _search(lower, strategy, course, seen, holding))
@@ -185,7 +214,7 @@ def _search(
     return (yield from on_draw(certify(problem, plan, mode, clear), holding.fresh()))
 
 
-def _on(samples: SampleSet, search: Search[T]) -> Search[T]:
+def on_samples(samples: SampleSet, search: Search[T]) -> Search[T]:
     """Return the same search with what it would judge by JUDGED judged by `samples`."""
 
     def ask(proposal: Proposal) -> Proposal:

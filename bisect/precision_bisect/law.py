@@ -83,14 +83,14 @@ class Law:
         rest = self.errors[added:]
         return sum(rest) if self._in_step else math.hypot(*rest)
 
-    def culprits(self, tolerance: float, unit: float) -> int:
+    def culprits(self, tolerance: float, unit: float, most: int | None = None) -> int:
         """Return how many first layers hurt alone as much as all less sensitive ones together.
 
         And by more than ordinary rounding: `unit` is half the distance from 1 to the next number
-        of the low type. One evaluation has to confirm it.
+        of the low type. One evaluation has to confirm it; `most` is the largest number to return.
         """
         floor = max(ROUNDING * unit, tolerance / math.sqrt(max(1, self.steps)))
-        for count in range(self.steps, 0, -1):
+        for count in range(self.steps if most is None else most, 0, -1):
             error, rest = self.errors[count - 1], math.hypot(*self.errors[count:])
             if error >= floor and math.isfinite(rest) and error >= rest:
                 return count

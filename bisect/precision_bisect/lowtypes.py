@@ -27,6 +27,11 @@ class LowType:
     digits: int
     lowest_opset: int
 
+    @property
+    def unit(self) -> float:
+        """Half the distance from 1 to the next number."""
+        return 2.0**-self.digits
+
     def round(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return `array` rounded to this type (to nearest even) and back, of the same shape."""
         with np.errstate(all="ignore"):
@@ -52,6 +57,11 @@ class QuantizedType:
     smallest_normal: float
     digits: int
     lowest_opset: int
+
+    @property
+    def unit(self) -> float:
+        """Half the distance from 1 to the next number; of integers half a step of the largest."""
+        return 2.0**-self.digits if self.digits else 0.5 / self.largest
 
     def store(self, scaled: NDArray[np.float32], smallest: float) -> NDArray[np.generic]:
         """Return scaled values as this type stores them, saturated, of the same shape."""

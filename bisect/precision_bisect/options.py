@@ -27,6 +27,7 @@ Metric: TypeAlias = Literal[
 ]
 Certify: TypeAlias = Literal["none", "groups", "full"]
 Isolate: TypeAlias = Literal["auto", "always", "never"]
+Until: TypeAlias = Literal["answer", "culprits", "curve"]
 ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]
 HALF_NAMES: tuple[HalfName, ...] = get_args(HalfName)
 QUANTIZED_NAMES: tuple[QuantizedName, ...] = get_args(QuantizedName)
@@ -37,6 +38,7 @@ BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 METRICS: tuple[Metric, ...] = get_args(Metric)
 CERTIFY: tuple[Certify, ...] = get_args(Certify)
 ISOLATE: tuple[Isolate, ...] = get_args(Isolate)
+UNTIL: tuple[Until, ...] = get_args(Until)
 FORECAST_ON: tuple[ForecastOn, ...] = get_args(ForecastOn)
 
 LOCAL_CLUSTER = "local"
@@ -58,7 +60,7 @@ class Options:
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.files`) or the samples themselves. With a `ladder`, lowest type first, `low` and `high`
     say nothing. An answer is judged on `copies` of the samples, of which `copies_failing` may
-    fail. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it all
+    fail. Before the search a run ends `until` the culprits or the curve. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it all
     share the first. `cluster` is the address of Dask's scheduler, whose workers take the trials,
     `workers` of them at the least, or LOCAL_CLUSTER. Raises UsageError for values that cannot
     work.
@@ -90,6 +92,7 @@ class Options:
     certify: Certify | None = None
     copies: int = DEFAULT_COPIES
     copies_failing: int = 0
+    until: Until = "answer"
     workers: int = 1
     gpus: Sequence[str] = ()
     mixed_gpus: bool = False
@@ -115,6 +118,7 @@ class Options:
             "high": HIGH_NAMES,
             "calibration": CALIBRATIONS,
             "backend": BACKENDS,
+            "until": UNTIL,
             "isolate": ISOLATE,
             "forecast_on": FORECAST_ON,
             **({} if self.certify is None else {"certify": CERTIFY}),
@@ -180,6 +184,7 @@ class Options:
                 "--max-latency and --min-speedup are for one pair of types, not for a --ladder",
                 "leave one out",
             )
+        self._check_until()
         if self.optuna_storage is not None and self.strategy != "pareto":
             raise UsageError("--optuna-storage is for --strategy pareto", "leave one out")
         if self.resume and self.overwrite:
@@ -200,6 +205,13 @@ class Options:
             raise UsageError(
                 "on a --cluster, trials run in child processes", "leave out --isolate never"
             )
+
+    def _check_until(self) -> None:
+        for limit, given in (("--ladder", bool(self.ladder)), ("speed limits", self.speed.given)):
+            if self.until != "answer" and given:
+                raise UsageError(
+                    f"a run that ends with the {self.until} has no use for {limit}", "leave one out"
+                )
 
     @property
     def emulator_threads(self) -> int:

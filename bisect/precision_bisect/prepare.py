@@ -9,12 +9,14 @@ from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.cluster.site import Site
+from precision_bisect.curve import Curve, drawable
 from precision_bisect.errors import UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.fingerprint import fingerprint
 from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.loading import Loaded, load
+from precision_bisect.lowtypes import KINDS
 from precision_bisect.model.load import Model
 from precision_bisect.options import Certify, Options
 from precision_bisect.pinning import (
@@ -86,7 +88,13 @@ class Prepared:
             costs=() if self.graph is None else self.graph.alone_ms,
             graph=self.graph,
             speed=self.options.speed if self.options.speed.given else None,
+            unit=KINDS[self.options.low].unit,
         )
+
+    @property
+    def curve(self) -> Curve:
+        """The curve of the problem, of which nothing is known yet."""
+        return Curve(problem=self.problem, copies=self.copies is not None)
 
     @property
     def baseline(self) -> Plan | None:
@@ -223,6 +231,12 @@ def assemble(
         graph=_graph(loaded, model, backend),
         cluster=cluster,
     )
+    if options.until != "answer" and not drawable(prepared.problem):
+        raise UsageError(
+            f"a run that ends with the {options.until} needs errors as figures and a tolerance "
+            "above zero",
+            "let the --check return a figure, or search for the answer",
+        )
     if options.forecast_on == "cuda":
         prepared.rest()
     return prepared

@@ -42,6 +42,8 @@ class Problem:
     between two builds of the same plan, on the tolerance's scale. `costs` says what keeping each
     layer costs, in any unit; empty where every layer counts the same. `graph` says what plans cost
     and which layers exchange values, where speed counts; `speed` are the speed limits, if any.
+    `unit` is half the distance from 1 to the next number of the low type. `passing` is a plan that
+    is known to pass before the search begins, if any.
     """
 
     names: Sequence[str]
@@ -53,6 +55,8 @@ class Problem:
     costs: Sequence[float] = ()
     graph: CostGraph | None = None
     speed: SpeedLimits | None = None
+    unit: float = 2.0**-11
+    passing: Plan | None = None
 
     @property
     def size(self) -> int:

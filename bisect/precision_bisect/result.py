@@ -23,6 +23,7 @@ _EXIT_CODES = {
     Status.BUDGET_EXHAUSTED: ExitCode.BUDGET,
     Status.INTERRUPTED: ExitCode.INTERRUPTED,
     Status.ABORTED: ExitCode.BUDGET,
+    Status.STOPPED: ExitCode.BUDGET,
 }
 
 
@@ -33,6 +34,47 @@ class Diagnosis:
     layer: str
     cause: str
     evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A layer that breaks the low type: the error when it alone of the culprits runs low.
+
+    `error_with` is that of keeping all culprits. Both are on the tolerance's scale; `cause` is one
+    line, "" where it is not known.
+    """
+
+    layer: str
+    error_without: float | None
+    error_with: float | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """A plan that was evaluated: how many layers it keeps, and its error over copies.
+
+    `point` is "all_low", "culprits", "answer", "margin" or "".
+    """
+
+    kept_count: int
+    error_median: float | None
+    error_max: float | None
+    latency_ms: float | None
+    point: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """Something to change instead of keeping layers, from `diagnosis.json`.
+
+    `passed` tells that the run has tried it, and that the outputs were within the tolerance.
+    """
+
+    id: str
+    title: str
+    evidence: str
+    passed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +120,8 @@ class Result:
     layer_precisions: str | None
     layer_precisions_reason: str | None
     certificate: Certificate
+    culprits: Sequence[Culprit] = ()
+    curve: Sequence[CurvePoint] = ()
     trials: int
     engine_builds: int
     emulated_trials: int
@@ -93,6 +137,7 @@ class Result:
     unresolved: Mapping[str, int] = field(default_factory=dict)
     deployment: Deployment | None = None
     diagnosis: Sequence[Diagnosis]
+    advice: Sequence[Advised] = ()
     fingerprint: Mapping[str, Any]
     inputs: Mapping[str, Any] | None = None
     schema: int = SCHEMA
@@ -125,6 +170,9 @@ class Result:
         plain["rungs"] = [rung.to_json() for rung in self.rungs]
         plain["certificate"] = self.certificate.to_json()
         plain["stability"] = None if self.stability is None else asdict(self.stability)
+        plain["culprits"] = [asdict(each) for each in self.culprits]
+        plain["curve"] = [asdict(each) for each in self.curve]
+        plain["advice"] = [asdict(each) for each in self.advice]
         plain["speed"] = None if self.speed is None else self.speed.to_json()
         plain["deployment"] = None if self.deployment is None else self.deployment.to_json()
         plain["front"] = list(self.front)
@@ -171,6 +219,8 @@ KEYS = (
     "layer_precisions",
     "layer_precisions_reason",
     "certificate",
+    "culprits",
+    "curve",
     "non_monotone",
     "trials",
     "unresolved",
@@ -186,6 +236,7 @@ KEYS = (
     "notes",
     "deployment",
     "diagnosis",
+    "advice",
     "inputs",
     "fingerprint",
 )

@@ -1,8 +1,10 @@
 """One run from options to result: the only place that brings all rooms together."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from precision_bisect.budget import Budget, BudgetSpent
+from precision_bisect.charting import chart
 from precision_bisect.cluster.reach import reached
 from precision_bisect.conclude import conclude
 from precision_bisect.crew import crew
@@ -15,7 +17,7 @@ from precision_bisect.fusing.keep import keep_made
 from precision_bisect.layers_file import write_layers
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.locking import RunLock
-from precision_bisect.options import Options
+from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.reference import non_finite
 from precision_bisect.result import Result
@@ -80,7 +82,9 @@ def run_prepared(
             if not part:
                 write_layers(prepared.model, folder)
             observer(_started(prepared, len(recorded)))
-            ending = _search(prepared, driver)
+            ending = _search(prepared, driver, part=part)
+            if not part:
+                _chart(prepared, driver, ending)
         if driver.lost and ending.status in (Status.NOT_PRECISION, Status.INFEASIBLE):
             # It was decided by a process that was lost, which says nothing of the plan.
             ending = replace(ending, status=Status.ABORTED)
@@ -90,7 +94,17 @@ def run_prepared(
         return conclude(prepared, driver, ending, budget, folder, part=part)
 
 
-def _search(prepared: Prepared, driver: Driver) -> Ending:
+def _chart(prepared: Prepared, driver: Driver, ending: Ending) -> None:
+    """Complete the curve; what comes between changes nothing of the ending."""
+    options = prepared.options
+    answered = ending.status is Status.FOUND and options.until == "answer"
+    if not answered and (ending.status is not Status.STOPPED or options.until != "curve"):
+        return
+    with suppress(BudgetSpent, CrashLoop, KeyboardInterrupt):
+        driver.run(chart(prepared, driver, prepared.curve, ending))
+
+
+def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
     if trouble := non_finite(prepared.reference):
         return Ending(
             status=Status.NOT_PRECISION,
@@ -106,6 +120,8 @@ def _search(prepared: Prepared, driver: Driver) -> Ending:
                     certify=prepared.certify,
                     held_out=prepared.options.holdout > 0,
                     copies=prepared.copies is not None,
+                    curve=not part and prepared.strategy.name == DEFAULT_STRATEGY,
+                    until=prepared.options.until,
                 ),
             )
         )

@@ -17,7 +17,8 @@ from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, printable
 from precision_bisect.evidence import Honour, LayerHonour, Stability
 from precision_bisect.options import CERTIFY, HIGH_NAMES, LOW_NAMES
-from precision_bisect.result import SCHEMA, Diagnosis, Result, Rung
+from precision_bisect.curve import NAMES
+from precision_bisect.result import SCHEMA, Advised, Culprit, CurvePoint, Diagnosis, Result, Rung
 from precision_bisect.runfolder import RESULT, STATUS
 from precision_bisect.speed.report import SpeedReport
 from precision_bisect.unpacking import (
@@ -222,6 +223,18 @@ _STABILITY = record(
     failed=count,
     **dict.fromkeys(("error_median", "error_max", "jitter"), maybe(number)),
 )
+_CULPRIT = record(
+    Culprit,
+    layer=text,
+    **dict.fromkeys(("error_without", "error_with"), maybe(number)),
+    cause=text,
+)
+_CURVE_POINT = record(
+    CurvePoint,
+    kept_count=count,
+    **dict.fromkeys(("error_median", "error_max", "latency_ms"), maybe(number)),
+    point=chosen(*NAMES),
+)
 DIAGNOSIS_LIST = many(record(Diagnosis, layer=text, cause=text, evidence=text))
 _VALUES: Mapping[str, Reader[Any]] = {
     "status": lambda value: Status(chosen(*Status)(value)),
@@ -238,6 +251,8 @@ _VALUES: Mapping[str, Reader[Any]] = {
     "rungs": many(record(Rung, precision=text, layers=maybe(many(text)), count=count)),
     **dict.fromkeys(("layer_precisions", "layer_precisions_reason"), maybe(text)),
     "certificate": _CERTIFICATE,
+    "culprits": many(_CULPRIT),
+    "curve": many(_CURVE_POINT),
     "non_monotone": many(table(anything)),
     "unresolved": table(count),
     "wall_s": number,
@@ -250,6 +265,7 @@ _VALUES: Mapping[str, Reader[Any]] = {
     "notes": many(text),
     "deployment": maybe(read_deployment),
     "diagnosis": DIAGNOSIS_LIST,
+    "advice": many(record(Advised, id=text, title=text, evidence=text, passed=flag)),
     "inputs": maybe(row(synthetic=flag, samples=count)),
     "fingerprint": table(anything),
 }

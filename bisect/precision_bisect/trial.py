@@ -58,6 +58,7 @@ class Phase(StrEnum):
 
     PREFLIGHT = "preflight"
     RANKING = "ranking"
+    CURVE = "curve"
     PREDICTION = "prediction"
     SEARCH = "search"
     CERTIFICATE = "certificate"

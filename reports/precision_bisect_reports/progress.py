@@ -6,6 +6,7 @@ from precision_bisect.trial import Phase
 TITLES = {
     Phase.PREFLIGHT: "Preflight",
     Phase.RANKING: "Ranking",
+    Phase.CURVE: "Curve",
     Phase.PREDICTION: "Prediction",
     Phase.SEARCH: "Search",
     Phase.CERTIFICATE: "Certificate",

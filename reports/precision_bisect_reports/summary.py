@@ -16,6 +16,7 @@ from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour, Stability
 from precision_bisect.result import Diagnosis, Result
 from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
+from precision_bisect_reports.curve import curve
 from precision_bisect_reports.deployed import deployed, judging_steps, under_tf32
 from precision_bisect_reports.folding import folded
 from precision_bisect_reports.made_up import made_up
@@ -42,6 +43,7 @@ HEADLINES = {
     Status.BUDGET_EXHAUSTED: "Budget spent; best so far",
     Status.INTERRUPTED: "Interrupted; best so far",
     Status.ABORTED: "Aborted; best so far",
+    Status.STOPPED: "Culprits only; not within the tolerance",
 }
 NO_ANSWER = "No answer yet"
 NOTHING_GAINED = "Nothing gained"
@@ -53,6 +55,7 @@ _STYLES = {
     Status.BUDGET_EXHAUSTED: "bold yellow",
     Status.INTERRUPTED: "bold yellow",
     Status.ABORTED: "bold red",
+    Status.STOPPED: "bold yellow",
 }
 
 
@@ -62,6 +65,8 @@ def final_screen(result: Result, model: Path, width: int | None = None) -> Itera
     With a `width` they are folded to so many columns, but for the commands to copy.
     """
     yield Text("")
+    if buys_nothing := _buys_nothing(result):
+        yield from folded(Text(buys_nothing, style="bold yellow"), width, 2)
     yield from folded(_headline(result), width, 2)
     if result.kept and not _without_plan(result):
         yield from _layers(result, width)
@@ -70,6 +75,18 @@ def final_screen(result: Result, model: Path, width: int | None = None) -> Itera
     yield Text("")
     for line in _next_steps(result, model):
         yield Text(f"  {line}")
+
+
+def _buys_nothing(result: Result) -> str:
+    """Say that the low type is no faster, where that was measured."""
+    timed = result.latency_ms or {}
+    high, low = timed.get("all_high"), timed.get("all_low")
+    if high is None or low is None or low < high:
+        return ""
+    return (
+        f"{result.low.upper()} buys nothing here: every layer low takes {low:.3g} ms, "
+        f"every layer high {high:.3g} ms"
+    )
 
 
 def _headline(result: Result) -> Text:
@@ -111,6 +128,8 @@ def _without_plan(result: Result) -> bool:
 
     The empty plan is minimal.
     """
+    if result.status is Status.STOPPED:
+        return not result.rungs
     cut_off = result.status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
     nothing = not result.kept and not result.certificate.minimal
     return cut_off and (nothing or result.gains_nothing)
@@ -170,6 +189,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         yield "verdict", "by the check's own word, without a figure"
     if result.kept and not _without_plan(result):
         yield "certificate", proof(result.certificate)
+    yield from curve(result)
     predicted = result.emulated_trials - (result.trials if result.emulated else 0)
     extra = f" after {predicted} for the ranking" if predicted else ""
     if result.emulated:
@@ -249,6 +269,8 @@ def _next_steps(result: Result, model: Path) -> Sequence[str]:
             return [f"Next: go on with {larger}: {rerun} … --resume --out {out}"]
         case Status.INTERRUPTED:
             return [f"Next: go on: {rerun} … --resume --out {out}"]
+        case Status.STOPPED:
+            return [f"Next: search for an answer: {rerun} … --resume --out {out}"]
         case Status.ABORTED:
             return [f"Next: see what {out}/logs says, then go on: {rerun} … --resume --out {out}"]
         case Status.NOT_PRECISION:

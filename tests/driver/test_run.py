@@ -85,10 +85,16 @@ def test_resuming_a_finished_run_evaluates_nothing(model: Path, tmp_path: Path) 
 def test_a_spent_budget_is_continued_with_a_larger_one(
     model: Path, whole: Result, tmp_path: Path
 ) -> None:
-    """One trial more at a time leads, through safe answers only, to the same result."""
+    """One trial more at a time leads, through safe answers only, to the same result.
+
+    Once there is an answer, a budget that is spent cuts only the curve short.
+    """
     sizes = []
     for most in range(1, whole.trials):
         result = tiny.search(model, tmp_path, resume=True, max_trials=most)
+        if result.status is Status.FOUND:
+            assert (result.kept, result.certificate) == (whole.kept, whole.certificate)
+            continue
         assert result.status is Status.BUDGET_EXHAUSTED
         assert result.trials == most
         if not result.rungs:
@@ -121,7 +127,7 @@ def test_a_spent_budget_is_named(model: Path, tmp_path: Path) -> None:
     result = tiny.search(model, tmp_path, max_trials=3)
     assert result.exit_code is ExitCode.BUDGET
     assert result.message == (
-        "the budget ended during the search (--max-trials 3 are spent); "
+        "the budget ended during the curve (--max-trials 3 are spent); "
         "no plan has passed yet that runs a layer in FP16"
     )
     assert not result.certificate.minimal
@@ -132,14 +138,21 @@ def test_a_spent_budget_is_named(model: Path, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_anywhere_is_continued(model: Path, whole: Result, tmp_path: Path) -> None:
-    """Ctrl-C during every third trial writes the best so far and loses nothing but that trial."""
+    """Ctrl-C during every third trial writes the best so far and loses nothing but that trial.
+
+    Once there is an answer it cuts only the curve short.
+    """
     results: list[Result] = []
     total = 0
     while not results or results[-1].status is Status.INTERRUPTED:
         started, observer = interrupting(3)
         results.append(tiny.search(model, tmp_path, resume=True, observer=observer))
         total += min(len(started), 2)
-    assert facts(results[-1]) == facts(whole)
+    started, observer = interrupting()
+    completed = tiny.search(model, tmp_path, resume=True, observer=observer)
+    total += len(started)
+    assert (results[-1].status, results[-1].kept) == (whole.status, whole.kept)
+    assert facts(completed) == facts(whole)
     assert total == whole.emulated_trials
 
 

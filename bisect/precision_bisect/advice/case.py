@@ -33,6 +33,10 @@ LARGEST_TRIED_BYTES = 2**30
 """Models with more weights are not tried out: each trial holds them once more, rounded."""
 
 
+PASSES = ", which passes"
+"""How the evidence of advice ends that was tried and is within the tolerance."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """What a change came to with `left` layers kept of `before`, and whether it passed.
@@ -52,7 +56,7 @@ class Tried:
 
     def __str__(self) -> str:
         figure = "no figure" if self.error is None else f"error {self.error:.3g}"
-        return f"{figure}, which {'passes' if self.passed else 'fails'}"
+        return f"{figure}{PASSES if self.passed else ', which fails'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

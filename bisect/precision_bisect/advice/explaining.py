@@ -56,6 +56,18 @@ def explained(prepared: Prepared, answer: Answer) -> Findings:
         return findings
 
 
+def alone(prepared: Prepared, layers: Sequence[str]) -> Sequence[Finding]:
+    """Return what is found of layers whatever the answer keeps; nothing where that fails."""
+    nothing = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
+    pair = Pair(low=prepared.options.low, high=prepared.options.high)
+    asked = Answer(kept=(), proof=nothing, trials=(), error=None)
+    try:
+        findings, _ = diagnose(_question(prepared, pair, asked, layers))
+    except (KeyboardInterrupt, Exception):  # as above
+        return ()
+    return findings.layers
+
+
 def with_advice(
     prepared: Prepared, findings: Findings, watched: Watched, trials: Sequence[Trial] = ()
 ) -> Findings:

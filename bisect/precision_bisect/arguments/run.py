@@ -103,6 +103,7 @@ def to_options(parsed: argparse.Namespace) -> Options:
         certify=parsed.certify,
         copies=parsed.copies,
         copies_failing=parsed.copies_failing,
+        until="culprits" if parsed.culprits_only else "answer",
         workers=workers,
         gpus=gpus,
         mixed_gpus=parsed.mixed_gpus,
@@ -195,6 +196,12 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
         default=0,
         metavar="N",
         help="so many of the copies may fail (0)",
+    )
+    group.add_argument(
+        "--culprits-only",
+        action="store_true",
+        help="end with the layers that hurt alone as much as all less sensitive ones together, "
+        "and export that plan, whether it passes or not",
     )
     group.add_argument(
         "--workers",

@@ -138,11 +138,12 @@ class SqliteLedger:
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE trials SET status = ?, message = ? "
-                "WHERE status IS NULL AND attempts >= ? AND phase IN (?, ?, ?)",
+                "WHERE status IS NULL AND attempts >= ? AND phase IN (?, ?, ?, ?)",
                 (
                     TrialStatus.CRASHED,
                     f"ended the process {ATTEMPTS} times",
                     ATTEMPTS,
+                    Phase.CURVE,
                     Phase.SEARCH,
                     Phase.CERTIFICATE,
                     Phase.SPEED,

@@ -107,7 +107,7 @@ class Progress:
         if outcome.verdict is None and proposal.kind is not Kind.PREDICT:
             self.unresolved[outcome.status.value] += proposal.identity not in self._counted
             self._counted.add(proposal.identity)
-        if outcome.passed and proposal.phase in (Phase.SEARCH, Phase.CERTIFICATE):
+        if outcome.passed and proposal.phase in (Phase.CURVE, Phase.SEARCH, Phase.CERTIFICATE):
             self.narrowed_to = min(len(proposal.plan), self.narrowed_to or self.candidates)
         self._weigh(Trial(proposal=proposal, outcome=outcome))
 

@@ -16,7 +16,7 @@ from precision_bisect_reports.summary import HEADLINES, NO_ANSWER, NOTHING_GAINE
 
 _GOOD = (Status.FOUND, Status.NOTHING_TO_KEEP)
 _BAD = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.ABORTED)
-_CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
+_CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED, Status.STOPPED)
 
 
 def answer(source: Source) -> dict[str, Any]:

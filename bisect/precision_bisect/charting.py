@@ -1,0 +1,114 @@
+"""From what the ledger holds to the curve and the culprits of `result.json`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.advice.explaining import alone
+from precision_bisect.curve import Curve, complete, sweep
+from precision_bisect.diagnosis.findings import Finding, Findings
+from precision_bisect.driver import Driver
+from precision_bisect.endings import Ending, Status
+from precision_bisect.evidence import Latency
+from precision_bisect.flow import on_samples
+from precision_bisect.law import typical
+from precision_bisect.plan import Plan
+from precision_bisect.prepare import Prepared
+from precision_bisect.protocols import Search
+from precision_bisect.result import Culprit, CurvePoint
+from precision_bisect.trial import Outcome, SampleSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charted:
+    """The points of the curve, fewest layers first, and the culprits in network order."""
+
+    curve: Sequence[CurvePoint] = ()
+    culprits: Sequence[Culprit] = ()
+
+
+def chart(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
+    """Return the search that draws the curve of a run that ended so, as far as it goes."""
+    return on_samples(ending.samples, _drawn(prepared, driver, curve, ending))
+
+
+def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
+    yield from sweep(curve)
+    plan = ending.plan if ending.status is Status.FOUND else None
+    if plan is not None:
+        yield from complete(curve, plan, answered(driver, plan, ending.samples))
+    elif prepared.options.until == "curve" and curve.passing is not None:
+        yield from complete(curve, curve.passing, curve.tried[curve.passing])
+
+
+def answered(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:
+    """Return what an answer came to, on copies where there are any."""
+    return driver.on_copies(plan) or driver.outcome_of(plan, samples)
+
+
+def charted(
+    prepared: Prepared, driver: Driver, ending: Ending, plan: Plan | None, findings: Findings
+) -> Charted:
+    """Return the curve of a run, and its culprits with what a diagnosis has found.
+
+    `plan` is the answer, or the best so far. Where the run was not interrupted, causes that are
+    missing are looked for.
+    """
+    curve = prepared.curve
+    driver.retrace(chart(prepared, driver, curve, ending))
+    if curve.culprits is None:
+        return Charted()
+    told = None if plan is None else answered(driver, plan, ending.samples)
+    points = curve.points(plan, told)
+    names = prepared.model.table.names
+    layers = [str(names[i]) for i in curve.culprits.indices]
+    causes = {each.layer: _line(each) for each in findings.layers}
+    if missing := [name for name in layers if name not in causes]:
+        found = () if ending.status is Status.INTERRUPTED else alone(prepared, missing)
+        causes |= {each.layer: _line(each) for each in found}
+    together = curve.tried[curve.culprits]
+    return Charted(
+        curve=[_point(driver, point.plan, point.outcome, point.name) for point in points],
+        culprits=[
+            Culprit(
+                layer=name,
+                error_without=_without(driver, curve, i, ending.samples),
+                error_with=typical(together),
+                cause=causes.get(name, ""),
+            )
+            for i, name in zip(curve.culprits.indices, layers, strict=True)
+        ],
+    )
+
+
+def _without(driver: Driver, curve: Curve, layer: int, samples: SampleSet) -> float | None:
+    """Return the error of the culprits' plan without one, of a trial before a forecast."""
+    assert curve.culprits is not None
+    judged = answered(driver, curve.culprits.without((layer,)), samples)
+    return curve.without.get(layer) if judged is None else typical(judged)
+
+
+def _line(finding: Finding) -> str:
+    """Return a cause with what shows it, without what else was measured."""
+    return f"{finding.cause}: {finding.evidence.partition(';')[0]}"
+
+
+def _point(driver: Driver, plan: Plan, outcome: Outcome, name: str) -> CurvePoint:
+    stability = outcome.evidence.stability
+    latency = _latency(driver, plan)
+    return CurvePoint(
+        kept_count=len(plan),
+        error_median=typical(outcome),
+        error_max=outcome.error if stability is None else stability.error_max,
+        latency_ms=None if latency is None else latency.median_ms,
+        point=name,
+    )
+
+
+def _latency(driver: Driver, plan: Plan) -> Latency | None:
+    """Return the latency of the last build of a plan that was timed."""
+    timed = (
+        trial.outcome.evidence.latency
+        for trial in reversed(driver.trials)
+        if trial.proposal.plan == plan and trial.outcome.evidence.latency
+    )
+    return next(timed, None)

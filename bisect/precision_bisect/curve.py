@@ -1,0 +1,242 @@
+"""The curve: the error by the number of kept layers, along the ranking.
+
+The law of rounding (see `law`) says which layers hurt alone as much as all others together, the
+culprits, and which plans are worth an evaluation. One of them passes, so that there is a plan long
+before a search has ended. Once there is an answer, a few points complete the curve.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from precision_bisect.law import Law, typical
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.sensitivity import rank
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
+
+NAMES = ("all_low", "culprits", "answer", "margin", "")
+"""What points of the curve are called; "" is one between."""
+DRAW = 1 << 16
+"""All points are judged on one draw, so that they compare; a search takes its draws from 1 on."""
+MOST = 20
+"""So many evaluations, and two for each doubling of the layers, are the most that are spent."""
+CONFIRMATIONS = 5
+"""So many sets of culprits are evaluated at the most."""
+FILLED = 3
+FILLED_BY_BUILDS = 2
+"""So many points complete the curve below the answer; fewer where each is a build."""
+WIDE = 3.0
+"""Points whose errors differ by less than this factor need no other between them."""
+FAR_DOWN = 3.0
+"""A few more layers are worth a point where the error falls by this factor."""
+FEW = 8
+"""So many layers beyond the answer are few; where it keeps more than twice as many, half of it."""
+
+
+class Point(NamedTuple):
+    """A plan of the curve and what it came to; `name` is "" where it is only a point between."""
+
+    plan: Plan
+    outcome: Outcome
+    name: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Curve:
+    """What is known of a problem's curve; `sweep` and `complete` fill it in as they go on.
+
+    With `copies` points are judged on copies, too. `law` predicts by the ranking. `culprits` are
+    the first layers of its order that break the low type together, confirmed by an evaluation;
+    None before that. `without` has what the emulator says of the culprits' plan without one of
+    them. `margin` is the plan that a few layers bring far below the answer's error.
+    """
+
+    problem: Problem
+    copies: bool = True
+    law: Law | None = None
+    culprits: Plan | None = None
+    margin: Plan | None = None
+    without: dict[int, float] = field(default_factory=dict)
+    tried: dict[Plan, Outcome] = field(default_factory=dict)
+
+    @property
+    def passing(self) -> Plan | None:
+        """The smallest plan of the curve that passed, None where none did."""
+        return min((plan for plan, told in self.tried.items() if told.passed), default=None)
+
+    @property
+    def open(self) -> int:
+        """How many evaluations may still be spent."""
+        most = MOST + 2 * math.ceil(math.log2(max(2, self.problem.size)))
+        return most - len(self.tried)
+
+    def points(self, answer: Plan | None, answered: Outcome | None) -> list[Point]:
+        """Return the points by the number of layers, the answer with its own outcome."""
+        told = dict(self.tried)
+        if told and answer is not None and answered is not None:
+            told[answer] = answered
+        # A plan that is several of them has the last of its names.
+        names = {
+            self.culprits: "culprits",
+            self.margin: "margin",
+            Plan.of(()): "all_low",
+            answer: "answer",
+        }
+        return [Point(plan, told[plan], names.get(plan, "")) for plan in sorted(told)]
+
+    def judge(self, plan: Plan, reason: str) -> Search[Outcome]:
+        """Evaluate one more point."""
+        (outcome,) = yield (
+            Proposal(
+                plan=plan,
+                phase=Phase.CURVE,
+                draw=DRAW if self.copies else 0,
+                timed=self.problem.predicts,
+                reason=f"{len(plan)} layers: {reason}",
+            ),
+        )
+        self.tried[plan] = outcome
+        return outcome
+
+
+def drawable(problem: Problem) -> bool:
+    """Tell whether a problem has a curve: errors are figures, and one above zero passes."""
+    return problem.tolerance is not None and problem.tolerance > 0
+
+
+def sweep(curve: Curve) -> Search[None]:
+    """Rank, find the culprits, and keep more layers until a plan passes.
+
+    Without errors as figures (see `drawable`) nothing is done.
+    """
+    problem = curve.problem
+    if problem.tolerance is None or not drawable(problem):
+        return
+    told = yield from rank(problem)
+    curve.law = law = Law.of(told.scores, without=Plan.of(()))
+    nothing = Plan.of(())
+    (low,) = yield (Proposal(plan=nothing, phase=Phase.CURVE, reason="every layer low"),)
+    curve.tried[nothing] = low
+    count = yield from _confirmed(curve, law, problem.tolerance)
+    curve.culprits = Plan.of(law.order[:count])
+    yield from _alone(curve, curve.culprits)
+    outcome = curve.tried[curve.culprits]
+    while not outcome.passed and curve.open > FILLED + 1:
+        count = law.next(count, outcome, problem.tolerance, 0.0)
+        if count >= law.steps:
+            return
+        outcome = yield from curve.judge(Plan.of(law.order[:count]), "until one passes")
+
+
+def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[None]:
+    """Evaluate a point beyond the answer, where one is worth it, and some below it."""
+    if curve.law is None or answered is None:
+        return
+    error = typical(answered)
+    if error is not None and 0 < error < math.inf and answered.passed:
+        beyond = _beyond(curve.law, answer)
+        if beyond is not None:
+            outcome = yield from curve.judge(beyond, "a few beyond the answer")
+            found = typical(outcome)
+            if outcome.passed and found is not None and found * FAR_DOWN <= error:
+                curve.margin = beyond
+    for _ in range(FILLED_BY_BUILDS if curve.problem.predicts else FILLED):
+        count = _between(curve, curve.law, answer, answered)
+        if count is None or curve.open <= 0:
+            return
+        yield from curve.judge(Plan.of(curve.law.order[:count]), "a point between")
+
+
+def _confirmed(curve: Curve, law: Law, tolerance: float) -> Search[int]:
+    """Return how many first layers are culprits: together they must bring the error down."""
+    count = law.culprits(tolerance, curve.problem.unit)
+    for _ in range(CONFIRMATIONS):
+        if not count:
+            return 0
+        outcome = yield from curve.judge(Plan.of(law.order[:count]), "the culprits")
+        error = typical(outcome)
+        if error is not None and error < math.inf and error <= law.errors[count - 1]:
+            return count
+        count = law.culprits(tolerance, curve.problem.unit, most=count - 1)
+    return 0
+
+
+def _alone(curve: Curve, culprits: Plan) -> Search[None]:
+    """Ask the emulator for the plan of all culprits without each."""
+    workers = curve.problem.workers
+    layers = culprits.indices
+    for start in range(0, len(layers), workers):
+        some = layers[start : start + workers]
+        outcomes = yield tuple(
+            Proposal(
+                plan=culprits.without((layer,)),
+                phase=Phase.CURVE,
+                samples=SampleSet.RANKING,
+                kind=Kind.PREDICT,
+                reason="the culprits without one",
+            )
+            for layer in some
+        )
+        for layer, outcome in zip(some, outcomes, strict=True):
+            if outcome.error is not None:
+                curve.without[layer] = outcome.error
+
+
+def _beyond(law: Law, answer: Plan) -> Plan | None:
+    """Return the answer with the few layers by which the predicted error falls most per layer."""
+    scores = dict(zip(law.order, law.errors, strict=True))
+    rest = [layer for layer in law.order if layer not in answer.kept]
+    left = _left([scores[layer] for layer in rest])
+    most = min(len(rest) - 1, max(FEW, len(answer) // 2))
+    if most < 1 or not 0 < left[0] < math.inf:
+        return None
+    falls = {
+        count: math.log(left[0] / max(left[count], left[0] * 1e-9)) for count in range(1, most + 1)
+    }
+    worth = [count for count, fall in falls.items() if fall >= math.log(FAR_DOWN)]
+    best = max(worth, key=lambda count: (falls[count] / count, -count), default=None)
+    return None if best is None else answer.with_(rest[:best])
+
+
+def _left(errors: list[float]) -> list[float]:
+    """Return what the errors from each place on come to together, and 0 at the end."""
+    squares, found = 0.0, [0.0]
+    for error in reversed(errors):
+        squares += error * error
+        found.append(math.sqrt(squares))
+    return found[::-1]
+
+
+def _between(curve: Curve, law: Law, answer: Plan, answered: Outcome) -> int | None:
+    """Return how many layers a point has between the two whose errors differ most."""
+    known = dict(_prefixes(curve, law))
+    known[len(answer)] = answered
+    limit = curve.problem.tolerance or 0.0
+    errors = {
+        count: min(max(error, limit / 1e3), limit * 1e4)
+        for count, outcome in sorted(known.items())
+        if count <= len(answer) and (error := typical(outcome)) is not None
+    }
+    gaps = [
+        (errors[few] / errors[more], few, more)
+        for few, more in pairwise(errors)
+        if more - few > 1 and errors[few] > WIDE * errors[more]
+    ]
+    if not gaps:
+        return None
+    _, few, more = max(gaps)
+    level = math.sqrt(max(law.left(few), 0.0) * law.left(more))
+    inside = range(few + 1, more)
+    if not 0 < level < math.inf:
+        return (few + more) // 2
+    return next((count for count in inside if law.left(count) <= level), inside[-1])
+
+
+def _prefixes(curve: Curve, law: Law) -> Iterator[tuple[int, Outcome]]:
+    """Yield the points that keep the first layers of the order."""
+    for plan, outcome in curve.tried.items():
+        if plan == Plan.of(law.order[: len(plan)]):
+            yield len(plan), outcome

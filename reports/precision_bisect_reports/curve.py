@@ -1,0 +1,133 @@
+"""What the final screen says of the curve: culprits, rounding, and a small table."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from precision_bisect.errors import printable
+from precision_bisect.result import Culprit, CurvePoint, Result
+
+MOST_ROWS = 7
+MOST_NAMED = 2
+COARSER = 3.0
+"""Beside the tolerance a limit that is so many times as large is told."""
+_NAMES = {"all_low": "all low"}
+
+
+def curve(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield what breaks the low type, in words, and the table; nothing without a curve."""
+    if not result.curve:
+        return
+    yield ("culprits" if result.culprits else "rounding"), words(result)
+    helping = [each for each in result.advice if each.passed]
+    if helping:
+        yield "helps", f"instead: {helping[0].title}; {helping[0].evidence}"
+    yield from _table(result.curve)
+
+
+def words(result: Result) -> str:
+    """Return which layers break the low type, by how much, and what the rest takes."""
+    low, culprits = result.low.upper(), result.culprits
+    if not culprits:
+        start = result.curve[0].error_median
+        rest = _rest(result, 0, start)
+        return f"No single layer breaks {low}; rounding is spread over the network{rest}"
+    together = culprits[0].error_with
+    fall = f"{_figure(result.curve[0].error_median)} -> {_figure(together)}"
+    said = f"{_named(culprits, low)}: {fall}."
+    limit = _limit(result)
+    if together is None or limit is None:
+        return said
+    if together > limit:
+        rest = _rest(result, len(culprits), together)
+        return f"{said} The rest is rounding, spread over the whole network{rest}"
+    if result.kept and len(result.kept) < len(culprits):
+        return f"{said} For {limit:g} {len(result.kept)} layers suffice."
+    return said
+
+
+def needed(points: Sequence[CurvePoint], level: float) -> float | None:
+    """Return about how many layers bring the median error to a level, between measured points.
+
+    None where no point comes down to it.
+    """
+    known = [(each.kept_count, each.error_median) for each in points]
+    figures = [(count, error) for count, error in known if error is not None and error > 0]
+    if figures and figures[0][1] <= level:
+        return figures[0][0]
+    for (few, before), (more, after) in pairwise(figures):
+        if before > level >= after:
+            if not math.isfinite(before):
+                return more
+            return few + (more - few) * math.log(before / level) / math.log(before / after)
+    return None
+
+
+def _named(culprits: Sequence[Culprit], low: str) -> str:
+    first = culprits[0]
+    if len(culprits) == 1:
+        cause = f" ({printable(first.cause)})" if first.cause else ""
+        return f"One layer, {printable(first.layer)}, breaks {low}{cause}"
+    names = ", ".join(printable(each.layer) for each in culprits[:MOST_NAMED])
+    more = f" and {len(culprits) - MOST_NAMED} more" * (len(culprits) > MOST_NAMED)
+    causes = list(dict.fromkeys(each.cause.partition(":")[0] for each in culprits if each.cause))
+    why = f" ({', '.join(map(printable, causes))})" if causes else ""
+    return f"{len(culprits)} layers break {low}{why}, {names}{more}"
+
+
+def _rest(result: Result, from_count: int, start: float | None) -> str:
+    """Say how many layers the tolerance takes, and a coarser one where that is still below."""
+    limit = _limit(result)
+    if limit is None:
+        return "."
+    points = [
+        each
+        for each in result.curve
+        if each.kept_count >= from_count and each.point not in ("answer", "margin")
+    ]
+    answer = next((each for each in result.curve if each.point == "answer"), None)
+    told = []
+    if start is not None and COARSER * limit < start and (about := needed(points, COARSER * limit)):
+        told.append(f"{COARSER * limit:.2g} takes about {_rounded(about)} layers")
+    if answer is not None and answer.kept_count:
+        told.append(f"{limit:g} {'' if told else 'takes '}{answer.kept_count}")
+    elif about := needed(points, limit):
+        told.append(f"{limit:g} {'' if told else 'takes '}about {_rounded(about)}")
+    return f": {', '.join(told)} of {result.candidates}." if told else "."
+
+
+def _rounded(count: float) -> int:
+    """Return a count to two digits, never 0."""
+    size = 10 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
+    return max(1, round(count / size) * size)
+
+
+def _limit(result: Result) -> float | None:
+    """Return the limit on the scale of the errors."""
+    if isinstance(result.tolerance, int | float):
+        return float(result.tolerance)
+    return None if result.tolerance is None else 1.0
+
+
+def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
+    timed = any(each.latency_ms is not None for each in points)
+    head = f"{'kept':>6}  {'median':>9}  {'worst':>9}"
+    yield "curve", f"{head}  {'ms':>7}" if timed else head
+    for each in _shown(points):
+        row = f"{each.kept_count:>6}  {_figure(each.error_median):>9}  {_figure(each.error_max):>9}"
+        row += f"  {_figure(each.latency_ms):>7}" if timed else ""
+        yield "", f"{row}  {_NAMES.get(each.point, each.point)}".rstrip()
+
+
+def _shown(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
+    """Return the points with a name, and as many of the others as there is room for, evenly."""
+    named = [each for each in points if each.point]
+    others = [each for each in points if not each.point]
+    room = max(0, MOST_ROWS - len(named))
+    step = len(others) / max(1, min(room, len(others)))
+    chosen = [others[int(i * step)] for i in range(min(room, len(others)))]
+    return [each for each in points if each in named or each in chosen]
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
