@@ -93,12 +93,12 @@ def _line(finding: Finding) -> str:
 
 
 def _point(driver: Driver, plan: Plan, outcome: Outcome, name: str) -> CurvePoint:
-    stability = outcome.evidence.stability
-    latency = _latency(driver, plan)
+    stability, latency = outcome.evidence.stability, _latency(driver, plan)
+    errors = (outcome.error, None if stability is None else stability.error_max)
     return CurvePoint(
         kept_count=len(plan),
         error_median=typical(outcome),
-        error_max=outcome.error if stability is None else stability.error_max,
+        error_max=max((each for each in errors if each is not None), default=None),
         latency_ms=None if latency is None else latency.median_ms,
         point=name,
     )

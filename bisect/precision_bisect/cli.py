@@ -7,23 +7,17 @@ standard library are imported before a command really starts.
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from io import TextIOWrapper
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from precision_bisect.arguments.run import run_parser, to_options
 from precision_bisect.commands import COMMANDS
 from precision_bisect.errors import ExitCode, PrecisionBisectError
-from precision_bisect.runfolder import RESULT
+from precision_bisect.job import search
 from precision_bisect.saying import complain
-from precision_bisect.telling.on_finish import call, words
-from precision_bisect.watched import TOO_EARLY, Watched
+from precision_bisect.watched import TOO_EARLY
 from precision_bisect.workers import still_working
-
-if TYPE_CHECKING:
-    from precision_bisect.comparing.gate import Gate
-    from precision_bisect.result import Result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,45 +63,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     parsed = run_parser().parse_args(arguments)
-    options = to_options(parsed)
-    finished = None if parsed.on_finish is None else words(parsed.on_finish)
-    from precision_bisect.comparing.gate import read_gate
-    from precision_bisect.page import leave_page
-    from precision_bisect.plugins import REPORTS, load
-
-    gate = read_gate(options, parsed.max_kept, parsed.baseline)
-
-    report = load(REPORTS, "terminal")(sys.stdout, sys.stderr)
-    with Watched(report) as watched, ExitStack() as last:
-        with report:
-            from precision_bisect.run import run
-
-            result = run(options, watched)
-            if finished is not None:
-                last.callback(_call, finished, options.folder / RESULT)
-            if trouble := leave_page(options.folder):
-                complain(f"warning: {trouble}")
-            if not parsed.json:
-                report.conclude(result, options.model)
-        if parsed.json:
-            sys.stdout.write(result.to_text())
-            sys.stdout.flush()
-    return _held_against(gate, result)
-
-
-def _held_against(gate: "Gate", result: "Result") -> int:
-    """Return the exit code of a run, once its answer was held against what may be kept."""
-    if result.exit_code is not ExitCode.OK:
-        return result.exit_code
-    objections = list(gate.objections(result))
-    for objection in objections:
-        complain(objection)
-    return ExitCode.NO_PLAN if objections else ExitCode.OK
-
-
-def _call(command: Sequence[str], result: Path) -> None:
-    if trouble := call(command, result):
-        complain(f"warning: {trouble}")
+    return search(parsed, to_options(parsed))
 
 
 def _open_missing_streams() -> None:

@@ -22,7 +22,9 @@ from precision_bisect.arguments.commands import (
 from precision_bisect.arguments.engine import to_engine_settings
 from precision_bisect.arguments.explain import explain_parser, to_explain_options
 from precision_bisect.arguments.parser import Parser
+from precision_bisect.arguments.run import curve_parser, to_options
 from precision_bisect.errors import ExitCode
+from precision_bisect.job import search
 from precision_bisect.saying import complain, tell
 
 
@@ -94,6 +96,11 @@ def explain_command(parsed: Namespace) -> int:
     return ExitCode.OK
 
 
+def curve_command(parsed: Namespace) -> int:
+    """Draw the curve alone."""
+    return search(parsed, to_options(parsed))
+
+
 def doctor_command(parsed: Namespace) -> int:
     """Print what is installed and what works."""
     from precision_bisect.doctor import examine
@@ -157,6 +164,7 @@ def compare_command(parsed: Namespace) -> int:
 COMMANDS: Mapping[str, tuple[Callable[[], Parser], Callable[[Namespace], int]]] = {
     "batch": (batch_parser, batch_command),
     "compare": (compare_parser, compare_command),
+    "curve": (curve_parser, curve_command),
     "doctor": (doctor_parser, doctor_command),
     "explain": (explain_parser, explain_command),
     "export": (export_parser, export_command),

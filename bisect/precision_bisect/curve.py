@@ -17,8 +17,6 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.sensitivity import rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
-NAMES = ("all_low", "culprits", "answer", "margin", "")
-"""What points of the curve are called; "" is one between."""
 DRAW = 1 << 16
 """All points are judged on one draw, so that they compare; a search takes its draws from 1 on."""
 MOST = 20
@@ -33,7 +31,8 @@ WIDE = 3.0
 FAR_DOWN = 3.0
 """A few more layers are worth a point where the error falls by this factor."""
 FEW = 8
-"""So many layers beyond the answer are few; where it keeps more than twice as many, half of it."""
+"""So many layers beyond the answer are few; where it keeps more than twice as many, half of it.
+With them no plan keeps more than half of all layers."""
 
 
 class Point(NamedTuple):
@@ -190,7 +189,8 @@ def _beyond(law: Law, answer: Plan) -> Plan | None:
     scores = dict(zip(law.order, law.errors, strict=True))
     rest = [layer for layer in law.order if layer not in answer.kept]
     left = _left([scores[layer] for layer in rest])
-    most = min(len(rest) - 1, max(FEW, len(answer) // 2))
+    half = len(law.order) // 2 - len(answer)
+    most = min(half, len(rest) - 1, max(FEW, len(answer) // 2))
     if most < 1 or not 0 < left[0] < math.inf:
         return None
     falls = {

@@ -99,16 +99,14 @@ class Evaluator:
         """Judge a plan on its draw of copies, too; a pass needs both.
 
         It ends early where too many copies have failed: at once in a certificate, elsewhere after
-        half of them, which tell how far the errors spread; after one where the samples fail, too,
-        for the curve.
+        half of them, which tell how far the errors spread. A point of the curve has few.
         """
         abreast = self.abreast if self.backend.emulated else 1
         count, allowed = copies.count, copies.allowed
-        least = 0 if proposal.phase is Phase.CERTIFICATE else count // 2
         if proposal.phase is Phase.CURVE:
             count = min(CURVE_COPIES, copies.count)
             allowed = copies.allowed * count // copies.count
-            least = count // 2 if on_samples.verdict is Verdict.PASS else 1
+        least = 0 if proposal.phase is Phase.CERTIFICATE else count // 2
         told: list[Judgement] = []
         failed = 0
         for number in range(count):

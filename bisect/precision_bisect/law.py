@@ -22,6 +22,8 @@ LEAST_STEP = 0.04
 """Of the layers not kept, at least this share is added in a step."""
 ROUNDING = 8.0
 """A layer whose error is below so many units of the low type's rounding is no culprit."""
+LEAST_LEFT = 4
+"""A culprit hurts as much as at least so many layers like the next one."""
 
 
 @dataclass(slots=True)
@@ -87,11 +89,15 @@ class Law:
         """Return how many first layers hurt alone as much as all less sensitive ones together.
 
         And by more than ordinary rounding: `unit` is half the distance from 1 to the next number
-        of the low type. One evaluation has to confirm it; `most` is the largest number to return.
+        of the low type. Where fewer than `LEAST_LEFT` are left they count as so many, as the last
+        layers always hurt like all that are left. One evaluation has to confirm it; `most` is the
+        largest number to return.
         """
         floor = max(ROUNDING * unit, tolerance / math.sqrt(max(1, self.steps)))
-        for count in range(self.steps if most is None else most, 0, -1):
-            error, rest = self.errors[count - 1], math.hypot(*self.errors[count:])
+        largest = self.steps - 1 if most is None else min(most, self.steps - 1)
+        for count in range(largest, 0, -1):
+            error, left = self.errors[count - 1], self.errors[count:]
+            rest = math.hypot(*left, *[left[0]] * (LEAST_LEFT - len(left)))
             if error >= floor and math.isfinite(rest) and error >= rest:
                 return count
         return 0

@@ -60,9 +60,10 @@ class Options:
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.files`) or the samples themselves. With a `ladder`, lowest type first, `low` and `high`
     say nothing. An answer is judged on `copies` of the samples, of which `copies_failing` may
-    fail. Before the search a run ends `until` the culprits or the curve. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it all
-    share the first. `cluster` is the address of Dask's scheduler, whose workers take the trials,
-    `workers` of them at the least, or LOCAL_CLUSTER. Raises UsageError for values that cannot
+    fail. Before the search a run ends `until` the culprits or the curve. `gpus` has one for each
+    worker, as CUDA_VISIBLE_DEVICES names them; without it all share the first. `cluster` is the
+    address of Dask's scheduler, whose workers take the trials, `workers` of them at the least, or
+    LOCAL_CLUSTER. Raises UsageError for values that cannot
     work.
     """
 
@@ -210,7 +211,8 @@ class Options:
         for limit, given in (("--ladder", bool(self.ladder)), ("speed limits", self.speed.given)):
             if self.until != "answer" and given:
                 raise UsageError(
-                    f"a run that ends with the {self.until} has no use for {limit}", "leave one out"
+                    f"a run that ends with the {self.until} has no use for {limit}",
+                    "leave one out",
                 )
 
     @property

@@ -15,6 +15,8 @@ from precision_bisect.evidence import LayerHonour, Stability
 from precision_bisect.speed.report import SpeedReport
 
 SCHEMA = 1
+POINTS = ("all_low", "culprits", "answer", "margin", "")
+"""What points of the curve are called; "" is one between."""
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
@@ -54,7 +56,7 @@ class Culprit:
 class CurvePoint:
     """A plan that was evaluated: how many layers it keeps, and its error over copies.
 
-    `point` is "all_low", "culprits", "answer", "margin" or "".
+    `point` is one of `POINTS`.
     """
 
     kept_count: int

@@ -17,8 +17,16 @@ from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, printable
 from precision_bisect.evidence import Honour, LayerHonour, Stability
 from precision_bisect.options import CERTIFY, HIGH_NAMES, LOW_NAMES
-from precision_bisect.curve import NAMES
-from precision_bisect.result import SCHEMA, Advised, Culprit, CurvePoint, Diagnosis, Result, Rung
+from precision_bisect.result import (
+    POINTS,
+    SCHEMA,
+    Advised,
+    Culprit,
+    CurvePoint,
+    Diagnosis,
+    Result,
+    Rung,
+)
 from precision_bisect.runfolder import RESULT, STATUS
 from precision_bisect.speed.report import SpeedReport
 from precision_bisect.unpacking import (
@@ -233,7 +241,7 @@ _CURVE_POINT = record(
     CurvePoint,
     kept_count=count,
     **dict.fromkeys(("error_median", "error_max", "latency_ms"), maybe(number)),
-    point=chosen(*NAMES),
+    point=chosen(*POINTS),
 )
 DIAGNOSIS_LIST = many(record(Diagnosis, layer=text, cause=text, evidence=text))
 _VALUES: Mapping[str, Reader[Any]] = {

@@ -47,11 +47,11 @@ def words(result: Result) -> str:
 
 
 def needed(points: Sequence[CurvePoint], level: float) -> float | None:
-    """Return about how many layers bring the median error to a level, between measured points.
+    """Return about how many layers bring the worst error to a level, between measured points.
 
     None where no point comes down to it.
     """
-    known = [(each.kept_count, each.error_median) for each in points]
+    known = [(each.kept_count, each.error_max) for each in points]
     figures = [(count, error) for count, error in known if error is not None and error > 0]
     if figures and figures[0][1] <= level:
         return figures[0][0]
@@ -87,7 +87,11 @@ def _rest(result: Result, from_count: int, start: float | None) -> str:
     ]
     answer = next((each for each in result.curve if each.point == "answer"), None)
     told = []
-    if start is not None and COARSER * limit < start and (about := needed(points, COARSER * limit)):
+    if (
+        start is not None
+        and COARSER * limit < start
+        and (about := needed(points, COARSER * limit))
+    ):
         told.append(f"{COARSER * limit:.2g} takes about {_rounded(about)} layers")
     if answer is not None and answer.kept_count:
         told.append(f"{limit:g} {'' if told else 'takes '}{answer.kept_count}")
@@ -98,7 +102,7 @@ def _rest(result: Result, from_count: int, start: float | None) -> str:
 
 def _rounded(count: float) -> int:
     """Return a count to two digits, never 0."""
-    size = 10 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
+    size: int = 10 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
     return max(1, round(count / size) * size)
 
 
@@ -114,7 +118,9 @@ def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
     head = f"{'kept':>6}  {'median':>9}  {'worst':>9}"
     yield "curve", f"{head}  {'ms':>7}" if timed else head
     for each in _shown(points):
-        row = f"{each.kept_count:>6}  {_figure(each.error_median):>9}  {_figure(each.error_max):>9}"
+        row = (
+            f"{each.kept_count:>6}  {_figure(each.error_median):>9}  {_figure(each.error_max):>9}"
+        )
         row += f"  {_figure(each.latency_ms):>7}" if timed else ""
         yield "", f"{row}  {_NAMES.get(each.point, each.point)}".rstrip()
 

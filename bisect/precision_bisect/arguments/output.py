@@ -35,6 +35,10 @@ def add_output_arguments(group: argparse._ArgumentGroup) -> None:
         help="call this command once the result is written, however the run ended, with the path "
         "of result.json as its last argument; quoted as for a shell, but no shell runs it",
     )
+
+
+def add_gate_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add what an answer is held against."""
     group.add_argument(
         "--max-kept",
         type=int,

@@ -10,7 +10,7 @@ from precision_bisect.arguments.isolation import (
     mebibytes,
     parse_workers,
 )
-from precision_bisect.arguments.output import add_output_arguments
+from precision_bisect.arguments.output import add_gate_arguments, add_output_arguments
 from precision_bisect.arguments.parser import Parser, add_threads
 from precision_bisect.arguments.samples import (
     add_input_arguments,
@@ -48,6 +48,7 @@ exit codes:
   130  interrupted; the best plan so far is written likewise
 
 other commands:
+  precision-bisect curve MODEL    say what breaks the low type, and what each error takes
   precision-bisect layers MODEL   list the candidates, and every exclusion with its reason
   precision-bisect verify MODEL   build the found plan once; say which layers the engine honours
   precision-bisect export MODEL   write the files for deployment again from a finished run
@@ -75,10 +76,43 @@ def run_parser() -> Parser:
     )
     add_input_arguments(parser.add_argument_group("inputs"))
     add_verdict_arguments(parser.add_argument_group("verdict"))
-    _search_arguments(parser.add_argument_group("search"))
+    search = parser.add_argument_group("search")
+    search.add_argument(
+        "--culprits-only",
+        action="store_const",
+        dest="until",
+        const="culprits",
+        default="answer",
+        help="end with the layers that hurt alone as much as all less sensitive ones together, "
+        "and export that plan, whether it passes or not",
+    )
+    _search_arguments(search)
     add_speed_arguments(parser.add_argument_group("speed"))
     add_engine_arguments(parser.add_argument_group("engine"))
+    output = parser.add_argument_group("output")
+    add_output_arguments(output)
+    add_gate_arguments(output)
+    return parser
+
+
+def curve_parser() -> Parser:
+    """Return the parser of `precision-bisect curve`: the main job's, but for what is an answer."""
+    parser = Parser(
+        "curve",
+        description="Draw the curve alone: the error by the number of layers that stay in the "
+        "high type, and the layers that break the low one, in the time of the ranking and about "
+        "20 evaluations. A search goes on from there with --resume.",
+        epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
+        "2 wrong usage or bad input; 3 ended early; 130 interrupted",
+    )
+    parser.add_argument("model", type=Path, help="the FP32 ONNX model")
+    add_input_arguments(parser.add_argument_group("inputs"))
+    add_verdict_arguments(parser.add_argument_group("verdict"))
+    _search_arguments(parser.add_argument_group("search"))
+    add_engine_arguments(parser.add_argument_group("engine"))
     add_output_arguments(parser.add_argument_group("output"))
+    answers = ("max_latency", "min_speedup", "optuna_storage", "max_kept", "baseline")
+    parser.set_defaults(until="curve", **dict.fromkeys(answers))
     return parser
 
 
@@ -103,7 +137,7 @@ def to_options(parsed: argparse.Namespace) -> Options:
         certify=parsed.certify,
         copies=parsed.copies,
         copies_failing=parsed.copies_failing,
-        until="culprits" if parsed.culprits_only else "answer",
+        until=parsed.until,
         workers=workers,
         gpus=gpus,
         mixed_gpus=parsed.mixed_gpus,
@@ -196,12 +230,6 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
         default=0,
         metavar="N",
         help="so many of the copies may fail (0)",
-    )
-    group.add_argument(
-        "--culprits-only",
-        action="store_true",
-        help="end with the layers that hurt alone as much as all less sensitive ones together, "
-        "and export that plan, whether it passes or not",
     )
     group.add_argument(
         "--workers",

@@ -1,0 +1,67 @@
+"""The main job: a run, what is told of it, and what follows from its result."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precision_bisect.endings import Status
+from precision_bisect.errors import ExitCode
+from precision_bisect.options import Options
+from precision_bisect.runfolder import RESULT
+from precision_bisect.saying import complain
+from precision_bisect.telling.on_finish import call, words
+from precision_bisect.watched import Watched
+
+if TYPE_CHECKING:
+    from precision_bisect.comparing.gate import Gate
+    from precision_bisect.result import Result
+
+
+def search(parsed: Namespace, options: Options) -> int:
+    """Run the main job, or a part of it, as the options say; return the exit code."""
+    finished = None if parsed.on_finish is None else words(parsed.on_finish)
+    from precision_bisect.comparing.gate import read_gate
+    from precision_bisect.page import leave_page
+    from precision_bisect.plugins import REPORTS, load
+
+    gate = read_gate(options, parsed.max_kept, parsed.baseline)
+
+    report = load(REPORTS, "terminal")(sys.stdout, sys.stderr)
+    with Watched(report) as watched, ExitStack() as last:
+        with report:
+            from precision_bisect.run import run
+
+            result = run(options, watched)
+            if finished is not None:
+                last.callback(_call, finished, options.folder / RESULT)
+            if trouble := leave_page(options.folder):
+                complain(f"warning: {trouble}")
+            if not parsed.json:
+                report.conclude(result, options.model)
+        if parsed.json:
+            sys.stdout.write(result.to_text())
+            sys.stdout.flush()
+    return _held_against(gate, result)
+
+
+def _held_against(gate: "Gate", result: "Result") -> int:
+    """Return the exit code of a run, once its answer was held against what may be kept.
+
+    A curve that was asked for is all that there is to be.
+    """
+    if result.curve and not result.rungs and result.status is Status.STOPPED:
+        return ExitCode.OK
+    if result.exit_code is not ExitCode.OK:
+        return result.exit_code
+    objections = list(gate.objections(result))
+    for objection in objections:
+        complain(objection)
+    return ExitCode.NO_PLAN if objections else ExitCode.OK
+
+
+def _call(command: Sequence[str], result: Path) -> None:
+    if trouble := call(command, result):
+        complain(f"warning: {trouble}")

@@ -1,0 +1,152 @@
+"""The curve of whole runs: in `result.json`, over resumes, and by its own command."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+from precision_bisect.cli import main
+from precision_bisect.endings import Status
+from precision_bisect.errors import ExitCode, UsageError
+from precision_bisect.result import Result
+from precision_bisect.saved import read_saved
+from precision_bisect.trial import Phase
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of the small model, its samples beside it."""
+    folder = tmp_path_factory.mktemp("model")
+    np.savez(folder / "inputs.npz", x=tiny.samples()[0]["x"])
+    return tiny.write_model(folder / "tiny.onnx")
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Return the result of one uninterrupted run."""
+    return tiny.search(model, tmp_path_factory.mktemp("whole"))
+
+
+def command(model: Path, out: Path, *arguments: str, first: str = "curve") -> int:
+    """Run a command on the small model."""
+    inputs = str(model.parent / "inputs.npz")
+    shared = ["--inputs", inputs, "--threads", "1", "--tol", "1e-2", "--out", str(out)]
+    return main([*([first] if first else []), str(model), *shared, *arguments])
+
+
+def test_culprits_are_named_with_what_each_brings(whole: Result) -> None:
+    """The four layers that overflow, with the error without each and with all."""
+    assert tiny.KEPT == [each.layer for each in whole.culprits]
+    for each in whole.culprits:
+        assert each.error_with is not None and each.error_without is not None
+        assert each.error_with < 1e-2 < each.error_without
+        assert each.cause.startswith("overflow: ")
+        assert ";" not in each.cause
+
+
+def test_the_curve_leads_from_all_low_beyond_the_answer(whole: Result) -> None:
+    """Counts grow, the answer has its copies' figures, and errors do not grow on the whole."""
+    counts = [each.kept_count for each in whole.curve]
+    named = {each.point: each for each in whole.curve if each.point}
+    assert sorted(counts) == counts
+    assert 0 == named["all_low"].kept_count == counts[0]
+    assert len(whole.kept) == named["answer"].kept_count
+    assert whole.stability is not None
+    assert whole.stability.error_median == named["answer"].error_median
+    assert named["all_low"].error_median > 0.1 > named["answer"].error_median  # type: ignore[operator] # figures
+
+
+def test_the_file_says_the_same(whole: Result) -> None:
+    """`result.json` has both lists, and reads back."""
+    assert whole.out is not None
+    told = json.loads((whole.out / "result.json").read_text())
+    assert [asdict(each) for each in whole.culprits] == told["culprits"]
+    assert [asdict(each) for each in whole.curve] == told["curve"]
+    read = read_saved(whole.out).result
+    assert (whole.culprits, whole.curve) == (read.culprits, read.curve)
+    assert [asdict(each) for each in read.advice] == told["advice"]
+
+
+def test_a_run_cut_short_has_the_curve_as_far_as_it_went(
+    model: Path, whole: Result, tmp_path: Path
+) -> None:
+    """Its culprits are known after one evaluation, and the plan that passed is the best so far."""
+    result = tiny.search(model, tmp_path, max_trials=4)
+    assert (Status.BUDGET_EXHAUSTED, tiny.KEPT) == (result.status, result.kept)
+    assert tiny.KEPT == [each.layer for each in result.culprits]
+    assert [0, 4] == [each.kept_count for each in result.curve]
+    again = tiny.search(model, tmp_path, resume=True)
+    assert whole.curve == again.curve
+
+
+def test_other_strategies_search_first(model: Path, tmp_path: Path) -> None:
+    """Their trials are those of the strategy; the curve follows the answer."""
+    phases: list[Phase] = []
+
+    def observe(event: Any) -> None:
+        if hasattr(event, "phase"):
+            phases.append(event.phase)
+
+    result = tiny.search(model, tmp_path, strategy="ddmin", observer=observe)
+    assert tiny.KEPT == [each.layer for each in result.culprits]
+    assert phases.index(Phase.SEARCH) < phases.index(Phase.CURVE)
+
+
+def test_nothing_to_keep_has_no_curve(model: Path, tmp_path: Path) -> None:
+    """Both lists are there, and empty."""
+    told = tiny.search(model, tmp_path, tol=10.0).to_json()
+    assert ("nothing_to_keep", [], []) == (told["status"], told["curve"], told["culprits"])
+
+
+def test_culprits_alone_that_pass_are_an_answer(model: Path, tmp_path: Path) -> None:
+    """The run ends with them, judged on copies, exported, and not certified."""
+    assert ExitCode.OK == command(model, tmp_path, "--culprits-only", first="")
+    result = read_saved(tmp_path).result
+    assert (Status.FOUND, tiny.KEPT) == (result.status, result.kept)
+    assert result.stability is not None and 16 == result.stability.copies
+    assert {"--culprits-only"} == {need.reason for need in result.certificate.evidence}
+    assert (tmp_path / "model.mixed.onnx").exists()
+
+
+def test_culprits_alone_that_fail_end_the_run_early(model: Path, tmp_path: Path) -> None:
+    """Their plan is exported all the same, and its error told; a search goes on from there."""
+    result = tiny.search(model, tmp_path, tol=5e-4, until="culprits")
+    assert (Status.STOPPED, ExitCode.BUDGET) == (result.status, result.exit_code)
+    assert tiny.KEPT == result.kept
+    assert result.error is not None and result.error > 5e-4
+    assert "do not suffice" in result.message
+    assert (tmp_path / "model.mixed.onnx").exists()
+    found = tiny.search(model, tmp_path, tol=5e-4, resume=True)
+    assert Status.FOUND is found.status
+
+
+def test_the_command_draws_the_curve_alone(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table, no answer, no exports; the search goes on from its ledger."""
+    assert ExitCode.OK == command(model, tmp_path)
+    shown = capsys.readouterr().out
+    assert "No answer yet: only the curve was asked for" in shown
+    assert "4 layers break FP16 (overflow), n4_Mul, n5_Sqrt and 2 more: 0.53 -> 0.00095." in shown
+    told = json.loads((tmp_path / "result.json").read_text())
+    assert ("stopped", [], []) == (told["status"], told["kept"], told["rungs"])
+    assert "culprits" in [each["point"] for each in told["curve"]]
+    assert not (tmp_path / "model.mixed.onnx").exists()
+    assert ExitCode.OK == command(model, tmp_path, "--resume", first="")
+    assert tiny.KEPT == read_saved(tmp_path).result.kept
+
+
+def test_what_has_no_curve_is_refused(model: Path, tmp_path: Path) -> None:
+    """One line says why, before anything is written: a ladder, a check without figures."""
+    out = tmp_path / "run"
+    with pytest.raises(UsageError, match="no use for --ladder"):
+        tiny.search(model, out, until="curve", ladder=("bf16", "fp16", "fp32"))
+    check = tmp_path / "check.py"
+    check.write_text("def judge(outputs, reference):\n    return True\n")
+    with pytest.raises(UsageError, match="needs errors as figures"):
+        tiny.search(model, out, until="culprits", tol=None, check=f"{check}:judge")
+    assert not out.exists()

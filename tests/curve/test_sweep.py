@@ -1,0 +1,137 @@
+"""The curve: culprits are told from spread rounding, and a plan passes early."""
+
+import math
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import oracles
+from precision_bisect.curve import MOST, Curve, complete, sweep
+from precision_bisect.law import Law
+from precision_bisect.plan import Plan
+from precision_bisect.testing.oracles import Oracle, outcome
+from precision_bisect.testing.simulation import Simulation
+from precision_bisect.trial import Outcome, TrialStatus
+
+
+def quadrature(errors: list[float], factor: float = 1.0) -> Oracle:
+    """Let the errors of the layers that run low add up as independent ones do, times a factor."""
+    return lambda kept: outcome(
+        factor * math.hypot(*(each for i, each in enumerate(errors) if i not in kept))
+    )
+
+
+def swept(errors: list[float], factor: float = 1.0) -> tuple[Curve, Simulation]:
+    """Sweep the curve of a simulated network whose samples are judged without copies."""
+    curve = Curve(problem=oracles.problem(len(errors)), copies=False)
+    simulation = Simulation(len(errors), quadrature(errors, factor))
+    simulation.run(sweep(curve))
+    return curve, simulation
+
+
+def test_what_hurts_as_much_as_all_the_rest_is_a_culprit() -> None:
+    """Two of twenty layers overflow, the others round."""
+    errors = [0.01] * 20
+    errors[3], errors[11] = 40.0, 7.0
+    curve, _ = swept(errors)
+    assert Plan.of((3, 11)) == curve.culprits == curve.passing
+    assert {3, 11} == set(curve.without)
+    assert 7.0 < curve.without[3]
+
+
+def test_spread_rounding_has_no_culprit() -> None:
+    """Twenty layers that hurt alike: none is named, and the law's prefix passes."""
+    curve, _ = swept([0.5] * 20)
+    assert Plan.of(()) == curve.culprits
+    assert curve.passing is not None
+    assert 16 <= len(curve.passing) < 20
+
+
+def test_a_set_that_does_not_bring_the_error_down_is_none() -> None:
+    """One layer alone hurts as much as the rest, and keeping it changes nothing."""
+    errors = [5.0, *[0.3] * 15]
+    curve = Curve(problem=oracles.problem(16), copies=False)
+    stuck = lambda kept: outcome(0.0 if len(kept) == 16 else 9.0)  # noqa: E731 - a rule in a line
+    Simulation(16, stuck, emulator=quadrature(errors)).run(sweep(curve))
+    assert Plan.of(()) == curve.culprits
+    assert curve.passing is None
+
+
+def test_a_check_without_figures_has_no_curve() -> None:
+    """Nothing is asked, nothing is known."""
+    curve = Curve(problem=replace(oracles.problem(8), tolerance=None), copies=False)
+    simulation = Simulation(8, oracles.monotone([1]))
+    simulation.run(sweep(curve))
+    assert (None, None, []) == (curve.culprits, curve.law, simulation.trials)
+
+
+def test_a_plan_without_a_verdict_is_passed_over() -> None:
+    """A point that cannot be built has no figure; the sweep goes on to one that passes."""
+    errors = [0.5] * 20
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        if 0 < len(kept) < 15:
+            return Outcome(status=TrialStatus.BUILD_FAILED)
+        return quadrature(errors)(kept)
+
+    curve = Curve(problem=oracles.problem(20), copies=False)
+    Simulation(20, judge, emulator=quadrature(errors)).run(sweep(curve))
+    assert curve.passing is not None
+    assert len(curve.passing) >= 15
+
+
+def test_a_few_layers_far_below_the_answer_are_the_margin() -> None:
+    """The answer passes without the two layers that carry nearly all of its error."""
+    errors = [9.0, 8.0, 0.6, 0.6, *[0.002] * 26]
+    curve, simulation = swept(errors)
+    answer = Plan.of((0, 1))
+    simulation.run(complete(curve, answer, simulation.oracle(answer.kept)))
+    assert Plan.of((0, 1, 2, 3)) == curve.margin
+    points = curve.points(answer, simulation.oracle(answer.kept))
+    assert {"all_low": 0, "answer": 2, "margin": 4} == {
+        name: len(plan) for plan, _, name in points if name
+    }
+
+
+def test_spread_rounding_has_no_margin() -> None:
+    """No few layers bring an error far down that all share alike."""
+    curve, simulation = swept([0.2] * 60)
+    assert curve.passing is not None
+    simulation.run(complete(curve, curve.passing, curve.tried[curve.passing]))
+    assert curve.margin is None
+
+
+@given(
+    st.lists(st.floats(1e-4, 50.0), min_size=1, max_size=70),
+    st.floats(0.3, 1.2),
+)
+def test_the_sweep_is_bounded(errors: list[float], factor: float) -> None:
+    """Whatever the errors, few plans are evaluated, and where one passes it is a prefix."""
+    curve, simulation = swept(errors, factor)
+    most = MOST + 2 * math.ceil(math.log2(max(2, len(errors))))
+    assert len(curve.tried) <= most
+    assert simulation.count() <= most
+    law = curve.law
+    assert law is not None
+    for plan in curve.tried:
+        assert plan == Plan.of(law.order[: len(plan)])
+
+
+@given(st.floats(0.3, 9.0), st.integers(1, 30))
+def test_layers_that_hurt_alike_are_no_culprits(error: float, count: int) -> None:
+    """However much each hurts, none stands out."""
+    law = Law(list(range(count)), [error] * count)
+    assert 0 == law.culprits(1.0, 2.0**-11)
+
+
+@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40), st.integers(0, 40))
+def test_fewer_culprits_are_asked_for_one_by_one(errors: list[float], most: int) -> None:
+    """The next smaller set keeps to the rule: its last layer hurts as much as all the rest."""
+    ordered = sorted(errors, reverse=True)
+    law = Law(list(range(len(ordered))), ordered)
+    whole = law.culprits(1e-2, 2.0**-11)
+    fewer = law.culprits(1e-2, 2.0**-11, most=min(most, len(ordered)))
+    assert fewer <= min(whole, most)
+    if fewer:
+        assert ordered[fewer - 1] >= math.hypot(*ordered[fewer:])

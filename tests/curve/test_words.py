@@ -1,0 +1,184 @@
+"""What the final screen says of culprits and rounding."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from precision_bisect.certificate import Certificate
+from precision_bisect.endings import Status
+from precision_bisect.result import Advised, Culprit, CurvePoint, Result, Rung
+from precision_bisect_reports.curve import MOST_ROWS, curve, needed, words
+from precision_bisect_reports.summary import final_screen
+
+
+def point(count: int, error: float, name: str = "", latency: float | None = None) -> CurvePoint:
+    """Return a point whose copies agree."""
+    return CurvePoint(
+        kept_count=count, error_median=error, error_max=error, latency_ms=latency, point=name
+    )
+
+
+def culprit(layer: str, without: float, together: float) -> Culprit:
+    """Return a culprit that overflows."""
+    return Culprit(
+        layer=layer, error_without=without, error_with=together, cause="overflow: reaches 1e5"
+    )
+
+
+POINTS = [
+    point(0, 1.0, "all_low"),
+    point(1, 0.064, "culprits"),
+    point(64, 0.04),
+    point(100, 0.03),
+    point(215, 0.0099),
+    point(219, 0.0095, "answer"),
+]
+RESULT = Result(
+    status=Status.FOUND,
+    backend="emulated",
+    emulated=True,
+    low="fp16",
+    high="fp32",
+    tolerance=1e-2,
+    error=0.0095,
+    noise_floor=0.0,
+    layers_total=672,
+    candidates=329,
+    kept=[f"n{i}" for i in range(219)],
+    rungs=[
+        Rung(precision="fp32", layers=[f"n{i}" for i in range(219)], count=219),
+        Rung(precision="fp16", layers=None, count=110),
+    ],
+    layer_precisions=None,
+    layer_precisions_reason=None,
+    certificate=Certificate(minimal=False, checked=(), unchecked=()),
+    culprits=[culprit("BatchNormalization.1", 1.0, 0.064)],
+    curve=POINTS,
+    trials=9,
+    engine_builds=0,
+    emulated_trials=19,
+    wall_s=2.5,
+    latency_ms=None,
+    honoured=None,
+    diagnosis=(),
+    fingerprint={},
+)
+
+
+def screen(result: Result) -> str:
+    """Return the screen as plain text."""
+    stream = io.StringIO()
+    console = Console(file=stream, soft_wrap=True, highlight=False)
+    for part in final_screen(result, Path("model.onnx")):
+        console.print(part)
+    return stream.getvalue()
+
+
+def test_a_culprit_and_the_rest() -> None:
+    """The one layer with its cause and what it brings; what a looser limit and the limit take."""
+    assert (
+        "One layer, BatchNormalization.1, breaks FP16 (overflow: reaches 1e5): 1 -> 0.064. The "
+        "rest is rounding, spread over the whole network: 0.03 takes about 100 layers, 0.01 219 "
+        "of 329."
+    ) == words(RESULT)
+
+
+def test_culprits_that_suffice() -> None:
+    """Their number, some names, their causes, and that fewer do where fewer do."""
+    named = [culprit(f"m/n{i}", 0.2, 0.0007) for i in range(20)]
+    points = [point(0, 0.12, "all_low"), point(14, 0.0096, "answer"), point(20, 7e-4, "margin")]
+    result = replace(RESULT, culprits=named, curve=points, kept=[f"m/n{i}" for i in range(14)])
+    assert (
+        "20 layers break FP16 (overflow), m/n0, m/n1 and 18 more: 0.12 -> 0.0007. For 0.01 14 "
+        "layers suffice."
+    ) == words(result)
+
+
+def test_no_culprit() -> None:
+    """Rounding is said to be spread, with what the limit takes."""
+    points = [point(0, 0.02, "all_low"), point(100, 0.012), point(143, 0.009, "answer")]
+    result = replace(RESULT, culprits=[], curve=points)
+    assert (
+        "No single layer breaks FP16; rounding is spread over the network: 0.01 takes 143 of 329."
+    ) == words(result)
+
+
+def test_advice_that_passed_is_named() -> None:
+    """The first that was tried and passes, in one line; others are in the files."""
+    tried = [
+        Advised(id="a", title="Do this", evidence="error 0.5, which fails", passed=False),
+        Advised(id="b", title="Fuse the norm", evidence="error 0.001, which passes", passed=True),
+    ]
+    facts = dict(curve(replace(RESULT, advice=tried)))
+    assert "instead: Fuse the norm; error 0.001, which passes" == facts["helps"]
+
+
+def test_the_table_is_small_and_keeps_what_has_a_name() -> None:
+    """At most seven points, those that a deployer would take among them."""
+    many = [point(i, 1.0 / (i + 1)) for i in range(1, 30)]
+    points = [*POINTS[:2], *many[1:], point(219, 0.0095, "answer"), point(225, 0.001, "margin")]
+    rows = [text for label, text in curve(replace(RESULT, curve=points)) if not label]
+    assert len(rows) == MOST_ROWS
+    assert ["all low", "culprits", "answer", "margin"] == [
+        text.split("  ")[-1] for text in rows if text.rstrip()[-1].isalpha()
+    ]
+
+
+def test_latencies_have_a_column_where_there_are_some() -> None:
+    """Milliseconds stand beside the errors of engines."""
+    points = [replace(each, latency_ms=2.5) for each in POINTS]
+    head, *rows = [
+        text for label, text in curve(replace(RESULT, curve=points)) if label != "culprits"
+    ]
+    assert head.endswith("ms")
+    assert all("2.5" in row for row in rows)
+
+
+def test_a_low_type_that_is_no_faster_buys_nothing() -> None:
+    """That is the first line of the screen; a faster one is not remarked on."""
+    times = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
+    slow = screen(replace(RESULT, latency_ms=times)).strip().splitlines()[0]
+    assert (
+        "FP16 buys nothing here: every layer low takes 2.34 ms, every layer high 2.05 ms" == slow
+    )
+    fast = {**times, "all_low": 1.2}
+    assert "buys nothing" not in screen(replace(RESULT, latency_ms=fast))
+
+
+def test_only_the_curve_is_told_where_only_it_was_asked_for() -> None:
+    """No plan, no certificate, and how to go on."""
+    result = replace(
+        RESULT,
+        status=Status.STOPPED,
+        kept=[],
+        rungs=[],
+        error=None,
+        message="only the curve was asked for",
+        out=Path("run"),
+    )
+    shown = screen(result)
+    assert "No answer yet: only the curve was asked for" in shown
+    assert "Next: search for an answer: precision-bisect model.onnx … --resume --out run" in shown
+    assert "certificate" not in shown
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8), st.floats(1e-7, 2e3))
+def test_what_a_level_takes_lies_between_its_points(errors: Sequence[float], level: float) -> None:
+    """The count lies between the last point above the level and the first at it or below."""
+    points = [point(3 * i, error) for i, error in enumerate(errors)]
+    count = needed(points, level)
+    below = [
+        each.kept_count
+        for each in points
+        if each.error_max is not None and each.error_max <= level
+    ]
+    if not below:
+        assert count is None
+    else:
+        assert count is not None
+        assert max(0, below[0] - 3) - 1e-9 <= count <= below[0] + 1e-9
