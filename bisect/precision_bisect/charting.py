@@ -57,8 +57,9 @@ def charted(
     driver.retrace(chart(prepared, driver, curve, ending))
     if curve.culprits is None:
         return Charted()
-    told = None if plan is None else answered(driver, plan, ending.samples)
-    points = curve.points(plan, told)
+    answer = None if ending.status is Status.STOPPED else plan
+    told = None if answer is None else answered(driver, answer, ending.samples)
+    points = curve.points(answer, told)
     names = prepared.model.table.names
     layers = [str(names[i]) for i in curve.culprits.indices]
     causes = {each.layer: _line(each) for each in findings.layers}

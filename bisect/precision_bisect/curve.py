@@ -111,6 +111,20 @@ def sweep(curve: Curve) -> Search[None]:
 
     Without errors as figures (see `drawable`) nothing is done.
     """
+    yield from find_culprits(curve)
+    law, culprits = curve.law, curve.culprits
+    if law is None or culprits is None:
+        return
+    count, outcome = len(culprits), curve.tried[culprits]
+    while not outcome.passed and curve.open > FILLED + 1:
+        count = law.next(count, outcome, curve.problem.tolerance, 0.0)
+        if count >= law.steps:
+            return
+        outcome = yield from curve.judge(Plan.of(law.order[:count]), "until one passes")
+
+
+def find_culprits(curve: Curve) -> Search[None]:
+    """Rank, and find the layers that break the low type."""
     problem = curve.problem
     if problem.tolerance is None or not drawable(problem):
         return
@@ -120,14 +134,9 @@ def sweep(curve: Curve) -> Search[None]:
     (low,) = yield (Proposal(plan=nothing, phase=Phase.CURVE, reason="every layer low"),)
     curve.tried[nothing] = low
     count = yield from _confirmed(curve, law, problem.tolerance)
-    curve.culprits = Plan.of(law.order[:count])
-    yield from _alone(curve, curve.culprits)
-    outcome = curve.tried[curve.culprits]
-    while not outcome.passed and curve.open > FILLED + 1:
-        count = law.next(count, outcome, problem.tolerance, 0.0)
-        if count >= law.steps:
-            return
-        outcome = yield from curve.judge(Plan.of(law.order[:count]), "until one passes")
+    culprits = Plan.of(law.order[:count])
+    yield from _alone(curve, culprits)
+    curve.culprits = culprits
 
 
 def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[None]:

@@ -8,7 +8,7 @@ short by the budget, in which case the best plan so far is in the ledger.
 from dataclasses import dataclass, replace
 
 from precision_bisect.certifying import Seen, certify, noting
-from precision_bisect.curve import Curve, sweep
+from precision_bisect.curve import Curve, find_culprits, sweep
 from precision_bisect.endings import (
     Ending,
     Status,
@@ -85,7 +85,7 @@ def _stopped(problem: Problem, course: Course, holding: Holding) -> Search[Endin
     if ending is not None:
         return ending
     curve = Curve(problem=problem, copies=course.copies)
-    yield from sweep(curve)
+    yield from find_culprits(curve) if course.until == "culprits" else sweep(curve)
     if course.until == "curve" or curve.culprits is None:
         return Ending(status=Status.STOPPED, message="only the curve was asked for")
     told = yield from holding.judge(curve.culprits, "the culprits alone")

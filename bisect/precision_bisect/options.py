@@ -63,8 +63,7 @@ class Options:
     fail. Before the search a run ends `until` the culprits or the curve. `gpus` has one for each
     worker, as CUDA_VISIBLE_DEVICES names them; without it all share the first. `cluster` is the
     address of Dask's scheduler, whose workers take the trials, `workers` of them at the least, or
-    LOCAL_CLUSTER. Raises UsageError for values that cannot
-    work.
+    LOCAL_CLUSTER. Raises UsageError for values that cannot work.
     """
 
     model: Path

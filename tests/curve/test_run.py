@@ -119,6 +119,7 @@ def test_culprits_alone_that_fail_end_the_run_early(model: Path, tmp_path: Path)
     assert tiny.KEPT == result.kept
     assert result.error is not None and result.error > 5e-4
     assert "do not suffice" in result.message
+    assert ["all_low", "culprits"] == [each.point for each in result.curve]
     assert (tmp_path / "model.mixed.onnx").exists()
     found = tiny.search(model, tmp_path, tol=5e-4, resume=True)
     assert Status.FOUND is found.status

@@ -237,7 +237,7 @@ def test_an_orphan_is_tried_again(tmp_path: Path, phase: Phase) -> None:
             ledger.start(proposal)
     with open_ledger(path, FINGERPRINT, resume=True) as ledger:
         statuses = [trial.outcome.status for trial in ledger.trials()]
-    crashed = phase in (Phase.SEARCH, Phase.CERTIFICATE, Phase.SPEED)
+    crashed = phase in (Phase.CURVE, Phase.SEARCH, Phase.CERTIFICATE, Phase.SPEED)
     assert statuses == ([TrialStatus.CRASHED] if crashed else [])
 
 
