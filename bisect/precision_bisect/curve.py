@@ -181,7 +181,7 @@ def _alone(curve: Curve, culprits: Plan) -> Search[None]:
         outcomes = yield tuple(
             Proposal(
                 plan=culprits.without((layer,)),
-                phase=Phase.CURVE,
+                phase=Phase.PREDICTION,
                 samples=SampleSet.RANKING,
                 kind=Kind.PREDICT,
                 reason="the culprits without one",
