@@ -30,6 +30,10 @@ WIDE = 3.0
 """Points whose errors differ by less than this factor need no other between them."""
 FAR_DOWN = 3.0
 """A few more layers are worth a point where the error falls by this factor."""
+SPREAD = 16
+SPREAD_SHARE = 0.05
+"""Rounding is spread where a passing plan has so many layers beside the culprits, and so large a
+share of all: which ones it keeps is chance then, and none of them is worth a search."""
 FEW = 8
 """So many layers beyond the answer are few; where it keeps more than twice as many, half of it.
 With them no plan keeps more than half of all layers."""
@@ -65,6 +69,16 @@ class Curve:
     def passing(self) -> Plan | None:
         """The smallest plan of the curve that passed, None where none did."""
         return min((plan for plan, told in self.tried.items() if told.passed), default=None)
+
+    @property
+    def spread(self) -> str:
+        """Why a search is not worth it: rounding is spread over the network. Else ""."""
+        if self.culprits is None or self.passing is None or self.tried[self.culprits].passed:
+            return ""
+        beside = len(self.passing) - len(self.culprits)
+        if beside <= max(SPREAD, SPREAD_SHARE * self.problem.size):
+            return ""
+        return "rounding is spread over the network"
 
     @property
     def open(self) -> int:

@@ -157,6 +157,7 @@ def _settle(
         curve = Curve(problem=problem, copies=course.copies)
         yield from sweep(curve)
         problem = replace(problem, passing=curve.passing)
+        holding.spread = curve.spread
     problem = replace(problem, noise=noise_between(high, noise))
     lower = below_noise(problem, high.error or 0.0) if problem.predicts else problem
     search = fast_enough(lower, _search(lower, strategy, course, seen, holding))
@@ -196,6 +197,8 @@ def _search(
     their own; failures of the search count where they are clear. One that does not hold is
     widened, and rounding decides which layers it keeps: nothing is to be certified.
     """
+    if holding.spread and problem.passing is not None:
+        return (yield from _prefix(problem.passing, holding))
     plan = yield from strategy.search(problem)
     answer = yield from _one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
     if not answer.passed:
@@ -212,6 +215,15 @@ def _search(
         return Plan.all_high(problem.size) if wider is None else wider
     clear = seen.clear(clear_limit(problem.tolerance, held))
     return (yield from on_draw(certify(problem, plan, mode, clear), holding.fresh()))
+
+
+def _prefix(plan: Plan, holding: Holding) -> Search[Plan]:
+    """Return the plan of the curve where rounding is spread, widened where it does not hold."""
+    held = yield from holding.judge(plan, "the first plan of the curve that passed, on copies")
+    if held.passed:
+        return plan
+    wider = yield from holding.widened(plan, held)
+    return Plan.all_high(holding.problem.size) if wider is None else wider
 
 
 def on_samples(samples: SampleSet, search: Search[T]) -> Search[T]:

@@ -115,6 +115,18 @@ class Demotion:
         return float(max(after**self.power - before**self.power, 0.0))
 
 
+def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
+    """Return the state that begins with a plan, whole units of it; the same if that fails."""
+    low = tuple(i for i in state.pool if plan.kept.isdisjoint(state.order[i]))
+    if not low:
+        return state
+    outcome = yield from _try(state, low)
+    if not outcome.passed:
+        return state
+    rest = tuple(i for i in state.pool if i not in set(low))
+    return _judged(replace(state, pool=rest), low, (), outcome, state.price)
+
+
 def step(state: Demotion) -> Search[Demotion]:
     """Ask one question and return what follows; the same state where nothing is left to ask."""
     state = _singles(state)

@@ -10,7 +10,7 @@ from precision_bisect.sensitivity import rank
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask, cheapest, unrepeated
 from precision_bisect_strategies.beliefs import Beliefs, normal_score
-from precision_bisect_strategies.demotion import Demotion, step
+from precision_bisect_strategies.demotion import Demotion, begun, step
 from precision_bisect_strategies.prediction import predicted
 from precision_bisect_strategies.speculation import speculate
 from precision_bisect_strategies.units import Unit, together
@@ -26,9 +26,9 @@ WATCHED = 48
 class Guided:
     """Searches along a ranking by sensitivity, and learns how good the ranking is.
 
-    From all-high downwards groups of layers are demoted on top of what passed (see `demotion`), as
-    large as the outcomes so far make likely to pass (see `beliefs`). A poor ranking costs trials,
-    never correctness.
+    From a plan that passes downwards groups of layers are demoted on top of what passed (see
+    `demotion`), as large as the outcomes so far make likely to pass (see `beliefs`). A poor ranking
+    costs trials, never correctness.
     """
 
     name: ClassVar[str] = "guided"
@@ -72,7 +72,10 @@ def _search(problem: Problem) -> Search[Plan]:
         culprit=_culprit(problem, errors, power),
         chosen=_alone(problem, told.scores),
     )
-    return (yield from speculate(problem, step, state, {everything: high, nothing: low})).plan
+    known = {everything: high, nothing: low}
+    if problem.passing is not None:
+        state = yield from begun(state, problem.passing)
+    return (yield from speculate(problem, step, state, known)).plan
 
 
 def _power(scores: Sequence[float], forecast: Outcome) -> float:

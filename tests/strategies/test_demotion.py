@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,7 +66,7 @@ def test_every_layer_is_decided_on_and_the_plan_passed(
     end, asked = run(state(sorted(errors), limit), oracle)
     assert end.plan == Plan.all_high(len(errors)) or oracle(end.plan.kept).passed
     assert not end.pool and not end.suspects
-    low = {i for i in range(len(errors))} - end.plan.kept
+    low = set(range(len(errors))) - end.plan.kept
     assert low.isdisjoint(end.kept) and low | set(end.kept) == set(range(len(errors)))
     assert len(asked) <= 12 * len(errors)
 
