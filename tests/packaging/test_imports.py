@@ -41,6 +41,7 @@ HEAVY = {
         "from precision_bisect.cli import main; main(['explain', '--help'])",
         "from precision_bisect.cli import main; main(['show', '--help'])",
         "from precision_bisect.cli import main; main(['compare', '--help'])",
+        "from precision_bisect.cli import main; main(['curve', '--help'])",
         "from precision_bisect.cli import main; main(['doctor', '--help'])",
     ],
 )
