@@ -11,8 +11,8 @@ import tiny
 
 KILLS = (1, 5, 6, 7, 4, 8, 9, 5, 10, 6, 4, 8, 7, 5, 10, 6)
 """At which of its own events each process dies. A trial has three (started, evaluated, finished),
-so all but the first outlive the trial that they begin with, and no trial is killed twice; on copies
-a trial has more."""
+on copies more. So all but the first outlive the trial that they begin with, and no trial is killed
+twice."""
 
 
 ALL_HIGH = "fffff"
