@@ -12,7 +12,7 @@ from precision_bisect.shared_context import SharedContext
 
 
 def quiet() -> AbstractContextManager[None]:
-    """Silence Polygraphy's logger inside the block, for all threads."""
+    """Silence Polygraphy's logger inside the block, for all threads; no log is made, either."""
     return _QUIET
 
 
@@ -37,11 +37,21 @@ def _torch_hidden() -> Iterator[None]:
         sys.modules.pop("torch", None)
 
 
-def _silent() -> AbstractContextManager[object]:
+@contextmanager
+def _silent() -> Iterator[None]:
     from polygraphy.logger import G_LOGGER
 
-    verbosity: AbstractContextManager[object] = G_LOGGER.verbosity(G_LOGGER.CRITICAL + 10)
-    return verbosity
+    util = sys.modules.get("polygraphy.comparator.util")
+    logs = getattr(util, "log_output_stats", None)
+    if logs is not None:
+        # Its statistics, half of a comparison, are computed for the log alone.
+        util.log_output_stats = lambda *_, **__: None  # type: ignore[union-attr]
+    try:
+        with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 10):
+            yield
+    finally:
+        if logs is not None:
+            util.log_output_stats = logs  # type: ignore[union-attr]
 
 
 _QUIET = SharedContext(_silent)

@@ -66,6 +66,17 @@ def polygraphy_says(metric: Metric, got: Array, want: Array, atol: float, rtol: 
     return bool(results["y"])
 
 
+def test_nothing_is_computed_for_a_log_that_nobody_reads() -> None:
+    """Polygraphy makes no statistics inside a quiet block, and does again after it."""
+    from polygraphy.comparator import util
+
+    real = util.log_output_stats
+    with quiet(), quiet():
+        assert util.log_output_stats is not real
+        assert not polygraphy_says("max", np.ones(3), np.zeros(3), 0.5, 0.5)
+    assert util.log_output_stats is real
+
+
 FLOATS = st.one_of(
     st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-2, 100.0]),
     st.floats(-1e4, 1e4, width=16),
