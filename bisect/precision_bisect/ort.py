@@ -112,6 +112,7 @@ class Session:
         elif not graph.packs:
             options.add_session_config_entry(*_UNPACKED)
         self.raw = _open(graph, options, providers)
+        self._input_names = [given.name for given in self.raw.get_inputs()]
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
     def run(
@@ -129,6 +130,35 @@ class Session:
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise RuntimeError(clean(error)) from error
         return dict(zip(names, values, strict=True))
+
+    def run_values(
+        self, given: Mapping[str, "onnxruntime.OrtValue"]
+    ) -> "dict[str, onnxruntime.OrtValue]":
+        """Return all outputs by name, without a copy; what the graph does not read is left out.
+
+        Raises RuntimeError, in one line, where the run fails.
+        """
+        binding = self.raw.io_binding()
+        try:
+            for name in self._input_names:
+                if name in given:
+                    binding.bind_ortvalue_input(name, given[name])
+            for name in self.output_names:
+                binding.bind_output(name)
+            self.raw.run_with_iobinding(binding)
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise RuntimeError(clean(error)) from error
+        # To iterate over the vector takes 80 us, an element 1 us.
+        values = binding.get_outputs_as_ortvaluevector()
+        wrap = runtime().OrtValue
+        return {name: wrap(values[i]) for i, name in enumerate(self.output_names)}
+
+
+def as_value(array: NDArray[Any]) -> "onnxruntime.OrtValue":
+    """Return an array as ONNX Runtime takes it, copied only where it is not contiguous."""
+    held = np.require(array, requirements=("C", "A"))
+    value: onnxruntime.OrtValue = runtime().OrtValue.ortvalue_from_numpy(held)
+    return value
 
 
 def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> dict[str, str]:

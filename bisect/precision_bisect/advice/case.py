@@ -138,7 +138,13 @@ class Case:
         plan = Plan.of(names[name] for name in kept if name in names)
         try:
             backend = EmulatedBackend(
-                model, pair.low, self.threads, pair.high, scales, stored_sums=self.stored_sums
+                model,
+                pair.low,
+                self.threads,
+                pair.high,
+                scales,
+                stored_sums=self.stored_sums,
+                whole=True,
             )
             outputs = [backend.evaluate(plan, sample) for sample in self.samples]
         except (PrecisionBisectError, BackendFailure):

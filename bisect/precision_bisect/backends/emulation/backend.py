@@ -2,7 +2,8 @@
 
 It computes in FP32 and rounds what is stored, layer by layer, to the type that the layer stores
 it in, as tensor cores do with FP32 accumulation inside an operator. One session serves every plan
-(see `switched`). What it says is a prediction; the target has the last word.
+(see `switched`), or one for each segment (see `segmented`). What it says is a prediction; the
+target has the last word.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +15,8 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from precision_bisect.backends.emulation.segmented import Segmented
+from precision_bisect.backends.emulation.segments import cut
 from precision_bisect.backends.emulation.self_test import self_test
 from precision_bisect.backends.emulation.switched import (
     FLAGS,
@@ -30,7 +33,7 @@ from precision_bisect.lowtypes import KINDS
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
 from precision_bisect.options import HighName, LowName
-from precision_bisect.ort import Providers, Session, check, on_cpu, runtime
+from precision_bisect.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, rounded_to
 from precision_bisect.protocols import BackendFailure, Sample
@@ -43,9 +46,10 @@ class EmulatedBackend:
 
     `scales` has the scale of everything that some plan quantizes. `providers` is asked what
     computes whenever the session is opened. `stored_sums` computes means as ONNX Runtime's CUDA
-    provider does; with `factors` feeds may hold FACTORS. Raises what that does, RefusedError when
-    this ONNX Runtime does not keep explicit round trips (the self-test at start), and ModelError
-    when it cannot load the model.
+    provider does; with `factors` feeds may hold FACTORS. The graph is run in segments where that
+    pays, unless it is to be run `whole`. Raises what `providers` does, RefusedError when this ONNX
+    Runtime does not keep explicit round trips (the self-test at start), and ModelError when it
+    cannot load the model.
     """
 
     name: ClassVar[str] = "emulated"
@@ -62,6 +66,7 @@ class EmulatedBackend:
         providers: Callable[[], Providers] = on_cpu,
         stored_sums: bool = False,
         factors: bool = False,
+        whole: bool = False,
     ) -> None:
         pair = Pair(low=low, high=high)
         graph = partial(
@@ -72,11 +77,12 @@ class EmulatedBackend:
             factors=factors,
         )
         self._open = partial(_open, model, pair, graph, threads, providers)
+        self._in_segments = not whole
         self._candidates = len(model.table.candidates)
         ones = np.ones(self._candidates, np.float32)
         self._whole: Sample = {FACTORS: ones} if factors else {}
         self._opening = Lock()
-        self._opened: _Opened | None = self._open()
+        self._opened: _Opened | None = self._open(in_segments=self._in_segments)
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of ONNX Runtime and its provider."""
@@ -98,16 +104,34 @@ class EmulatedBackend:
 
     def evaluate(self, plan: Plan, feed: Sample) -> Sample:
         """Return the outputs, by name, of `plan` for one feed. Raises BackendFailure."""
-        with self._opening:
-            opened = self._opened = self._opened or self._open()
+        opened = self._session()
         low = np.ones(self._candidates, np.bool_)
         low[list(plan.kept)] = False
+        if isinstance(opened.session, Segmented) and opened.session.brief:
+            self._leave_segments(opened)
+            opened = self._session()
         try:
             return opened.session.run({**self._whole, **feed, FLAGS: opened.switches.flags(low)})
         except RuntimeError as error:
+            if isinstance(opened.session, Segmented):
+                self._leave_segments(opened)
+                return self.evaluate(plan, feed)
             raise BackendFailure(
                 Outcome(status=TrialStatus.RUN_FAILED, message=str(error))
             ) from error
+
+    def _session(self) -> "_Opened":
+        """Return what is open, or open it."""
+        with self._opening:
+            self._opened = self._opened or self._open(in_segments=self._in_segments)
+            return self._opened
+
+    def _leave_segments(self, opened: "_Opened") -> None:
+        """Have the next plan open the whole graph in place of what is `opened`."""
+        with self._opening:
+            self._in_segments = False
+            if self._opened is opened:
+                self._opened = None
 
 
 class EmulatedEngine:
@@ -142,9 +166,9 @@ class EmulatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The session of all plans, and how a plan sets its switches."""
+    """The session of all plans, whole or in segments, and how a plan sets its switches."""
 
-    session: Session
+    session: Session | Segmented
     switches: Switches
 
 
@@ -154,6 +178,8 @@ def _open(
     switched: Callable[[Model], SwitchedGraph],
     threads: int,
     choose: Callable[[], Providers],
+    *,
+    in_segments: bool,
 ) -> _Opened:
     """Return the session of a model; raises as `EmulatedBackend` does."""
     providers = choose()
@@ -167,11 +193,18 @@ def _open(
     try:
         graph = switched(usable)
         switches = graph.switches
-        checked = check(graph.proto, graph.weights)
+        segments = list(cut(graph, usable)) if in_segments and providers == ON_CPU else []
+        checked = check(graph.proto, graph.weights) if not segments else segments[0].checked
         # Of thousands of layers the graph takes as much memory as their weights.
         del graph
-        session = Session(checked, threads=threads, providers=providers)
+        session: Session | Segmented
+        if segments:
+            session = Segmented(segments, [spec.name for spec in usable.outputs], threads)
+        else:
+            session = Session(checked, threads=threads, providers=providers)
     except ModelError as error:
+        if in_segments:
+            return _open(model, pair, switched, threads, choose, in_segments=False)
         if newest is None or usable is model:
             raise
         raise ModelError(
@@ -180,6 +213,6 @@ def _open(
             hint_to_export(newest.lowest_opset),
         ) from error
     # The session has copies of its own.
-    del checked
+    del checked, segments
     trim()
     return _Opened(session, switches)

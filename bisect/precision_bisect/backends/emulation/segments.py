@@ -1,0 +1,267 @@
+"""The switched graph, cut into segments that are computed one after the other.
+
+Results are those of one session, bit for bit. What crosses a cut is what a switch gives or takes,
+and no optimisation sees through switches; what no layer computes (shapes, flags, constants) is
+there in each segment that reads it. `segmented` runs them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from precision_bisect.backends.emulation.snippets import SHORT, Flags, split_flags
+from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph
+from precision_bisect.inputs.copies import FACTORS
+from precision_bisect.model.graph import captured, opset, subgraphs
+from precision_bisect.model.load import Model
+from precision_bisect.ort import Checked, check
+
+MOST, FEWEST = 8, 4
+"""Segments of a graph. With 8, a ranking of NAFNet and PP-OCR det takes 0.64 and 0.70 of the time,
+and a plan that shares nothing 1.1 times; 4 and 16 are no better at either."""
+SWITCHES = 16
+"""The fewest switches of a segment, on average."""
+REPEATED_WEIGHTS = 0.1
+"""The most bytes of weights that segments may hold again, as a share of all."""
+_TENSORS = onnx.TensorProto
+_PLAIN_TYPES = (_TENSORS.FLOAT, _TENSORS.DOUBLE, _TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
+_NOT_FLOATS = (_TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
+_RANDOM = ("Random", "Multinomial", "Bernoulli")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the switched graph, ready to be opened.
+
+    `flags` are the numbers of its flags in the whole. `carried` are the tensors made up to its end
+    that later segments or the caller read.
+    """
+
+    checked: Checked
+    flags: NDArray[np.int64]
+    carried: frozenset[str]
+
+
+def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
+    """Yield the segments of a model's graph in order; none where it is small or cuts inexact.
+
+    Raises RefusedError as `check` does.
+    """
+    count = min(MOST, len(graph.switches.layers) // SWITCHES)
+    if count < FEWEST:
+        return
+    wiring = _Wiring(graph.proto.graph, model.elem_types)
+    if not wiring.plain:
+        return
+    declared = _Declared(graph, model)
+    edges = [0, *wiring.narrow(count, declared), len(wiring.nodes)]
+    if len(edges) <= FEWEST:
+        return
+    spans = [_Span.between(wiring, start, end) for start, end in pairwise(edges)]
+    held = sum(
+        graph.weights[name].nbytes for span in spans for name in span.read & graph.weights.keys()
+    )
+    whole = sum(array.nbytes for array in graph.weights.values())
+    if held <= (1 + REPEATED_WEIGHTS) * whole:
+        yield from (_segment(graph, wiring, declared, span) for span in spans if span.leaving)
+
+
+class _Wiring:
+    """Who makes and who reads each tensor.
+
+    A tensor crosses a cut at a position when a node before it makes the tensor and one from it on
+    reads it, directly or through `light` nodes, which each segment has for itself.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
+        self.nodes = list(graph.node)
+        self.reads = [{*node.input, *captured(node)} - {""} for node in self.nodes]
+        self.maker = {out: i for i, node in enumerate(self.nodes) for out in node.output if out}
+        self.outputs = {value.name for value in graph.output}
+        self.light = self._light({tensor.name for tensor in graph.initializer}, types)
+        self._last = self._last_reads()
+        self._inputs = graph.input
+
+    @property
+    def plain(self) -> bool:
+        """Whether only switches have subgraphs, nothing is random, and nodes make all outputs."""
+        inputs = (value.type.tensor_type.elem_type in _PLAIN_TYPES for value in self._inputs)
+        nodes = (
+            not node.op_type.startswith(_RANDOM) and (_is_switch(node) or not any(subgraphs(node)))
+            for node in self.nodes
+        )
+        return self.outputs <= self.maker.keys() and all(inputs) and all(nodes)
+
+    def narrow(self, count: int, declared: "_Declared") -> list[int]:
+        """Return up to `count` - 1 positions where few tensors cross, and all of them may.
+
+        Those are made by a switch or read by switches only, so that they are fused with nothing
+        beyond, and known as far as kernels are chosen by it.
+        """
+        direct = {name for node in self.nodes for name in node.input} | self.outputs
+        crossing, barred = (np.zeros(len(self.nodes) + 1, np.int64) for _ in range(2))
+        for name, end in self._last.items():
+            start = self.maker[name]
+            if not self.light[start]:
+                crossing[start + 1 : end + 1] += 1
+                fused = name in direct and self.nodes[start].op_type != "If"
+                barred[start + 1 : end + 1] += fused or not declared.is_known(name)
+        done = np.cumsum([0, *(node.op_type == "If" for node in self.nodes)])
+        step = done[-1] / count
+        found = []
+        for number in range(1, count):
+            off = np.abs(done - number * step)
+            near = np.flatnonzero((off <= step / 3) & (barred == 0))
+            if near.size:
+                found.append(int(near[np.lexsort((off[near], crossing[near]))[0]]))
+        return sorted({*found})
+
+    def crossing(self, position: int) -> set[str]:
+        """Return the tensors that cross a cut."""
+        return {
+            name
+            for name, end in self._last.items()
+            if self.maker[name] < position <= end and not self.light[self.maker[name]]
+        }
+
+    def within(self, wanted: Sequence[str], given: set[str]) -> list[int]:
+        """Return the nodes, in order, that make what is wanted of what is given."""
+        found: set[int] = set()
+        pending = list(wanted)
+        while pending:
+            name = pending.pop()
+            i = self.maker.get(name)
+            if i is not None and i not in found and name not in given:
+                found.add(i)
+                pending.extend(self.reads[i])
+        return sorted(found)
+
+    def _light(self, fixed: set[str], types: Mapping[str, int]) -> list[bool]:
+        """Tell which nodes make constants, flags, factors and whole numbers; fills up `fixed`."""
+        light = []
+        for node, reads in zip(self.nodes, self.reads, strict=True):
+            constant = reads <= fixed
+            if constant:
+                fixed.update(node.output)
+            light.append(
+                constant
+                or not reads.isdisjoint((FLAGS, FACTORS))
+                or (node.op_type == "And" and node.output[0].startswith(SHORT))
+                or all(types.get(name) in _NOT_FLOATS for name in node.output if name)
+            )
+        return light
+
+    def _last_reads(self) -> dict[str, int]:
+        last: dict[str, int] = {}
+        for i in reversed(range(len(self.nodes))):
+            ends = (last.get(name, i) for name in self.nodes[i].output)
+            end = max(ends, default=i) if self.light[i] else i
+            for name in self.reads[i] & self.maker.keys():
+                last[name] = max(last.get(name, 0), end)
+        return last
+
+
+def _is_switch(node: onnx.NodeProto) -> bool:
+    inside = (inner for branch in subgraphs(node) for inner in branch.node)
+    return (
+        node.op_type == "If"
+        and node.input[0].startswith(SHORT)
+        and not any(any(subgraphs(inner)) for inner in inside)
+    )
+
+
+class _Declared:
+    """Types and shapes of what crosses: ONNX Runtime chooses some kernels by shapes."""
+
+    def __init__(self, graph: SwitchedGraph, model: Model) -> None:
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model.proto)
+        # What files say of tensors in between may be wrong.
+        del proto.graph.value_info[:]
+        try:
+            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.value_info
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            inferred = proto.graph.value_info
+        self._types = {value.name: value.type for value in inferred}
+        self._elem_types = model.elem_types
+        self._images = any("Conv" in n.op_type or "Pool" in n.op_type for n in proto.graph.node)
+        self._stored = {raw: name for name, raw in graph.raw.items()}
+        self._passed = {
+            node.output[0]: inner.node[0].input[0]
+            for node in graph.proto.graph.node
+            for inner in subgraphs(node)
+            if [each.op_type for each in inner.node] == ["Identity"]
+        }
+
+    def value(self, name: str) -> onnx.ValueInfoProto:
+        """Return the declaration of a tensor of the switched graph."""
+        in_model = self._in_model(name)
+        if in_model in self._types:
+            return onnx.ValueInfoProto(name=name, type=self._types[in_model])
+        kind = self._elem_types.get(in_model, _TENSORS.FLOAT)
+        return helper.make_tensor_value_info(name, kind, None)
+
+    def is_known(self, name: str) -> bool:
+        """Tell whether a tensor's rank is known, and of images the number of channels."""
+        known = self._types.get(self._in_model(name))
+        if known is None or not known.tensor_type.HasField("shape"):
+            return False
+        dims = known.tensor_type.shape.dim
+        return not self._images or len(dims) != 4 or dims[1].HasField("dim_value")
+
+    def _in_model(self, name: str) -> str:
+        """Return the tensor of the model that is passed on or rounded under that name."""
+        while name not in self._elem_types and name in self._passed:
+            name = self._passed[name]
+        # Before its factor, a value has this suffix.
+        name = name.removesuffix("/exact")
+        return self._stored.get(name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What a segment consists of: the numbers of its nodes, and names of tensors."""
+
+    nodes: Sequence[int]
+    read: set[str]
+    given: set[str]
+    leaving: Sequence[str]
+    carried: frozenset[str]
+
+    @classmethod
+    def between(cls, wiring: _Wiring, start: int, end: int) -> "_Span":
+        """Take the nodes from `start` to before `end`, with what is light of those before."""
+        given = wiring.crossing(start)
+        needed = wiring.crossing(end) | wiring.outputs
+        leaving = sorted(name for name in needed if start <= wiring.maker[name] < end)
+        nodes = wiring.within(leaving, given)
+        read = set[str]().union(*(wiring.reads[i] for i in nodes))
+        carried = frozenset(name for name in needed if wiring.maker[name] < end)
+        return cls(nodes, read, given & read, leaving, carried)
+
+
+def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: _Declared, span: _Span) -> Segment:
+    source, read = graph.proto, span.read
+    flags = [i for i in range(len(graph.switches.layers)) if Flags.name(i) in read]
+    part = onnx.GraphProto(name=source.graph.name)
+    if flags:
+        part.node.append(split_flags(FLAGS, [Flags.name(i) for i in flags], opset(source)))
+    part.node.extend(wiring.nodes[i] for i in span.nodes if FLAGS not in wiring.reads[i])
+    part.input.extend(v for v in source.graph.input if v.name in read and v.name != FLAGS)
+    part.input.extend(declared.value(name) for name in sorted(span.given))
+    part.input.append(helper.make_tensor_value_info(FLAGS, _TENSORS.BOOL, [len(flags)]))
+    outputs = {value.name: value for value in source.graph.output}
+    part.output.extend(outputs.get(name) or declared.value(name) for name in span.leaving)
+    part.initializer.extend(tensor for tensor in source.graph.initializer if tensor.name in read)
+    proto = onnx.ModelProto(ir_version=source.ir_version, graph=part)
+    proto.opset_import.extend(source.opset_import)
+    weights = {name: array for name, array in graph.weights.items() if name in read}
+    # Each packs its weights where the whole would: else results could differ.
+    nbytes = sum(array.nbytes for array in graph.weights.values())
+    checked = replace(check(proto, weights), nodes=len(source.graph.node), nbytes=nbytes)
+    return Segment(checked, np.array(flags, np.int64), span.carried)

@@ -1,0 +1,205 @@
+"""The emulator in segments gives, bit for bit, what it gives in one session."""
+
+import random
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import load_text, normal, save
+from precision_bisect.backends.emulation import segmented, segments
+from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.segmented import Segmented
+from precision_bisect.backends.emulation.segments import cut
+from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
+from precision_bisect.inputs.copies import FACTORS
+from precision_bisect.inputs.files import read_samples
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.ort import Session
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.quantization.scales import Scales
+from random_graphs import SIZE, random_models
+from wider_graphs import WIDER_KINDS, WiderMaker
+
+NAFNET = Path(__file__).parents[2] / "examples" / "nafnet"
+FP16 = Pair(low="fp16", high="fp32")
+PAIRS = [
+    FP16,
+    Pair(low="bf16", high="fp32"),
+    Pair(low="fp16", high="bf16"),
+]
+LONG = 200
+
+
+@pytest.fixture(autouse=True)
+def fine() -> Iterator[None]:
+    """Cut small graphs, too, and into small segments."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SWITCHES", 2)
+        patch.setattr(segments, "FEWEST", 2)
+        patch.setattr(segmented, "WORTH_S", 0.0)
+        yield
+
+
+def feed(graph: SwitchedGraph, low: np.ndarray, sample: Sample) -> Sample:
+    """Return what a session of the graph reads where these layers run low."""
+    return {**sample, FLAGS: graph.switches.flags(low)}
+
+
+def bits(outputs: Sample) -> list[tuple[str, str, bytes]]:
+    """Return all that outputs consist of."""
+    return [(name, str(array.shape), array.tobytes()) for name, array in outputs.items()]
+
+
+def opened(graph: SwitchedGraph, model: Model) -> Segmented:
+    """Return the sessions of a graph's segments."""
+    return Segmented(list(cut(graph, model)), [spec.name for spec in model.outputs], 1)
+
+
+def chain(folder: Path, start: str = "t0 = Relu (x)") -> Model:
+    """Return a chain of `LONG` layers behind others."""
+    steps = [start, "h = Constant <value = float[1] {0.7}> ()"]
+    steps += [f"t{i + 1} = {('Mul', 'Sub')[i % 2]} (t{i}, h)" for i in range(LONG)]
+    lines = "\n".join([*steps, f"y = Neg (t{LONG})"])
+    return load_text(f"(float[4] x) => (float[4] y) {{\n{lines}\n}}", folder)
+
+
+@settings(max_examples=80)
+@given(
+    proto=st.one_of(random_models(), random_models(WiderMaker, WIDER_KINDS)),
+    pair=st.sampled_from(PAIRS),
+    factors=st.booleans(),
+    choose=st.randoms(use_true_random=False),
+)
+def test_any_graph_in_any_state(
+    proto: onnx.ModelProto, pair: Pair, factors: bool, choose: random.Random
+) -> None:
+    """Whatever the graph, the types and the switches, segments give the bits of one session."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = load_model(save(proto, Path(folder)))
+    graph = switch(model, pair, Scales(), factors=factors)
+    if not list(cut(graph, model)):
+        return
+    found = opened(graph, model)
+    whole = Session(graph.proto, graph.weights, 1)
+    count = len(model.table.candidates)
+    sample: Sample = {spec.name: normal(SIZE, SIZE) for spec in model.inputs}
+    if factors:
+        sample = {**sample, FACTORS: 1 + normal(count) * np.float32(1e-6)}
+    states = [np.zeros(count, bool), np.ones(count, bool)]
+    states += [np.array([choose.random() < 0.5 for _ in range(count)], bool) for _ in range(4)]
+    for low in [*states, *states, *states]:
+        given = feed(graph, low, sample)
+        assert bits(whole.run(given)) == bits(found.run(given))
+
+
+def test_a_network() -> None:
+    """NAFNet's segments give the bits of one session, started at any cut."""
+    model = load_model(NAFNET / "nafnet.onnx")
+    (sample, *_) = read_samples(NAFNET / "inputs", ["image"])
+    graph = switch(model, FP16, Scales())
+    assert len(list(cut(graph, model))) == segments.MOST
+    whole, found = Session(graph.proto, graph.weights, 1), opened(graph, model)
+    count = len(model.table.candidates)
+    for layer in (0, 0, *range(3, count, 40)):
+        low = np.arange(count) == layer
+        given = feed(graph, low, sample)
+        assert bits(whole.run(given)) == bits(found.run(given))
+
+
+def test_what_is_alike_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan runs no segment whose switches, and all before, two earlier plans had so."""
+    model = chain(tmp_path)
+    graph = switch(model, FP16, Scales())
+    found = opened(graph, model)
+    ran: list[Session] = []
+    real = Session.run_values
+
+    def counted(session: Session, *given: object) -> object:
+        ran.append(session)
+        return real(session, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "run_values", counted)
+    runs = []
+    for layer in (LONG, LONG, LONG, LONG // 2, 0):
+        ran.clear()
+        low = np.arange(len(model.table.candidates)) == layer
+        found.run(feed(graph, low, {"x": np.ones(4, np.float32)}))
+        runs.append(len(ran))
+    assert runs == [segments.MOST, segments.MOST, 1, segments.MOST // 2 + 1, segments.MOST]
+
+
+@pytest.mark.parametrize("most", [0, 48, 2**20])
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """However little may be kept, results are the same."""
+    monkeypatch.setattr(segmented, "KEPT_BYTES", most)
+    model = chain(tmp_path)
+    graph = switch(model, FP16, Scales())
+    whole, found = Session(graph.proto, graph.weights, 1), opened(graph, model)
+    for number in range(60):
+        low = np.arange(len(model.table.candidates)) == 7 * (number % 20)
+        given = feed(graph, low, {"x": normal(4)})
+        assert bits(whole.run(given)) == bits(found.run(given))
+        assert found.kept_nbytes <= most
+
+
+def test_several_threads_run_it_at_once(tmp_path: Path) -> None:
+    """Each thread gets the outputs of its own plan, while others keep and drop activations."""
+    model = chain(tmp_path)
+    graph = switch(model, FP16, Scales())
+    whole, found = Session(graph.proto, graph.weights, 1), opened(graph, model)
+    lows = [np.arange(len(model.table.candidates)) == layer for layer in range(0, LONG, 10)]
+    given = [feed(graph, low, {"x": np.ones(4, np.float32)}) for low in lows] * 5
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(found.run, given))
+    assert [bits(whole.run(each)) for each in given] == [bits(each) for each in told]
+
+
+def test_short_inferences_are_left_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first plan one session takes the place of segments that take under 5 ms."""
+    model = chain(tmp_path)
+    ran: list[Session] = []
+    real = Session.run_values
+
+    def counted(session: Session, *given: object) -> object:
+        ran.append(session)
+        return real(session, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "run_values", counted)
+    monkeypatch.setattr(segmented, "WORTH_S", 60.0)
+    backend = EmulatedBackend(model, threads=1)
+    sample = {"x": np.ones(4, np.float32)}
+    told = [bits(backend.evaluate(Plan.of([3]), sample)) for _ in range(3)]
+    assert len(ran) == segments.MOST
+    assert told == told[:1] * 3
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "t0 = RandomNormalLike (x)",
+        "zero = Constant <value = int64 {0}> ()\nt0 = CumSum (x, zero)",
+    ],
+)
+def test_what_cannot_be_cut_exactly_stays_whole(tmp_path: Path, start: str) -> None:
+    """Where values are random or a layer has steps, there are no segments."""
+    model = chain(tmp_path, start)
+    assert list(cut(switch(model, FP16, Scales()), model)) == []
+
+
+def test_a_failing_segment_is_no_failing_plan(tmp_path: Path) -> None:
+    """What goes wrong in segments is tried in one session; what fails there, too, is told."""
+    model = chain(tmp_path)
+    backend = EmulatedBackend(model, threads=1)
+    with pytest.raises(BackendFailure, match="Invalid rank"):
+        backend.evaluate(Plan.of([3]), {"x": np.ones((2, 2), np.float32)})
+    (y,) = backend.evaluate(Plan.of([3]), {"x": np.ones(4, np.float32)}).values()
+    assert y.shape == (4,)
