@@ -25,27 +25,34 @@ RHOS: Array = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.995])
 """Correlations of the logarithms of the ranking's errors and the true ones."""
 TRUST: Array = np.array([3.0, 1.0, 2.0, 3.0, 5.0, 10.0, 10.0])
 """How likely each is at first: on engines and real inputs 0.98 to 0.99 were measured."""
-MISSED: Array = np.array([0.0, 0.02, 0.1])
-"""Shares of the layers that are culprits whatever a ranking says that is right of the others."""
-MISSING: Array = np.array([1.0, 0.1, 0.1])
+MISSED: Array = np.array([0.0, 0.2, 0.5])
+"""Shares of the culprits that stand anywhere in a ranking that is right of the others."""
+MISSING: Array = np.array([1.0, 0.3, 0.3])
 """How likely each is at first."""
-RIGHT = 0.9
+RIGHT = 0.95
 """Only rankings of this correlation and more can be right of the others."""
 FAR = 6.0
 """The logarithm of a sum is about so much larger at most where a layer was missed."""
-EXPONENTS: Array = np.exp(np.linspace(-0.3, 0.3, 5))
-"""True errors may be spread wider than the ranking's, or less: a power of them."""
+UNKNOWN_EXPONENT = 0.15
+EXPONENTS = [
+    (math.exp(bend), math.exp(-((bend / UNKNOWN_EXPONENT) ** 2) / 2))
+    for bend in (-0.3, -0.15, 0.0, 0.15, 0.3)
+]
+ONE = [(1.0, 1.0)]
+"""True errors may be spread wider than the ranking's, or less: a power of them, and how likely."""
 STEPS: Array = np.linspace(-3.2, 3.2, 17)
 """Scales that are considered, in standard deviations."""
 UNKNOWN_SCALE = 0.8
 """Standard deviation of ln of the factor between the ranking's errors and the true ones."""
-UNKNOWN_EXPONENT = 0.15
 UNKNOWN_COUNT = 0.35
 """In normal scores, for how many layers are culprits where there are no figures."""
+SURPRISE = 0.2
+WIDE = 3.0
+"""With this chance the number is any, up to so many times as far away."""
 MEASURED = {1.0: 0.2, 2.0: 0.6}
 """Standard deviation of ln of a sum around what is believed rightly, by the power that adds up."""
 LEAST_SPREAD = 0.05
-UNLIKELY = 1e-5
+UNLIKELY = 1e-9
 """What is so unlikely beside the likeliest is not considered any more."""
 NEXT_TO_NONE = 1e-12
 """Errors below this share of the largest are all the same."""
@@ -84,25 +91,29 @@ class Beliefs:
         """
         each = np.asarray(costs, np.float64)
         values = np.asarray(errors, np.float64) / each
-        exponents = EXPONENTS if power else np.ones(1)
-        rho, missed, exponent, step = (
-            grid.ravel()
-            for grid in np.meshgrid(np.arange(len(RHOS)), np.arange(len(MISSED)), exponents, STEPS)
-        )
-        unusual = step**2 + (np.log(exponent) / UNKNOWN_EXPONENT) ** 2
-        weights = TRUST[rho.astype(int)] * MISSING[missed.astype(int)] * np.exp(-unusual / 2)
-        rhos, shares = RHOS[rho.astype(int)], MISSED[missed.astype(int)]
-        some = (rhos >= RIGHT) | (shares == 0)
+        unit, exponents = (UNKNOWN_SCALE * power, EXPONENTS) if power else (UNKNOWN_COUNT, ONE)
+        steps = [(step, math.exp(-(step**2) / 2)) for step in STEPS]
+        steps += [] if power else [(WIDE * step, SURPRISE) for step in STEPS]
+        rhos, missed, bends, scales, weights = np.array(
+            [
+                (rho, share, bend, unit * step, trust * missing * usual * likely)
+                for rho, trust in zip(RHOS, TRUST, strict=True)
+                for share, missing in zip(MISSED, MISSING, strict=True)
+                if rho >= RIGHT or share == 0
+                for bend, usual in exponents
+                for step, likely in steps
+            ]
+        ).T
         return cls(
             logs=_logs(values) if power else _normal_scores(values),
             costs=each,
             figures=power is not None,
             measured=MEASURED[power] if power else 0.0,
-            rhos=rhos[some],
-            missed=shares[some],
-            exponents=exponent[some],
-            scales=step[some] * (UNKNOWN_SCALE * power if power else UNKNOWN_COUNT),
-            weights=weights[some] / weights[some].sum(),
+            rhos=rhos,
+            missed=missed,
+            exponents=bends,
+            scales=scales,
+            weights=weights / weights.sum(),
         )
 
     @property
@@ -151,8 +162,15 @@ class Beliefs:
             return np.zeros((len(self.weights), len(positions)))
         means, deviations = self._moments(positions)
         chances = phi((means - math.log(price)) / deviations)
-        chances += self.missed[:, None] * (1 - chances)
+        chances += self.missed[:, None] * (self._share(price)[:, None] - chances)
         return np.asarray(np.log1p(-np.clip(chances, TINY, 1 - 1e-9)))
+
+    def _share(self, price: float) -> Array:
+        """Return the share of culprits among all layers, shape (hypotheses,)."""
+        if math.isinf(price):
+            return np.zeros(len(self.weights))
+        spread = max(float(self.logs.std()), LEAST_SPREAD) * self.exponents
+        return phi((float(self.logs.mean()) + self.scales - math.log(price)) / spread)
 
     def passing(self, positions: Positions, price: float, *, bad: bool) -> Array:
         """Return the chance that the first m hold no culprit, for m >= 1: shape (positions,).
@@ -195,15 +213,18 @@ class Beliefs:
                 told = told + log_not(of_rest)
         return self._weighed(told)
 
-    def learn_sum(self, group: Positions, error: float) -> Self:
-        """Learn that these positions together add `error`."""
+    def learn_sum(self, group: Positions, error: float, price: float = math.inf) -> Self:
+        """Learn that these positions together add `error`.
+
+        Where layers that add `price` and more were missed, it may be one of them.
+        """
         if not self.figures or not 0 < error < math.inf:
             return self
         means, deviations = self._sums(group)
         distances = (math.log(error) - means[:, -1]) / deviations[:, -1]
         # Student's t with three degrees of freedom, about.
         usual = (1 + distances**2 / 3) ** -2 / deviations[:, -1] * 0.37
-        one = 1 - (1 - self.missed) ** len(group)
+        one = 1 - (1 - self.missed * self._share(price)) ** len(group)
         return self._weighed(np.log((1 - one) * usual + one * (distances > 0) / FAR + TINY))
 
     def _weighed(self, logs: Array) -> Self:

@@ -24,6 +24,8 @@ FAIR = 0.7
 """A group is too dear where a culprit in it would cost so many layers more than keeping it."""
 LUCK = 0.1
 """Independent errors to the power differ by this share from what they add up to."""
+LEAST = 1e-3
+"""What adds less than this share of what is left adds so much."""
 WORTH = 0.15
 """A build is worth it that should save so many layers."""
 
@@ -212,9 +214,9 @@ def _judged(
     added = state.added(outcome) if state.beliefs.figures else None
     beliefs = state.beliefs
     fair = outcome.passed and _fair(state, group, added, price)
-    told = added is not None and state.luck < added < math.inf
-    if told and added:
-        beliefs = beliefs.learn_sum(group, added)
+    told = added is not None and state.luck <= added < math.inf
+    if added is not None and told:
+        beliefs = beliefs.learn_sum(group, max(added, LEAST * state.room), price)
     if not told or len(group) > 1:
         beliefs = beliefs.learn(group, rest, price, clean=fair)
     state = replace(state, beliefs=beliefs)

@@ -27,8 +27,8 @@ class Guided:
     """Searches along a ranking by sensitivity, and learns how good the ranking is.
 
     From a plan that passes downwards groups of layers are demoted on top of what passed (see
-    `demotion`), as large as the outcomes so far make likely to pass (see `beliefs`). A poor ranking
-    costs trials, never correctness.
+    `demotion`), as large as the outcomes so far make likely to pass (see `beliefs`). A poor
+    ranking costs trials, never correctness.
     """
 
     name: ClassVar[str] = "guided"
@@ -56,7 +56,7 @@ def _search(problem: Problem) -> Search[Plan]:
     beliefs = Beliefs.at_first(
         errors,
         [cost for _, cost, _ in ranked],
-        power=power if _figures(problem, errors, power) else None,
+        power=power if _figures(problem, errors, low, power) else None,
     )
     all_add = _added(high, low, power)
     if all_add is not None:
@@ -116,13 +116,14 @@ def _ranked(
     return sorted(rated, key=lambda each: (each[0] / each[1], -each[2][0]))
 
 
-def _figures(problem: Problem, errors: Sequence[float], power: float) -> bool:
+def _figures(problem: Problem, errors: Sequence[float], low: Outcome, power: float) -> bool:
     """Tell whether errors decide what is kept; else layers that overflow do."""
-    if problem.tolerance is None:
+    if problem.tolerance is None or low.error is None:
         return False
-    finite = sum(error for error in errors if math.isfinite(error))
-    enough = all(map(math.isfinite, errors)) or finite > (ROUNDING * problem.tolerance) ** power
-    return finite > 0 and enough
+    finite = [error for error in errors if math.isfinite(error)]
+    if len(finite) == len(errors):
+        return sum(finite) > 0 and math.isfinite(low.error)
+    return sum(finite) > (ROUNDING * problem.tolerance) ** power
 
 
 def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:

@@ -82,7 +82,7 @@ def test_layers_that_were_missed_explain_a_single_large_error() -> None:
     believed = first(errors).learn_sum(range(SIZE), sum(errors))
     for start in range(0, 60, 10):
         believed = believed.learn_sum(range(start, start + 10), sum(errors[start : start + 10]))
-    surprised = believed.learn_sum(range(60, 70), 50 * sum(errors[60:70]))
+    surprised = believed.learn_sum(range(60, 70), 50 * sum(errors[60:70]), errors[90])
     assert surprised.rho > 0.9
     assert float(surprised.weights @ surprised.missed) > float(believed.weights @ believed.missed)
 
