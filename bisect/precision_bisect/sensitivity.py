@@ -1,7 +1,7 @@
 """How sensitive each layer is: the error when it alone runs low."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from precision_bisect.plan import Plan
@@ -28,11 +28,12 @@ class Sensitivity(NamedTuple):
     """One figure per layer, in network order: larger is more sensitive.
 
     It is the error with that layer alone low. `shared` are the layers that were not measured one
-    by one: each stands for the same part of its block's error, as independent errors add up.
+    by one, each with the size of its block: it stands for the same part of the block's error, as
+    independent errors add up.
     """
 
     scores: list[float]
-    shared: frozenset[int]
+    shared: Mapping[int, int]
 
 
 def rank(problem: Problem) -> Search[Sensitivity]:
@@ -42,7 +43,7 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     """
     if problem.size < BLOCKS_FROM:
         scores = yield from measure(problem, [(layer,) for layer in range(problem.size)])
-        return Sensitivity(scores, frozenset())
+        return Sensitivity(scores, {})
     size = BLOCK if problem.size <= LARGE else LARGE_BLOCK
     blocks = [
         tuple(range(start, min(start + size, problem.size)))
@@ -61,7 +62,9 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     errors = yield from measure(problem, [(layer,) for layer in singles])
     for layer, error in zip(singles, errors, strict=True):
         scores[layer] = error
-    return Sensitivity(scores, frozenset(range(problem.size)).difference(singles))
+    measured = frozenset(singles)
+    shared = {i: len(block) for block in blocks for i in block if i not in measured}
+    return Sensitivity(scores, shared)
 
 
 def by_sensitivity(scores: Sequence[float]) -> list[int]:

@@ -56,6 +56,7 @@ UNLIKELY = 1e-9
 """What is so unlikely beside the likeliest is not considered any more."""
 NEXT_TO_NONE = 1e-12
 """Errors below this share of the largest are all the same."""
+LEAST_CHANCE = 1e-9
 TINY = 1e-12
 
 
@@ -163,7 +164,7 @@ class Beliefs:
         means, deviations = self._moments(positions)
         chances = phi((means - math.log(price)) / deviations)
         chances += self.missed[:, None] * (self._share(price)[:, None] - chances)
-        return np.asarray(np.log1p(-np.clip(chances, TINY, 1 - 1e-9)))
+        return np.asarray(np.log1p(-np.clip(chances, LEAST_CHANCE, 1 - LEAST_CHANCE)))
 
     def _share(self, price: float) -> Array:
         """Return the share of culprits among all layers, shape (hypotheses,)."""
@@ -226,6 +227,12 @@ class Beliefs:
         usual = (1 + distances**2 / 3) ** -2 / deviations[:, -1] * 0.37
         one = 1 - (1 - self.missed * self._share(price)) ** len(group)
         return self._weighed(np.log((1 - one) * usual + one * (distances > 0) / FAR + TINY))
+
+    def learn_at_most(self, group: Positions, error: float) -> Self:
+        """Learn that these positions together add no more than `error`."""
+        means, deviations = self._sums(group)
+        within = phi((math.log(max(error, TINY)) - means[:, -1]) / deviations[:, -1])
+        return self._weighed(np.log(within + TINY))
 
     def _weighed(self, logs: Array) -> Self:
         weights = self.weights * np.exp(logs - logs.max())

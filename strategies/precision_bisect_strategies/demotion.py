@@ -17,7 +17,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask
-from precision_bisect_strategies.beliefs import Array, Beliefs
+from precision_bisect_strategies.beliefs import TINY, Array, Beliefs
 from precision_bisect_strategies.neighbours import beside
 
 FAIR = 0.7
@@ -25,7 +25,7 @@ FAIR = 0.7
 LUCK = 0.1
 """Independent errors to the power differ by this share from what they add up to."""
 LEAST = 1e-3
-"""What adds less than this share of what is left adds so much."""
+"""What adds less than this share of what is left adds no more than that, that is all it says."""
 WORTH = 0.15
 """A build is worth it that should save so many layers."""
 
@@ -85,12 +85,13 @@ class Demotion:
 
     @property
     def price(self) -> float:
-        """The error per cost from which keeping a layer pays."""
+        """The error per cost from which keeping pays; where all should fit, what does not."""
         if not self.beliefs.figures:
             return self.culprit
         undecided = [*self.pool, *(i for each in self.suspects for i in each.positions)]
         measured = {i: error for i, error in self.kept.items() if error is not None}
-        return self.beliefs.price(self.room, undecided, measured)
+        price = self.beliefs.price(self.room, undecided, measured)
+        return price if math.isfinite(price) else max(self.room, TINY) / self.beliefs.costs.mean()
 
     @property
     def luck(self) -> float:
@@ -104,6 +105,23 @@ class Demotion:
     def with_(self, positions: Sequence[int]) -> Plan:
         """Return the plan with the layers at these positions kept, too."""
         return self.plan.with_(layer for i in positions for layer in self.order[i])
+
+    def arranged(self, positions: Sequence[int]) -> tuple[list[int], dict[int, float]]:
+        """Return positions with likely neighbours of kept layers last, and their chances.
+
+        Kept ones that add little each tell nothing: rounding does not come in runs.
+        """
+        much = (self.limit or 0.0) ** self.power
+        at = {layer: i for i in positions for layer in self.order[i]}
+        kept = [
+            layer
+            for i, error in self.kept.items()
+            if error is None or error >= much
+            for layer in self.order[i]
+        ]
+        found = beside(kept, at.keys(), self.chosen)
+        near = {at[layer]: chance for layer, chance in found.items()}
+        return sorted(positions, key=lambda i: (i in near, i)), near
 
     def cost(self, positions: Sequence[int]) -> float:
         """Return what keeping these costs."""
@@ -158,7 +176,7 @@ def _singles(state: Demotion) -> Demotion:
 
 def _group(state: Demotion) -> Search[Demotion]:
     """Try the first ones of the pool: as many as pass as likely as not."""
-    pool, near = _arranged(state, state.pool)
+    pool, near = state.arranged(state.pool)
     chances = _chances(state, pool, near, bad=False)
     most = min(len(pool), state.largest or len(pool))
     size = int(abs(chances[:most] - 0.5).argmin()) + 1
@@ -172,7 +190,7 @@ def _group(state: Demotion) -> Search[Demotion]:
 
 def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     """Try the part of a suspect group that likely holds no culprit."""
-    line, near = _arranged(state, suspect.positions)
+    line, near = state.arranged(suspect.positions)
     chances = _chances(state, line, near, bad=True)[:-1]
     size = int(abs(chances - 0.5).argmin()) + 1
     size = min(size, state.largest or size)
@@ -214,9 +232,12 @@ def _judged(
     added = state.added(outcome) if state.beliefs.figures else None
     beliefs = state.beliefs
     fair = outcome.passed and _fair(state, group, added, price)
-    told = added is not None and state.luck <= added < math.inf
+    little = max(state.luck, LEAST * state.room)
+    told = added is not None and little < added < math.inf
     if added is not None and told:
-        beliefs = beliefs.learn_sum(group, max(added, LEAST * state.room), price)
+        beliefs = beliefs.learn_sum(group, added, price)
+    elif added is not None and added <= little:
+        beliefs = beliefs.learn_at_most(group, little)
     if not told or len(group) > 1:
         beliefs = beliefs.learn(group, rest, price, clean=fair)
     state = replace(state, beliefs=beliefs)
@@ -321,20 +342,3 @@ def _try(state: Demotion, group: Group) -> Search[Outcome]:
             narrowed_to=len(state.plan),
         )
     )
-
-
-def _arranged(state: Demotion, positions: Sequence[int]) -> tuple[list[int], dict[int, float]]:
-    """Return positions with likely neighbours of kept layers last, and these with their chances.
-
-    Kept ones that add little each tell nothing: rounding does not come in runs.
-    """
-    much = (state.limit or 0.0) ** state.power
-    at = {layer: i for i in positions for layer in state.order[i]}
-    kept = [
-        layer
-        for i, error in state.kept.items()
-        if error is None or error >= much
-        for layer in state.order[i]
-    ]
-    near = {at[layer]: chance for layer, chance in beside(kept, at.keys(), state.chosen).items()}
-    return sorted(positions, key=lambda i: (i in near, i)), near

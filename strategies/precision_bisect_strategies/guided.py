@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.sensitivity import rank
+from precision_bisect.sensitivity import Sensitivity, rank
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask, cheapest, unrepeated
 from precision_bisect_strategies.beliefs import Beliefs, normal_score
@@ -47,11 +47,11 @@ def _search(problem: Problem) -> Search[Plan]:
     high = yield from ask(everything, "every layer high")
     low = yield from ask(nothing, "every layer low")
     forecast = yield from predicted(ask(nothing, "what is expected of it"))
-    power = _power(told.scores, forecast)
+    power = _power(told, forecast)
     units: list[Unit] = [(layer,) for layer in range(problem.size)]
     if problem.predicts:
         units = yield from together(problem, told, WATCHED)
-    ranked = _ranked(problem, units, told.scores, power)
+    ranked = _ranked(problem, units, _each(told, power), power)
     errors = [error for error, _, _ in ranked]
     beliefs = Beliefs.at_first(
         errors,
@@ -78,16 +78,17 @@ def _search(problem: Problem) -> Search[Plan]:
     return (yield from speculate(problem, step, state, known)).plan
 
 
-def _power(scores: Sequence[float], forecast: Outcome) -> float:
+def _power(told: Sensitivity, forecast: Outcome) -> float:
     """Return the power of errors that adds up: 1 where they are in step, 2 where independent.
 
     By what all layers low are forecast to come to.
     """
-    finite = [error for error in scores if math.isfinite(error)]
     whole = forecast.error
     if whole is None or not math.isfinite(whole):
         return 2.0
-    return 1.0 if whole > math.sqrt(sum(finite) * math.hypot(*finite)) else 2.0
+    in_step = sum(error for error in _each(told, 1.0) if math.isfinite(error))
+    apart = math.hypot(*(error for error in told.scores if math.isfinite(error)))
+    return 1.0 if whole > math.sqrt(in_step * apart) else 2.0
 
 
 def _added(high: Outcome, low: Outcome, power: float) -> float | None:
@@ -95,6 +96,14 @@ def _added(high: Outcome, low: Outcome, power: float) -> float | None:
     if low.error is None or high.error is None or not math.isfinite(low.error):
         return None
     return float(max(low.error, 0.0) ** power - max(high.error, 0.0) ** power)
+
+
+def _each(told: Sensitivity, power: float) -> list[float]:
+    """Return each layer's error; those that share a block's by what adds up."""
+    scores = list(told.scores)
+    for layer, size in told.shared.items():
+        scores[layer] *= math.sqrt(size) / size ** (1 / power)
+    return scores
 
 
 def _ranked(

@@ -86,7 +86,7 @@ def _pairs(told: Sensitivity, among: frozenset[int], distance: int = 1) -> list[
         between = max(scores[one + 1 : one + distance], default=-math.inf)
         if (
             not among.isdisjoint(pair)
-            and told.shared.isdisjoint(pair)
+            and told.shared.keys().isdisjoint(pair)
             and between < min(scores[one], scores[one + distance])
             and _comparable(scores[one], scores[one + distance])
         ):

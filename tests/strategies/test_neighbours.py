@@ -1,5 +1,6 @@
 """Neighbours of layers that must stay, and what they are worth to the search."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -88,22 +89,22 @@ def test_the_other_half_of_a_pair_is_looked_for_beside_it(workers: int) -> None:
     assert builds[True] <= 5 / 6 * builds[False]
 
 
-@pytest.mark.parametrize(("added", "told"), [(0.9, True), (None, True), (0.1, False)])
+@pytest.mark.parametrize(("added", "told"), [(1.1, True), (None, True), (0.4, False)])
 def test_rounding_errors_do_not_come_in_runs(added: float | None, told: bool) -> None:
     """Neighbours of a layer that adds most of the limit wait till last; of others they do not."""
     state = Demotion(
-        order=[(layer,) for layer in range(SIZE)],
-        beliefs=Beliefs(
-            [1.0 + layer for layer in range(SIZE)], [1.0] * SIZE, room=None, expected=3
-        ),
+        order=tuple((layer,) for layer in range(SIZE)),
+        beliefs=Beliefs.at_first([1.0 + i for i in range(SIZE)], [1.0] * SIZE, power=1.0),
         limit=oracles.TOLERANCE,
+        power=1.0,
         plan=Plan.all_high(SIZE),
         error=0.0,
-        suspects=[],
-        pool=[layer for layer in range(SIZE) if layer != 50],
+        pool=tuple(layer for layer in range(SIZE) if layer != 50),
+        culprit=math.e,
         kept={50: None if added is None else added * oracles.TOLERANCE},
-        chosen=Plan.of(PAIRS),
+        chosen=frozenset(PAIRS),
     )
-    state.probes(None, 1)
-    assert (state.pool[-2:] == [49, 51]) is told
-    assert (state.pool == sorted(state.pool)) is not told
+    arranged, near = state.arranged(state.pool)
+    assert (arranged[-2:] == [49, 51]) is told
+    assert (arranged == sorted(state.pool)) is not told
+    assert (near.keys() == {49, 51}) is told

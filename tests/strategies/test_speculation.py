@@ -79,7 +79,7 @@ def driven(strategy: Strategy, asked: Problem, oracle: Oracle, seed: int) -> tup
 @pytest.mark.parametrize(
     ("make", "four", "sixteen"),
     [
-        (Guided, 0.35, 0.15),
+        (Guided, 0.50, 0.28),
         (QuickXplain, 0.50, 0.28),
         (ProbDD, 0.50, 0.28),
         (Hierarchical, 0.50, 0.28),

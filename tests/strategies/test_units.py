@@ -14,7 +14,7 @@ from precision_bisect.trial import Outcome
 from precision_bisect_strategies.units import Unit, together
 
 FIVE = 5
-NONE: frozenset[int] = frozenset()
+NONE: dict[int, int] = {}
 
 
 def worst_of(groups: Iterable[Sequence[int]], errors: Sequence[float]) -> Oracle:
