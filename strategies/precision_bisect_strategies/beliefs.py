@@ -51,7 +51,8 @@ WIDE = 3.0
 """With this chance the number is any, up to so many times as far away."""
 MEASURED = {1.0: 0.2, 2.0: 0.6}
 """Standard deviation of ln of a sum around what is believed rightly, by the power that adds up."""
-LEAST_SPREAD = 0.05
+LEAST_SPREAD, MOST_SPREAD = 0.05, 6.0
+"""Standard deviations of a layer's logarithm stay between these."""
 UNLIKELY = 1e-9
 """What is so unlikely beside the likeliest is not considered any more."""
 NEXT_TO_NONE = 1e-12
@@ -155,7 +156,7 @@ class Beliefs:
         slopes = (self.rhos * self.exponents)[:, None]
         means = middle + slopes * (self.logs[list(positions)] - middle) + self.scales[:, None]
         deviations = spread * self.exponents * np.sqrt(1 - self.rhos**2)
-        return means, np.maximum(deviations, LEAST_SPREAD)[:, None]
+        return means, np.clip(deviations, LEAST_SPREAD, MOST_SPREAD)[:, None]
 
     def _clean(self, positions: Positions, price: float) -> Array:
         """Return ln of the chance that each position is no culprit: (hypotheses, positions)."""

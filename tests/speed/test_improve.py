@@ -41,14 +41,14 @@ def improvements(driver: Driver) -> list[Trial]:
 
 
 def test_the_fewest_layers_are_not_the_fastest(tmp_path: Path) -> None:
-    """More, cheaper layers take the place of the expensive one, which misses the limit."""
+    """More layers take the place of those found first, which miss the limit."""
     asked = costly(SpeedLimits(min_speedup=2.0), noise=0.005)
     ending, driver = run(asked, tmp_path)
     assert ending.status is Status.FOUND
     assert ending.plan is not None
     assert ending.found is not None
     assert len(ending.found) < len(ending.plan)
-    assert asked.clock.speedup(ending.found) < 1.0 < 2.0 < asked.clock.speedup(ending.plan)
+    assert asked.clock.speedup(ending.found) < 2.0 < asked.clock.speedup(ending.plan)
     assert oracles.additive(ERRORS)(ending.plan.kept).passed
     assert "for speed" in ending.message
     assert len(improvements(driver)) <= 3
@@ -157,8 +157,8 @@ def test_a_plan_that_passes_by_luck_below_what_is_too_slow_is_the_answer(tmp_pat
     assert below[-1].proposal.plan == lucky
 
 
-FAST, ONCE = Plan.of((2, 5, 7)), Plan.of((2, 7))
-"""Plans of `ERRORS` that the search builds, and that pass."""
+FAST, ONCE = Plan.of(range(5, 12)), Plan.of((5, 7, 8, 10))
+"""Plans of `ERRORS` that a run builds, and that pass."""
 
 
 def timed_by(times: dict[Plan, Callable[[int], float]], needed: float = 3.0) -> Case:
