@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from precision_bisect.law import Law, typical
+from precision_bisect.law import Law, typical, worst
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.sensitivity import rank
@@ -26,6 +26,9 @@ CONFIRMATIONS = 5
 FILLED = 3
 FILLED_BY_BUILDS = 2
 """So many points complete the curve below the answer; fewer where each is a build."""
+TIGHTENED = 4
+LEAST_GAIN = 0.03
+"""Once a plan passes so many with fewer layers are tried, while they keep so much less."""
 WIDE = 3.0
 """Points whose errors differ by less than this factor need no other between them."""
 FAR_DOWN = 3.0
@@ -131,10 +134,34 @@ def sweep(curve: Curve) -> Search[None]:
         return
     count, outcome = len(culprits), curve.tried[culprits]
     while not outcome.passed and curve.open > FILLED + 1:
+        failed = count, outcome
         count = law.next(count, outcome, curve.problem.tolerance, 0.0)
         if count >= law.steps:
             return
         outcome = yield from curve.judge(Plan.of(law.order[:count]), "until one passes")
+        if outcome.passed:
+            yield from _tightened(curve, law, failed, (count, outcome))
+
+
+def _tightened(
+    curve: Curve, law: Law, fails: tuple[int, Outcome], passes: tuple[int, Outcome]
+) -> Search[None]:
+    """Go back to fewer layers while so many fewer should still pass, in nearly every draw."""
+    limit = curve.problem.tolerance or 0.0
+    for _ in range(TIGHTENED):
+        stability = passes[1].evidence.stability
+        room = limit * math.exp(-((stability.jitter if stability else None) or 0.0))
+        high, low = (worst(each[1]) or 0.0 for each in (fails, passes))
+        count = law.between((fails[0], high), (passes[0], low), room)
+        if count is None or count <= fails[0] or passes[0] - count < LEAST_GAIN * passes[0]:
+            return
+        if curve.open <= FILLED + 1:
+            return
+        outcome = yield from curve.judge(Plan.of(law.order[:count]), "fewer that may pass")
+        if outcome.passed:
+            passes = count, outcome
+        else:
+            fails = count, outcome
 
 
 def find_culprits(curve: Curve) -> Search[None]:

@@ -80,6 +80,23 @@ class Law:
         places = range(least, self.steps)
         return min(self.steps, least + bisect_left(places, -tolerance, key=predicted))
 
+    def between(
+        self, fails: tuple[int, float], passes: tuple[int, float], error: float
+    ) -> int | None:
+        """Return how many layers come to an error between two measured ones, by interpolation.
+
+        `fails` and `passes` are numbers of layers with their errors, the fewer layers first. None
+        without finite figures.
+        """
+        (few, high), (many, low) = fails, passes
+        before, after = self.left(few), self.left(many)
+        if not (0 < low < error < high < math.inf and 0 < after < before < math.inf):
+            return None
+        slope = math.log(before / after) / math.log(high / low)
+        level = after * math.exp(slope * math.log(error / low))
+        places = range(few, many)
+        return few + bisect_left(places, -level, key=lambda count: -self.left(count))
+
     def left(self, added: int) -> float:
         """Return what runs low comes to once so many layers have joined."""
         rest = self.errors[added:]
@@ -101,6 +118,12 @@ class Law:
             if error >= floor and math.isfinite(rest) and error >= rest:
                 return count
         return 0
+
+
+def worst(outcome: Outcome) -> float | None:
+    """Return the largest error over copies, else the error."""
+    stability = outcome.evidence.stability
+    return outcome.error if stability is None else stability.error_max
 
 
 def typical(outcome: Outcome) -> float | None:
