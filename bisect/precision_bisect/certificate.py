@@ -58,9 +58,10 @@ class Certificate:
     """Evidence of minimality, layer by layer.
 
     `checked` are the kept layers that were shown to be needed, `unchecked` the others; `minimal`
-    is True when there are none of these. `assumes` is "monotone" where that rests on plans that
-    kept more, None where each layer was dropped alone. All that is by the tolerance. `limit` is
-    the error that the search stayed below where that is less, for the noise; else None.
+    is True when there are none of these, and each was dropped alone. `assumes` is "monotone" where
+    some are needed because plans failed that kept more: that says nothing where keeping more
+    hurts. All that is by the tolerance. `limit` is the error that the search stayed below where
+    that is less, for the noise; else None.
     """
 
     minimal: bool
@@ -74,7 +75,8 @@ class Certificate:
     @property
     def minimal_at_limit(self) -> bool:
         """Whether dropping any one layer exceeds the limit that the search stayed below."""
-        return self.minimal or (bool(self.evidence) and all(need.above for need in self.evidence))
+        above = bool(self.evidence) and all(need.above for need in self.evidence)
+        return self.minimal or (above and self.assumes is None)
 
     @property
     def errors(self) -> Mapping[str, float | None]:

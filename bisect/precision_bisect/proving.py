@@ -56,7 +56,7 @@ def certificate(
     checked = [need.layer for need in evidence if need.needed]
     implied = any(need.above and need.how == "implied" for need in evidence)
     return Certificate(
-        minimal=len(checked) == len(plan),
+        minimal=len(checked) == len(plan) and not implied,
         checked=checked,
         unchecked=[need.layer for need in evidence if not need.needed],
         mode=terms.mode,

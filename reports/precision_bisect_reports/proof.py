@@ -20,8 +20,8 @@ def proof(certificate: Certificate) -> str:
     parts = [f"{dropped} of {kept} drops were tried and failed"]
     if implied:
         parts.append(f"{implied} by plans that kept more")
-    if certificate.minimal:
-        return f"minimal, if keeping more never hurts: {', '.join(parts)}"
+    if not certificate.unchecked:
+        return f"all are needed if keeping more never hurts: {', '.join(parts)}"
     unproven = Counter(_state(need) for need in certificate.evidence if not need.needed)
     parts += [f"{count} {printable(state)}" for state, count in unproven.items()]
     return f"not proven minimal: {', '.join(parts)}"
@@ -30,9 +30,8 @@ def proof(certificate: Certificate) -> str:
 def _at_limit(certificate: Certificate, kept: int) -> str:
     """Say what was proven of a search that stayed below the tolerance, and what was not."""
     within = f"minimal below {certificate.limit:.4g}" if certificate.limit else "minimal"
-    assumed = ", if keeping more never hurts" if certificate.assumes else ""
     return (
-        f"{within}, which leaves room for the noise{assumed}; by the tolerance itself "
+        f"{within}, which leaves room for the noise; by the tolerance itself "
         f"{len(certificate.checked)} of {kept} are needed"
     )
 

@@ -63,7 +63,8 @@ IMPLIED = [*DROPS[:2], trial([1, 2, 3, 4], 2.5), trial([1, 2, 4], 2.0), trial([0
 def test_a_failing_plan_that_kept_more_implies_a_need() -> None:
     """The smallest such plan is named; the certificate says what it assumes."""
     found = proven(IMPLIED)
-    assert (True, "monotone") == (found.minimal, found.assumes)
+    assert (False, "monotone") == (found.minimal, found.assumes)
+    assert not found.unchecked
     last = found.evidence[-1]
     assert ("implied", True, 1, 2.0) == (last.how, last.needed, last.more_kept, last.error)
     assert {"layer1", "layer2"} == set(found.errors)

@@ -174,10 +174,10 @@ def test_what_a_certificate_rests_on_is_said() -> None:
     evidence = [need(name, True, "dropped") for name in KEPT[:3]]
     evidence.append(need(KEPT[3], True, "implied"))
     certificate = Certificate(
-        minimal=True, checked=KEPT, unchecked=(), evidence=evidence, assumes="monotone"
+        minimal=False, checked=KEPT, unchecked=(), evidence=evidence, assumes="monotone"
     )
     expected = (
-        "minimal, if keeping more never hurts: 3 of 4 drops were tried and failed, "
+        "all are needed if keeping more never hurts: 3 of 4 drops were tried and failed, "
         "1 by plans that kept more"
     )
     assert expected in screen(replace(RESULT, certificate=certificate))

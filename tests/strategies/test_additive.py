@@ -75,7 +75,7 @@ def test_layers_that_cost_unlike_are_weighed_one_by_one(workers: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_right_ranking_takes_few_rounds_with_workers(seed: int) -> None:
-    """Forty layers must stay of 400: ten rounds of four test each, and less than twice as many find them."""
+    """Forty layers must stay of 400: ten rounds of four test each, and few more find them."""
     size, few = 400, 40
     errors = additive(size, few, seed)
     batches: list[tuple[Proposal, ...]] = []

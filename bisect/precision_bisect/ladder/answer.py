@@ -127,13 +127,15 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
             needs |= {need.layer: need for need in proof.result.certificate.evidence}
     evidence = [needs[name] for name in kept]
     proven = [step for rung in climbed.chosen if (step := climbed.proof_of(rung - 1))]
+    implied = any(step.result.certificate.assumes for step in proven)
+    needed = all(need.needed for need in evidence)
     return Certificate(
-        minimal=climbed.steps[-1].answered and all(need.needed for need in evidence),
+        minimal=climbed.steps[-1].answered and needed and not implied,
         checked=[need.layer for need in evidence if need.needed],
         unchecked=[need.layer for need in evidence if not need.needed],
         mode=climbed.steps[-1].result.certificate.mode,
         evidence=evidence,
-        assumes="monotone" if any(step.result.certificate.assumes for step in proven) else None,
+        assumes="monotone" if implied else None,
     )
 
 
