@@ -34,9 +34,11 @@ WIDE = 3.0
 FAR_DOWN = 3.0
 """A few more layers are worth a point where the error falls by this factor."""
 SPREAD = 16
-SPREAD_SHARE = 0.05
+SPREAD_SHARE = 0.125
 """Rounding is spread where a passing plan has so many layers beside the culprits, and so large a
 share of all: which ones it keeps is chance then, and none of them is worth a search."""
+LAWFUL = 3.0
+"""Up to this factor above what the law says, errors are those of rounding."""
 FEW = 8
 """So many layers beyond the answer are few; where it keeps more than twice as many, half of it.
 With them no plan keeps more than half of all layers."""
@@ -79,9 +81,22 @@ class Curve:
         if self.culprits is None or self.passing is None or self.tried[self.culprits].passed:
             return ""
         beside = len(self.passing) - len(self.culprits)
-        if beside <= max(SPREAD, SPREAD_SHARE * self.problem.size):
+        if beside <= max(SPREAD, SPREAD_SHARE * self.problem.size) or not self._lawful:
             return ""
         return "rounding is spread over the network"
+
+    @property
+    def _lawful(self) -> bool:
+        """Whether every plan that failed beyond the culprits is about as far off as the law says.
+
+        If not the ranking has missed a layer that matters, which a search finds.
+        """
+        law = self.law
+        return law is not None and all(
+            (error := typical(outcome)) is not None and error <= LAWFUL * law.left(len(plan))
+            for plan, outcome in self.tried.items()
+            if not outcome.passed and self.culprits is not None and len(plan) > len(self.culprits)
+        )
 
     @property
     def open(self) -> int:
