@@ -103,7 +103,9 @@ def held(structure: str, noise: float) -> Held:
         truth = Noisy(network=network.exact, seed=seed) if noise else network.exact
         bench = Bench(truth, network.emulator)
         asked = replace(problem(SIZE, seed=seed), noise=0.0)
-        ending = bench.run(flow(asked, Guided(), Course(certify="groups", copies=True, curve=True)))
+        ending = bench.run(
+            flow(asked, Guided(), Course(certify="groups", copies=True, curve=True))
+        )
         if ending.plan is None:
             found.append((bench.builds, None, ending.status))
             continue

@@ -44,14 +44,14 @@ def test_a_full_run_folder_ends_the_run_and_loses_nothing(
     run: Run, small_run_folder: Path, whole: Mapping[str, Any], record_property: Record
 ) -> None:
     """The verdict that found no room is the only one that is asked for again."""
-    subject.order(run.folder, {"do": "no room for the run", "call": 30})
+    subject.order(run.folder, {"do": "no room for the run", "call": 20})
     for resume in (False, True):
         with pytest.raises(RunFolderError) as error:
             run.search(resume=resume)
         assert "free space" in error.value.one_line()
-    assert 30 == sum(what == "begun" for what, *_ in subject.noted(run.folder))
+    assert 20 == sum(what == "begun" for what, *_ in subject.noted(run.folder))
     (small_run_folder / "filler").unlink()
-    assert 29 == len(subject.rows(run.folder))
+    assert 19 == len(subject.rows(run.folder))
     run.settle(run.search(resume=True), 1, record_property, subject.KEPT)
     assert whole == subject.rows(run.folder)
 

@@ -20,14 +20,14 @@ killed from the child that evaluates."""
 
 LIVES: Mapping[int, Sequence[Life]] = {
     1: (
-        *(("start", 1), ("intent", 2), ("evaluation", 3), ("evaluated", 4), ("verdict", 4)),
-        *(("commit", 5), ("intent", 6), ("evaluation", 5), ("evaluated", 6), ("verdict", 5)),
-        *(("intent", 5), ("evaluation", 4), ("commit", 4), ("file", 2), ("file", 6)),
+        *(("start", 1), ("intent", 2), ("evaluation", 2), ("evaluated", 2), ("verdict", 2)),
+        *(("commit", 2), ("intent", 3), ("evaluation", 2), ("evaluated", 3), ("verdict", 2)),
+        *(("intent", 2), ("evaluation", 2), ("commit", 2), ("file", 2), ("file", 6)),
     ),
     2: (
-        *(("intent", 1), ("evaluation", 1), ("evaluated", 4), ("verdict", 4), ("commit", 5)),
-        *(("intent", 6), ("evaluation", 5), ("evaluated", 6), ("verdict", 5), ("intent", 6)),
-        *(("evaluation", 4), ("evaluated", 4), ("file", 1), ("file", 4), ("file", 5)),
+        *(("intent", 1), ("evaluation", 1), ("evaluated", 2), ("verdict", 2), ("commit", 2)),
+        *(("intent", 3), ("evaluation", 2), ("evaluated", 3), ("verdict", 2), ("intent", 3)),
+        *(("evaluation", 2), ("evaluated", 2), ("file", 1), ("file", 4), ("file", 5)),
     ),
 }
 """For each number of workers. No trial is cut off three times, which would be taken for its own
