@@ -114,7 +114,7 @@ def _figures(problem: Problem, errors: Sequence[float], low: Outcome, power: flo
     finite = [error for error in errors if math.isfinite(error)]
     if len(finite) == len(errors):
         return sum(finite) > 0 and math.isfinite(low.error)
-    return sum(finite) > (ROUNDING * problem.tolerance) ** power
+    return bool(sum(finite) > (ROUNDING * problem.tolerance) ** power)
 
 
 def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:

@@ -91,12 +91,14 @@ class Demotion:
         undecided = [*self.pool, *(i for each in self.suspects for i in each.positions)]
         measured = {i: error for i, error in self.kept.items() if error is not None}
         price = self.beliefs.price(self.room, undecided, measured)
-        return price if math.isfinite(price) else max(self.room, TINY) / self.beliefs.costs.mean()
+        if math.isfinite(price):
+            return price
+        return float(max(self.room, TINY) / self.beliefs.costs.mean())
 
     @property
     def luck(self) -> float:
         """What a group seems to add by chance, beside what runs low already."""
-        return LUCK * (self.power - 1) * max(self.error or 0.0, 0.0) ** self.power
+        return float(LUCK * (self.power - 1) * max(self.error or 0.0, 0.0) ** self.power)
 
     def without(self, positions: Sequence[int]) -> Plan:
         """Return the plan without the layers at these positions."""
