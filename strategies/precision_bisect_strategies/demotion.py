@@ -20,13 +20,13 @@ from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.beliefs import TINY, Array, Beliefs
 from precision_bisect_strategies.neighbours import beside
 
-FAIR = 0.7
+FAIR = 1.0
 """A group is too dear where a culprit in it would cost so many layers more than keeping it."""
 LUCK = 0.1
 """Independent errors to the power differ by this share from what they add up to."""
 LEAST = 1e-3
 """What adds less than this share of what is left adds no more than that, that is all it says."""
-WORTH = 0.15
+WORTH = 0.6
 """A build is worth it that should save so many layers."""
 
 Group: TypeAlias = tuple[int, ...]
