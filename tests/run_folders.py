@@ -11,7 +11,7 @@ from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour
 from precision_bisect.layers_file import SCHEMA
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.plan import Plan
-from precision_bisect.result import Diagnosis, Result, Rung
+from precision_bisect.result import Culprit, CurvePoint, Diagnosis, Result, Rung
 from precision_bisect.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import (
     Kind,
@@ -167,6 +167,38 @@ def result_of(layers: Sequence[str], kept: Sequence[int], **changed: Any) -> Res
         "fingerprint": FINGERPRINT,
     }
     return Result(**(values | changed))
+
+
+def write_curve(folder: Path, layers: Sequence[str], kept: Sequence[int]) -> Path:
+    """Give a run its curve: every kept layer is a culprit, one point more is far below."""
+    points = (
+        (0, float("inf"), float("inf"), "all_low"),
+        (len(kept) - 1, 0.03, 0.05, ""),
+        (len(kept), 0.007, 0.009, "answer"),
+        (len(kept) + 2, 0.0002, 0.0003, "margin"),
+    )
+    result = result_of(
+        layers,
+        kept,
+        culprits=[
+            Culprit(
+                layer=layers[index], error_without=0.03, error_with=0.007, cause="overflow: so"
+            )
+            for index in kept
+        ],
+        curve=[
+            CurvePoint(
+                kept_count=count,
+                error_median=median,
+                error_max=worst,
+                latency_ms=2.5 if name == "answer" else None,
+                point=name,
+            )
+            for count, median, worst, name in points
+        ],
+    )
+    (folder / RESULT).write_text(result.to_text(), encoding="utf-8")
+    return folder
 
 
 def write_run(

@@ -79,7 +79,7 @@ def read_saved(path: Path) -> Saved:
     fields = fields_of(file, _HINT)
     told = _told(file.parent)
     try:
-        result = _RESULT(fields)
+        result = unpacked(fields)
     except Unfit as unfit:
         raise damaged(file, unfit.where, unfit.value) from unfit
     started = told.get("run")
@@ -90,6 +90,11 @@ def read_saved(path: Path) -> Saved:
         model=Path(printable(name) if isinstance(name, str) else "MODEL.onnx"),
         outdated=told.get("state") == "searching",
     )
+
+
+def unpacked(fields: Mapping[str, Any]) -> Result:
+    """Return what a parsed `result.json` says. Raises Unfit for values that no run has written."""
+    return _RESULT(fields)
 
 
 def fields_of(file: Path, hint: str) -> dict[str, Any]:

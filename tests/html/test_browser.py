@@ -16,6 +16,7 @@ Open = Callable[..., Page]
 NAMES = run_folders.names(80)
 KEPT = (3, 12, 47)
 LONG = "/module" * 40
+CURVE = "echarts.getInstanceByDom(document.querySelector('#curve .chart'))"
 HOSTILE = (
     "<script>alert(1)</script>",
     "\"><img src=x onerror='alert(1)'>",
@@ -74,6 +75,42 @@ def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> No
     expect(page.locator("#detail .chart canvas")).to_be_visible()
     expect(page.locator("#advice")).to_contain_text("Do it")
     expect(page.locator("#spread")).to_contain_text("Op_3 → Op_4")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_curve_is_the_first_chart(opened: Open, tmp_path: Path, scheme: str) -> None:
+    """Each point tells its figures, named ones their name; the tolerance is a line."""
+    folder = run_folders.write_curve(run_folders.write_run(tmp_path, NAMES, KEPT), NAMES, KEPT)
+    page = opened(write_report(folder), color_scheme=scheme)
+    see_everything(page)
+    assert page.locator("#curve .chart").evaluate("e => e === document.querySelector('.chart')")
+    options = page.evaluate(f"{CURVE}.getOption()")
+    worst, median, named = options["series"]
+    assert [0, 2, 3, 5] == [each["point"]["kept_count"] for each in median["data"]]
+    assert 4 == len(worst["data"])
+    assert ["all_low", "answer", "margin"] == [each["point"]["point"] for each in named["data"]]
+    assert -2 == median["markLine"]["data"][0]["yAxis"]
+    page.evaluate(f"{CURVE}.dispatchAction({{type: 'showTip', seriesIndex: 1, dataIndex: 2}})")
+    tip = page.locator("#curve .tip")
+    expect(tip.locator("b")).to_have_text("answer")
+    for text in ("3 layers kept", "error 0.007, worst 0.009", "0.9 × the tolerance", "2.5 ms"):
+        expect(tip).to_contain_text(text)
+    page.get_by_text("The curve: 4 plans as a table").click()
+    rows = page.locator("#curve details tbody tr")
+    expect(rows.nth(2)).to_have_text("30.0070.0092.5 msanswer")
+    expect(rows.first).to_have_text("0not finitenot finitenot measuredall low")
+
+
+def test_culprits_lead_to_their_layers(opened: Open, tmp_path: Path) -> None:
+    """Each culprit has its cause, and a click shows its layer; without a curve there is no part."""
+    folder = run_folders.write_run(tmp_path, NAMES, KEPT)
+    expect(opened(write_report(folder)).locator("#curve")).to_have_count(0)
+    page = opened(write_report(run_folders.write_curve(folder, NAMES, KEPT)))
+    expect(page.locator("#curves")).to_contain_text("3 layers break FP16")
+    row = page.locator("#curves > .scroll tbody tr").nth(1)
+    expect(row).to_contain_text("overflow: so")
+    row.get_by_role("button").click()
+    expect(page.locator("#detail h3")).to_have_text("Op_12")
 
 
 @pytest.mark.parametrize("timed", [True, False], ids=["measured", "estimated"])
@@ -262,6 +299,7 @@ def test_hostile_names_are_text(opened: Open, tmp_path: Path) -> None:
     """Markup in names, evidence, advice and files is shown as it is, and runs nothing."""
     names = [f"/m{place}/{name}" for place, name in enumerate(HOSTILE)]
     folder = run_folders.write_run(tmp_path, names, range(len(names)))
+    run_folders.write_curve(folder, names, range(len(names)))
     advice = [{"id": "x", "title": HOSTILE[0], "text": HOSTILE[1], "layers": [HOSTILE[2]]}]
     layers = [{"layer": name, "cause": HOSTILE[0], "evidence": HOSTILE[1]} for name in names]
     told = {"layers": layers, "advice": advice, "spread": [{"layer": HOSTILE[1], "born": "nan"}]}
@@ -272,6 +310,7 @@ def test_hostile_names_are_text(opened: Open, tmp_path: Path) -> None:
     for place, name in enumerate(names):
         page.locator("#kept tbody tr").nth(place).get_by_role("button").first.click()
         assert name == page.locator("#detail .path").evaluate("e => e.firstChild.textContent")
+        assert name == page.locator("#curves > .scroll button").nth(place).text_content()
     assert 0 == page.locator("img").count()
     assert 3 == page.locator("script").count()
     chart = "echarts.getInstanceByDom(document.querySelector('#sensitivities .chart'))"

@@ -83,6 +83,27 @@ def test_sensitivity_is_the_error_of_a_layer_alone(tmp_path: Path) -> None:
     assert [1] * 10 == found["together"]
 
 
+def test_the_curve_has_its_points_culprits_and_words(tmp_path: Path) -> None:
+    """The view has what result.json has, and what the screen says of it; a run without is empty."""
+    folder = run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
+    assert {"words": "", "points": [], "culprits": []} == view(folder)["curve"]
+    curve = view(run_folders.write_curve(folder, LAYERS_10, [2, 5]))["curve"]
+    assert [0, 1, 2, 4] == [point["kept_count"] for point in curve["points"]]
+    assert "inf" == curve["points"][0]["error_median"]
+    assert [LAYERS_10[2], LAYERS_10[5]] == [each["layer"] for each in curve["culprits"]]
+    assert curve["words"].startswith("2 layers break FP16 (overflow)")
+
+
+@pytest.mark.parametrize("curve", ["5", '[{"kept_count": "many"}]', "[7]"])
+def test_a_foreign_curve_is_one_line(tmp_path: Path, curve: str) -> None:
+    """A curve that no run has written is refused, with the folder's name."""
+    folder = run_folders.write_run(tmp_path, LAYERS_10, [2])
+    told = json.loads((folder / RESULT).read_text())
+    (folder / RESULT).write_text(json.dumps({**told, "curve": json.loads(curve)}))
+    with pytest.raises(RunFolderError, match="cannot read"):
+        write_report(folder)
+
+
 def test_trials_are_columns(tmp_path: Path) -> None:
     """Every trial of the ledger is there, in order, with an infinite error as text."""
     trials = run_folders.searched(10, [2, 5])

@@ -23,7 +23,7 @@ from precision_bisect_reports.html.view import view_of
 CHARTS = "echarts.common.min.js"
 SCRIPTS = (
     *("base.js", "theme.js", "answer.js", "modules.js", "tree.js", "histogram.js", "detail.js"),
-    *("kept.js", "charts.js", "front.js", "search.js", "copying.js", "main.js"),
+    *("kept.js", "charts.js", "front.js", "search.js", "curve.js", "copying.js", "main.js"),
 )
 """In the order in which they are needed; together they are one function."""
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.saved import unpacked
 from precision_bisect.unpacking import Unfit
+from precision_bisect_reports.curve import words
 from precision_bisect_reports.html.answer import answer
 from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.diagnosed import diagnosed
@@ -41,6 +43,7 @@ def _view(source: Source) -> dict[str, Any]:
             for search in source.searches
         ],
         "front": [_point(point) for point in result.get("front", ())],
+        "curve": _curve(result),
         **diagnosed(source, network.index),
         "exports": dict(source.exports),
         "fingerprint": result.get("fingerprint")
@@ -107,6 +110,18 @@ def _kept(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _curve(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the points of the curve and the culprits, with what they say in words."""
+    points, culprits = result.get("curve", ()), result.get("culprits", ())
+    figures = ("kept_count", "error_median", "error_max", "latency_ms", "point")
+    blamed = ("layer", "error_without", "error_with", "cause")
+    return {
+        "words": words(unpacked(result)) if points else "",
+        "points": [{key: point[key] for key in figures} for point in points],
+        "culprits": [{key: each[key] for key in blamed} for each in culprits],
+    }
 
 
 def _point(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ function plain() {
 function axis(name) {
   return {
     name, nameLocation: "middle", nameGap: 26, nameTextStyle: { color: colour("soft") },
-    axisLabel: { color: colour("soft"), hideOverlap: true }, axisLine: { show: true, lineStyle: { color: colour("line") } },
+    axisLabel: { color: colour("soft"), hideOverlap: true }, axisLine: { show: true, onZero: false, lineStyle: { color: colour("line") } },
     axisTick: { lineStyle: { color: colour("line") } }, splitLine: { lineStyle: { color: colour("grid") } },
   };
 }

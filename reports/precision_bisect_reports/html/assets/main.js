@@ -5,6 +5,7 @@ function setUpSections() {
 
 setUpTheme();
 drawAnswer();
+drawCurve();
 setUpTree();
 drawKept();
 drawSearches();

@@ -1,0 +1,75 @@
+// The curve: the error by the number of kept layers, each point a plan that was evaluated; and the culprits.
+const POINT_NAMES = { all_low: "all low" };
+const nameOfPoint = (point) => POINT_NAMES[point.point] ?? point.point;
+const figured = (points, key) => points.filter((point) => point[key] !== null);
+
+function curveTip(point) {
+  const title = nameOfPoint(point) || "A point between";
+  const copies = `error ${spell(point.error_median)}, worst ${spell(point.error_max)}`;
+  return [title, `${plural(point.kept_count, "layer")} kept`, copies, timesTolerance(point.error_max), point.latency_ms !== null && `${spell(point.latency_ms)} ms`];
+}
+
+function curveLine(name, key, scale, dashed) {
+  const line = { color: colour("low"), width: dashed ? 1.5 : 2, type: dashed ? "dashed" : "solid" };
+  return {
+    name, type: "line", symbol: "circle", symbolSize: 6, lineStyle: line, itemStyle: { color: colour(dashed ? "card" : "low"), borderColor: colour("low"), borderWidth: 1.5 },
+    data: figured(data.curve.points, key).map((point) => ({ value: [sizePlace(point.kept_count), scale.place(point[key])], point })),
+  };
+}
+
+// Labels stand where the falling curve is not: above a point and to the right, or below it and to the left.
+function namedPoints(scale, most) {
+  const named = figured(data.curve.points, "error_median").filter((point) => point.point);
+  return {
+    name: "named", type: "scatter", symbol: "diamond", symbolSize: 13, itemStyle: { color: colour("kept") }, z: 4, labelLayout: { moveOverlap: "shiftY" },
+    data: named.map((point) => {
+      const last = sizePlace(point.kept_count) > 0.8 * sizePlace(most);
+      const label = { show: true, position: last ? "bottom" : "top", align: last ? "right" : "left", distance: 6, color: colour("ink"), fontSize: 12, backgroundColor: colour("card"), padding: [1, 3], formatter: () => `${nameOfPoint(point)}: ${point.kept_count}` };
+      return { value: [sizePlace(point.kept_count), scale.place(point.error_median)], point, label };
+    }),
+  };
+}
+
+function curveOptions() {
+  const { points } = data.curve;
+  const scale = errorScale(points.flatMap((point) => [point.error_median, point.error_max]).filter((error) => error !== null));
+  const sized = points.map((point) => ({ kept: point.kept_count }));
+  const most = Math.max(...sized.map((point) => point.kept));
+  const median = { ...curveLine("median of copies", "error_median", scale, false), markLine: toleranceLine(scale, "insideStartBottom") };
+  const worst = curveLine("worst of copies", "error_max", scale, true);
+  return {
+    ...plain(), legend: { ...plain().legend, itemWidth: 26, top: 0, right: 8, data: [median.name, worst.name] }, tooltip: tooltip(({ data: { point } }) => curveTip(point)),
+    grid: { ...FRAME, top: 30, bottom: 42 }, xAxis: sizeAxis(sized), yAxis: scale.axis, series: [worst, median, namedPoints(scale, most)],
+  };
+}
+
+function curveTable(points) {
+  const timed = points.some((point) => point.latency_ms !== null);
+  return table(["Kept", "Median", "Worst", ...(timed ? ["Latency"] : []), "Point"], points, (point) =>
+    [String(point.kept_count), spell(point.error_median), spell(point.error_max), ...(timed ? [point.latency_ms === null ? "not measured" : `${spell(point.latency_ms)} ms`] : []), nameOfPoint(point)]);
+}
+
+function culpritTable(culprits) {
+  return table(["Culprit", "Without it", "Cause"], culprits, (each) => {
+    const layer = layerByName.get(each.layer);
+    return [layer === undefined ? each.layer : layerLink(layer, each.layer), spell(each.error_without), each.cause || "not known"];
+  }, 10);
+}
+
+function culpritTitle(culprits) {
+  const [{ error_with: error }] = culprits;
+  const breaks = culprits.length === 1 ? "breaks" : "break";
+  return `${plural(culprits.length, "layer")} ${breaks} ${data.low.toUpperCase()}${error === null ? "" : `; with all of them high the error is ${spell(error)}`}`;
+}
+
+function drawCurve() {
+  const { points, culprits, words } = data.curve;
+  if (!points.length) return byId("curve").remove();
+  const holder = el("div", { class: "chart" });
+  const chart = makeChart(holder, `Error by the number of kept layers, ${plural(points.length, "plan")}; the same figures are in the table below`);
+  whenVisible(holder, () => chart.draw(curveOptions));
+  byId("curves").append(
+    el("p", { class: "hint" }, words), el("figure", {}, el("figcaption", {}, "Error by the number of kept layers"), holder),
+    el("details", { class: "trials" }, el("summary", {}, `The curve: ${plural(points.length, "plan")} as a table`), curveTable(points)),
+    ...(culprits.length ? [el("h3", {}, culpritTitle(culprits)), culpritTable(culprits)] : []));
+}
