@@ -84,7 +84,7 @@ def test_sensitivity_is_the_error_of_a_layer_alone(tmp_path: Path) -> None:
 
 
 def test_the_curve_has_its_points_culprits_and_words(tmp_path: Path) -> None:
-    """The view has what result.json has, and what the screen says of it; a run without is empty."""
+    """The view has what result.json has, and the screen's words; a run without is empty."""
     folder = run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
     assert {"words": "", "points": [], "culprits": []} == view(folder)["curve"]
     curve = view(run_folders.write_curve(folder, LAYERS_10, [2, 5]))["curve"]
