@@ -102,7 +102,7 @@ def test_the_curve_is_the_first_chart(opened: Open, tmp_path: Path, scheme: str)
 
 
 def test_culprits_lead_to_their_layers(opened: Open, tmp_path: Path) -> None:
-    """Each culprit has its cause, and a click shows its layer; without a curve nothing is there."""
+    """Each culprit has its cause, and a click shows its layer; without a curve all is gone."""
     folder = run_folders.write_run(tmp_path, NAMES, KEPT)
     expect(opened(write_report(folder)).locator("#curve")).to_have_count(0)
     page = opened(write_report(run_folders.write_curve(folder, NAMES, KEPT)))
