@@ -56,6 +56,7 @@ class FindOptions(TypedDict, total=False):
     copies: int
     copies_failing: int
     until: Until
+    export_point: str
     workers: int
     gpus: Sequence[str]
     mixed_gpus: bool

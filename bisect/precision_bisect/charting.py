@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_bisect.advice.explaining import alone
-from precision_bisect.curve import Curve, complete, sweep
+from precision_bisect.curve import Curve, Point, complete, sweep
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.evidence import Latency
 from precision_bisect.flow import on_samples
 from precision_bisect.law import typical
+from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Search
@@ -68,7 +69,7 @@ def charted(
         causes |= {each.layer: _line(each) for each in found}
     together = curve.tried[curve.culprits]
     return Charted(
-        curve=[_point(driver, point.plan, point.outcome, point.name) for point in points],
+        curve=[_point(driver, point, names) for point in points],
         culprits=[
             Culprit(
                 layer=name,
@@ -93,7 +94,8 @@ def _line(finding: Finding) -> str:
     return f"{finding.cause}: {finding.evidence.partition(';')[0]}"
 
 
-def _point(driver: Driver, plan: Plan, outcome: Outcome, name: str) -> CurvePoint:
+def _point(driver: Driver, point: Point, names: Sequence[LayerName]) -> CurvePoint:
+    plan, outcome, name = point
     stability, latency = outcome.evidence.stability, _latency(driver, plan)
     errors = (outcome.error, None if stability is None else stability.error_max)
     return CurvePoint(
@@ -102,6 +104,7 @@ def _point(driver: Driver, plan: Plan, outcome: Outcome, name: str) -> CurvePoin
         error_max=max((each for each in errors if each is not None), default=None),
         latency_ms=None if latency is None else latency.median_ms,
         point=name,
+        kept=[str(names[i]) for i in plan.indices],
     )
 
 

@@ -56,7 +56,7 @@ def export_command(parsed: Namespace) -> int:
     settings = to_engine_settings(parsed)
     from precision_bisect.export_command import export
 
-    found = export(parsed.model, parsed.plan, parsed.out, settings)
+    found = export(parsed.model, parsed.plan, parsed.out, settings, parsed.export_point)
     sys.stdout.write(found.to_json() if parsed.json else found.to_text())
     return ExitCode.OK
 

@@ -16,6 +16,7 @@ from precision_bisect.deployment import Deployment
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
+from precision_bisect.errors import UsageError
 from precision_bisect.evidence import Evidence, Stability
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -23,8 +24,10 @@ from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import gains, remove_exports, write_gain, write_judged
 from precision_bisect.layer_table import LayerName
 from precision_bisect.monotone import Break, breaks, remarks, rows
+from precision_bisect.options import ANSWER
 from precision_bisect.pinning import pinned_layers
 from precision_bisect.plan import Plan
+from precision_bisect.pointing import Held, held
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
@@ -95,12 +98,13 @@ def conclude(
         for each in findings.layers
         if each.kept
     ]
+    exported, missing = _exported(prepared, drawn_up, None if plan is None else kept)
     options = session_options(prepared.options.engine, final.opening)
     judge = judge_of(prepared, prepared.comparator, options)
     written = (
         Written(reason="", deployment=Deployment(options=options))
         if part
-        else write_answer(prepared, None if plan is None else kept, folder, diagnosis, judge)
+        else write_answer(prepared, exported, folder, diagnosis, judge)
     )
     deployment = written.deployment
     if deployment is not None and not part and ending.status is not Status.INTERRUPTED:
@@ -119,6 +123,7 @@ def conclude(
         candidates=len(prepared.model.table.candidates),
         kept=kept,
         rungs=[] if plan is None else _rungs(prepared, plan),
+        export_point=written.point,
         layer_precisions=written.string,
         layer_precisions_reason=written.reason,
         certificate=proof,
@@ -142,6 +147,7 @@ def conclude(
             *final.notes,
             *_moved(driver),
             *remarks(broken),
+            *missing,
             *written.notes,
         ],
         deployment=deployment,
@@ -175,10 +181,12 @@ def conclude(
 class Written:
     """What became of the files for deployment.
 
-    `string` is trtexec's, else `reason` says why there is none. `notes` tell what went wrong with
-    the typed model, which is large: the answer is written all the same; and what is not stored.
+    `point` is the point of the curve that they hold, None where none is written. `string` is
+    trtexec's, else `reason` says why there is none. `notes` tell what went wrong with the typed
+    model, which is large: the answer is written all the same; and what is not stored.
     """
 
+    point: str | None = None
     string: str | None = None
     reason: str | None
     notes: Sequence[str] = ()
@@ -187,18 +195,19 @@ class Written:
 
 def write_answer(
     prepared: Prepared,
-    kept: Sequence[LayerName] | None,
+    held: Held | None,
     folder: RunFolder,
     diagnosis: Sequence[Diagnosis],
     judge: Judge,
 ) -> Written:
-    """Write the files for deployment; `kept` is None where there is no answer."""
-    if kept is None:
+    """Write the files for deployment; `held` is None where there is no plan to export."""
+    if held is None:
         remove_exports(folder)
         return Written(reason="the run has no answer")
     export = Export(
         model=prepared.model,
-        kept=kept,
+        kept=held.kept,
+        point=held.point,
         pair=Pair(low=prepared.options.low, high=prepared.options.high),
         settings=prepared.options.engine,
         scales=prepared.scales,
@@ -213,11 +222,28 @@ def write_answer(
     if deployment is not None and deployment.left_out:
         notes.append(deployment.left_out)
     return Written(
+        point=held.point,
         string=layer_precisions(export) if reason is None else None,
         reason=reason,
         notes=notes,
         deployment=deployment,
     )
+
+
+def _exported(
+    prepared: Prepared, charted: Charted, kept: Sequence[LayerName] | None
+) -> tuple[Held | None, list[str]]:
+    """Return the plan to export, with a remark where it is the answer since no other is there.
+
+    `kept` are the layers of the answer, None where there is none.
+    """
+    answer, point = None if kept is None else Held(kept=kept), prepared.options.export_point
+    if point == ANSWER:
+        return answer, []
+    try:
+        return held(point, charted.curve, charted.culprits), []
+    except UsageError as error:
+        return answer, [error.one_line()]
 
 
 def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:

@@ -13,7 +13,8 @@ from precision_bisect.exports.write import gains, write_gain
 from precision_bisect.finished import read_finished
 from precision_bisect.locking import RunLock
 from precision_bisect.model.load import load_model
-from precision_bisect.runfolder import RunFolder, default_run_folder
+from precision_bisect.options import ANSWER
+from precision_bisect.runfolder import RunFolder, default_run_folder, point_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +39,34 @@ class Exported:
         return json.dumps(plain, indent=2) + "\n"
 
 
-def export(path: Path, plan: Path | None, out: Path | None, settings: EngineSettings) -> Exported:
+def export(
+    path: Path,
+    plan: Path | None,
+    out: Path | None,
+    settings: EngineSettings,
+    point: str = ANSWER,
+) -> Exported:
     """Write the exports of a finished run of the model at `path`; return what came of each.
 
     `plan` is a `result.json` or a run folder, None for the default one of the model; `out` is the
-    folder to write to, None for that of the result. Raises a PrecisionBisectError for bad input.
+    folder to write to, None for that of the result, or for a folder in it where the `point` of the
+    curve is another than the answer. Raises a PrecisionBisectError for bad input.
     """
     model = load_model(path)
-    finished = read_finished(plan or default_run_folder(path), model)
+    finished = read_finished(plan or default_run_folder(path), model, point)
     wanted = Export(
         model=finished.settled(model),
         kept=finished.kept,
+        point=point,
         pair=finished.pair,
         settings=settings,
         scales=finished.scales(),
         diagnosis=finished.diagnosis,
     )
-    where = out or finished.path.parent
+    run = finished.path.parent
+    where = out or (run if point == ANSWER else point_folder(run, point))
     with RunLock(where):
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)
-        judging = carry_judging(finished.path.parent, folder) if gains(wanted) else {}
+        judging = carry_judging(run, folder, wanted) if gains(wanted) else {}
         return Exported(folder=folder.path, reasons={**reasons, **judging})

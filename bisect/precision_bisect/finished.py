@@ -14,14 +14,22 @@ from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError
 from precision_bisect.layer_table import SETTLED, Form, LayerName
 from precision_bisect.model.load import Model
-from precision_bisect.options import HIGH_NAMES, LOW_NAMES, QUANTIZED_NAMES, HighName
+from precision_bisect.options import ANSWER, HIGH_NAMES, LOW_NAMES, QUANTIZED_NAMES, HighName
 from precision_bisect.pinning import pin, pin_formless
+from precision_bisect.pointing import find_point
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.quantization.scales_file import read_scales
 from precision_bisect.result import Diagnosis
 from precision_bisect.runfolder import RESULT
-from precision_bisect.saved import DIAGNOSIS_LIST, damaged, fields_of, quoted
+from precision_bisect.saved import (
+    CULPRIT_LIST,
+    CURVE_LIST,
+    DIAGNOSIS_LIST,
+    damaged,
+    fields_of,
+    quoted,
+)
 from precision_bisect.unpacking import Unfit
 
 _WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
@@ -60,11 +68,12 @@ class Finished:
         return pin(pin_formless(model, self.pair), self.pinned)
 
 
-def read_finished(path: Path, model: Model) -> Finished:
+def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     """Read a `result.json`, or the one in a run folder, that a run of this model has written.
 
-    Raises RunFolderError for a file that is missing or no such result, that belongs to another
-    model, names layers that the model does not have, or has no answer.
+    What is kept is that of the answer, or of another `point` of the curve. Raises RunFolderError
+    for a file that is missing or no such result, that belongs to another model, names layers that
+    the model does not have, or has no answer, and UsageError for a point that is not there.
     """
     file = path / RESULT if os.path.isdir(path) else path  # noqa: PTH112 - never raises
     fields = fields_of(file, "name the run folder or its result.json by --plan")
@@ -77,9 +86,12 @@ def read_finished(path: Path, model: Model) -> Finished:
     fixed = {name: high for high, names in rungs[:-1] for name in names}
     pinned = {name: reason for name, reason in _pinned(file, fields).items() if name not in fixed}
     kept = _texts(file, "kept", fields.get("kept"))
+    if point != ANSWER:
+        kept = _pointed(file, fields, point)
     _check_names(file, [*kept, *pinned], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
-    if status in _WITHOUT_ANSWER or (not kept and status is not Status.NOTHING_TO_KEEP):
+    nothing = not kept and status is not Status.NOTHING_TO_KEEP
+    if point == ANSWER and (status in _WITHOUT_ANSWER or nothing):
         raise RunFolderError(
             f"{file} has no answer: its status is {status.value!r}",
             "go on with the run by --resume, or search again with other limits",
@@ -95,6 +107,16 @@ def read_finished(path: Path, model: Model) -> Finished:
         diagnosis=_diagnosis(file, fields.get("diagnosis", [])),
         path=file,
     )
+
+
+def _pointed(file: Path, fields: Mapping[str, Any], point: str) -> list[str]:
+    """Return the layers that a point of the curve keeps. Raises UsageError."""
+    try:
+        curve = CURVE_LIST(fields.get("curve", []))
+        culprits = CULPRIT_LIST(fields.get("culprits", []))
+    except Unfit as error:
+        raise damaged(file, "curve", error.value) from error
+    return _texts(file, "curve", find_point(point, curve, culprits).kept)
 
 
 def _belongs(file: Path, fields: Mapping[str, Any], model: Model) -> None:

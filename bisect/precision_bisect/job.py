@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
-from precision_bisect.options import Options
+from precision_bisect.options import ANSWER, Options
 from precision_bisect.runfolder import RESULT
 from precision_bisect.saying import complain
 from precision_bisect.telling.on_finish import call, words
@@ -44,7 +44,12 @@ def search(parsed: Namespace, options: Options) -> int:
         if parsed.json:
             sys.stdout.write(result.to_text())
             sys.stdout.flush()
-    return _held_against(gate, result)
+    code = _held_against(gate, result)
+    if code == ExitCode.OK and options.export_point != ANSWER:
+        from precision_bisect.pointing import find_point
+
+        find_point(options.export_point, result.curve, result.culprits)
+    return code
 
 
 def _held_against(gate: "Gate", result: "Result") -> int:

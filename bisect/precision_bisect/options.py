@@ -41,6 +41,9 @@ ISOLATE: tuple[Isolate, ...] = get_args(Isolate)
 UNTIL: tuple[Until, ...] = get_args(Until)
 FORECAST_ON: tuple[ForecastOn, ...] = get_args(ForecastOn)
 
+ANSWER = "answer"
+EXPORT_POINTS = (ANSWER, "culprits", "margin")
+"""Points of the curve that exports can hold, beside one by its number of kept layers."""
 LOCAL_CLUSTER = "local"
 DEFAULT_TOLERANCE = 1e-2
 DEFAULT_STRATEGY = "guided"
@@ -60,7 +63,8 @@ class Options:
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.files`) or the samples themselves. With a `ladder`, lowest type first, `low` and `high`
     say nothing. An answer is judged on `copies` of the samples, of which `copies_failing` may
-    fail. Before the search a run ends `until` the culprits or the curve. `gpus` has one for each
+    fail. Before the search a run ends `until` the culprits or the curve. `export_point` is one of
+    EXPORT_POINTS or a number of kept layers. `gpus` has one for each
     worker, as CUDA_VISIBLE_DEVICES names them; without it all share the first. `cluster` is the
     address of Dask's scheduler, whose workers take the trials, `workers` of them at the least, or
     LOCAL_CLUSTER. Raises UsageError for values that cannot work.
@@ -93,6 +97,7 @@ class Options:
     copies: int = DEFAULT_COPIES
     copies_failing: int = 0
     until: Until = "answer"
+    export_point: str = ANSWER
     workers: int = 1
     gpus: Sequence[str] = ()
     mixed_gpus: bool = False
@@ -207,6 +212,13 @@ class Options:
             )
 
     def _check_until(self) -> None:
+        if self.export_point not in EXPORT_POINTS and not self.export_point.isdecimal():
+            raise UsageError(
+                f"--export-point {self.export_point} is no point of the curve",
+                f"choose {', '.join(EXPORT_POINTS)}, or a number of kept layers",
+            )
+        if self.export_point != ANSWER and self.ladder:
+            raise UsageError("a --ladder has no curve for --export-point", "leave one out")
         for limit, given in (("--ladder", bool(self.ladder)), ("speed limits", self.speed.given)):
             if self.until != "answer" and given:
                 raise UsageError(

@@ -54,9 +54,9 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """A plan that was evaluated: how many layers it keeps, and its error over copies.
+    """A plan that was evaluated: how many layers it keeps and which, and its error over copies.
 
-    `point` is one of `POINTS`.
+    `point` is one of `POINTS`; `kept` are in network order.
     """
 
     kept_count: int
@@ -64,6 +64,7 @@ class CurvePoint:
     error_max: float | None
     latency_ms: float | None
     point: str
+    kept: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +103,9 @@ class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
 
     `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
-    output and `error` a multiple of the limits. `inputs` say whether samples were made up,
-    None where a file does not. `message` and `out` are not part of the file.
+    output and `error` a multiple of the limits. `export_point` is what the exports hold, None
+    where none is written. `inputs` say whether samples were made up, None where a file does not.
+    `message` and `out` are not part of the file.
     """
 
     status: Status
@@ -119,6 +121,7 @@ class Result:
     candidates: int
     kept: Sequence[str]
     rungs: Sequence[Rung] = ()
+    export_point: str | None = None
     layer_precisions: str | None
     layer_precisions_reason: str | None
     certificate: Certificate
@@ -218,6 +221,7 @@ KEYS = (
     "kept",
     "kept_fraction",
     "rungs",
+    "export_point",
     "layer_precisions",
     "layer_precisions_reason",
     "certificate",

@@ -48,11 +48,17 @@ OWN_FILES = (
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""
 _RUNG = "rung-"
+_POINT = "point-"
 
 
 def default_run_folder(model: Path) -> Path:
     """Return where a run of this model goes unless it is told otherwise."""
     return Path(f"{model.name}.precision-bisect")
+
+
+def point_folder(run: Path, point: str) -> Path:
+    """Return where exports of a point of the curve other than the answer go, unless told."""
+    return run / f"{_POINT}{point}"
 
 
 class RunFolder:
@@ -63,7 +69,7 @@ class RunFolder:
         with _explained(path):
             path.mkdir(parents=True, exist_ok=True)
             if overwrite:
-                for folder in (*self._rungs(), path):
+                for folder in (*self._rungs(), *path.glob(f"{_POINT}*"), path):
                     for name in OWN_FILES:
                         (folder / name).unlink(missing_ok=True)
                     for name in (LOGS, ENGINES):

@@ -247,7 +247,10 @@ _CURVE_POINT = record(
     kept_count=count,
     **dict.fromkeys(("error_median", "error_max", "latency_ms"), maybe(number)),
     point=chosen(*POINTS),
+    kept=many(text),
 )
+CURVE_LIST = many(_CURVE_POINT)
+CULPRIT_LIST = many(_CULPRIT)
 DIAGNOSIS_LIST = many(record(Diagnosis, layer=text, cause=text, evidence=text))
 _VALUES: Mapping[str, Reader[Any]] = {
     "status": lambda value: Status(chosen(*Status)(value)),
@@ -263,9 +266,10 @@ _VALUES: Mapping[str, Reader[Any]] = {
     "kept": many(text),
     "rungs": many(record(Rung, precision=text, layers=maybe(many(text)), count=count)),
     **dict.fromkeys(("layer_precisions", "layer_precisions_reason"), maybe(text)),
+    "export_point": maybe(text),
     "certificate": _CERTIFICATE,
-    "culprits": many(_CULPRIT),
-    "curve": many(_CURVE_POINT),
+    "culprits": CULPRIT_LIST,
+    "curve": CURVE_LIST,
     "non_monotone": many(table(anything)),
     "unresolved": table(count),
     "wall_s": number,

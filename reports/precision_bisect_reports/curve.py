@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import UsageError, printable
+from precision_bisect.options import ANSWER
+from precision_bisect.pointing import find_point
 from precision_bisect.result import Culprit, CurvePoint, Result
 
 MOST_ROWS = 7
@@ -43,6 +46,19 @@ def words(result: Result) -> str:
         return f"{said} The rest is rounding, spread over the whole network{rest}"
     if result.kept and len(result.kept) < len(culprits):
         return f"{said} For {limit:g} {len(result.kept)} layers suffice."
+    return said
+
+
+def exported(result: Result) -> str:
+    """Say which point of the curve the exports hold, "" where that is the answer."""
+    point = result.export_point
+    if point in (None, ANSWER):
+        return ""
+    said = f"point {printable(point)} of the curve"
+    with suppress(UsageError):
+        found = find_point(point, result.curve, result.culprits)
+        kept = f"{found.kept_count} {'layer' if found.kept_count == 1 else 'layers'} kept"
+        said += f": {kept}, error {_figure(found.error_median)}, worst {_figure(found.error_max)}"
     return said
 
 

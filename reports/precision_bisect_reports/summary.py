@@ -16,7 +16,7 @@ from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour, Stability
 from precision_bisect.result import Diagnosis, Result
 from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
-from precision_bisect_reports.curve import curve
+from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed, judging_steps, under_tf32
 from precision_bisect_reports.folding import folded
 from precision_bisect_reports.made_up import made_up
@@ -201,6 +201,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         counts = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield "unresolved", f"{', '.join(counts)}: these trials count neither way"
     yield from _engine(result)
+    if point := exported(result):
+        yield "exports", point
     yield from deployed(result.deployment, (each.cause for each in result.diagnosis))
     if result.emulated:
         yield "backend", "emulated: predicted on this machine; confirm on the target"

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from precision_bisect.arguments.engine import add_engine_arguments
+from precision_bisect.arguments.output import add_export_point
 from precision_bisect.arguments.parser import Parser, add_pair, folder
 
 
@@ -52,8 +53,12 @@ def export_parser() -> Parser:
     )
     _model_and_plan(parser)
     parser.add_argument(
-        "--out", type=folder, metavar="DIR", help="where to write (the run's folder)"
+        "--out",
+        type=folder,
+        metavar="DIR",
+        help="where to write (the run's folder; for another point of the curve one in it)",
     )
+    add_export_point(parser)
     _json(parser)
     add_engine_arguments(parser.add_argument_group("engine"))
     return parser

@@ -3,6 +3,7 @@
 import argparse
 
 from precision_bisect.arguments.parser import folder
+from precision_bisect.options import ANSWER, EXPORT_POINTS
 
 
 def add_output_arguments(group: argparse._ArgumentGroup) -> None:
@@ -28,6 +29,7 @@ def add_output_arguments(group: argparse._ArgumentGroup) -> None:
         help="what kept engines, logs and caches may take; engines that failed go first, the "
         "oldest before others, the accepted one never (10G)",
     )
+    add_export_point(group)
     group.add_argument("--json", action="store_true", help="print result.json instead of text")
     group.add_argument(
         "--on-finish",
@@ -35,6 +37,29 @@ def add_output_arguments(group: argparse._ArgumentGroup) -> None:
         help="call this command once the result is written, however the run ended, with the path "
         "of result.json as its last argument; quoted as for a shell, but no shell runs it",
     )
+
+
+def add_export_point(group: argparse._ActionsContainer) -> None:
+    """Add `--export-point`."""
+    group.add_argument(
+        "--export-point",
+        type=_point,
+        default=ANSWER,
+        metavar=f"{'|'.join(EXPORT_POINTS)}|K",
+        help="which plan of the curve the exported files hold: the answer, the culprits alone, "
+        "the answer and a few layers more that bring the error far down, or that of K kept layers "
+        "(answer)",
+    )
+
+
+def _point(text: str) -> str:
+    """Return a point of the curve, a number without leading zeros."""
+    if text in EXPORT_POINTS:
+        return text
+    if not (text.isascii() and text.isdecimal()):
+        names = ", ".join(EXPORT_POINTS)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {names}, and no number of layers")
+    return str(int(text))
 
 
 def add_gate_arguments(group: argparse._ArgumentGroup) -> None:

@@ -138,6 +138,7 @@ def to_options(parsed: argparse.Namespace) -> Options:
         copies=parsed.copies,
         copies_failing=parsed.copies_failing,
         until=parsed.until,
+        export_point=parsed.export_point,
         workers=workers,
         gpus=gpus,
         mixed_gpus=parsed.mixed_gpus,

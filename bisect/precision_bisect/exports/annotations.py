@@ -15,6 +15,8 @@ _METADATA_SINCE = 10
 def annotate(proto: onnx.ModelProto, export: Export) -> None:
     """Write the keys `precision_bisect.precision`, `.cause` and `.evidence` into nodes of a graph.
 
+    The model has `precision_bisect.point`, the point of the curve that its plan is.
+
     Layers above the lowest precision have the first, diagnosed ones all. The evidence of a layer
     that was no candidate is why. Nodes keep what they had.
     """
@@ -28,6 +30,10 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
         elif layer.detail:
             values["evidence"] = layer.detail
         told[layer.name] = {f"{PREFIX}.{key}": value for key, value in values.items()}
+    key = f"{PREFIX}.point"
+    kept = [each for each in proto.metadata_props if each.key != key]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend([*kept, onnx.StringStringEntryProto(key=key, value=export.point)])
     for node in proto.graph.node:
         if values := told.get(node.name, {}):
             _write(node, values, proto.ir_version)

@@ -10,7 +10,7 @@ from precision_bisect.layer_table import Layer, LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.graph import all_graphs
 from precision_bisect.model.load import Model
-from precision_bisect.options import HIGH_NAMES, PrecisionName
+from precision_bisect.options import ANSWER, HIGH_NAMES, PrecisionName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.quantization.scales import Scales
@@ -26,8 +26,8 @@ class Export:
 
     `kept` are names of candidates of `model`, which stay in the pair's high type. What the model's
     table calls pinned stays high, too, or in the form that it is fixed to: the plan was judged
-    with those layers so. `scales` are needed where a layer is INT8 or FP8. The
-    `diagnosis` is told by the exports that have a place for it.
+    with those layers so. `scales` are needed where a layer is INT8 or FP8. The `diagnosis` is told
+    by the exports that have a place for it, and so is the `point` of the curve that the plan is.
     """
 
     model: Model
@@ -36,6 +36,7 @@ class Export:
     settings: EngineSettings
     scales: Scales = field(default_factory=Scales)
     diagnosis: Sequence[Diagnosis] = ()
+    point: str = ANSWER
 
     @property
     def plan(self) -> Plan:
@@ -93,7 +94,8 @@ class Export:
         counts = [f"{rungs.count(name)} stay {name.upper()}" for name in high]
         counts[0] = counts[0].replace(" ", f" of {len(self.precisions)} layers ", 1)
         rest = f", the rest runs {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
-        return f"{', '.join(counts)}{rest}"
+        point = f" (point {self.point} of the curve)" * (self.point != ANSWER)
+        return f"{', '.join(counts)}{rest}{point}"
 
 
 def named_layers(export: Export) -> tuple[Layer, ...]:

@@ -12,7 +12,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.golden import golden_of
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.polygraphy_command import polygraphy_command
-from precision_bisect.exports.run_script import write_run_script
+from precision_bisect.exports.run_script import of_plan, write_run_script
 from precision_bisect.protocols import Sample
 from precision_bisect.runfolder import (
     GOLDEN_INPUTS,
@@ -69,10 +69,10 @@ def write_judging(
     return dict.fromkeys(JUDGING), deployment
 
 
-def carry_judging(run: Path, folder: RunFolder) -> Mapping[str, str | None]:
-    """Have what judges a run's answer in another folder as well; say what the run does not have.
+def carry_judging(run: Path, folder: RunFolder, export: Export) -> Mapping[str, str | None]:
+    """Have what judges a run in another folder as well, for the plan that is exported there.
 
-    Raises RunFolderError.
+    Says what the run does not have. Raises RunFolderError.
     """
     reasons: dict[str, str | None] = {}
     for name in JUDGING:
@@ -82,7 +82,8 @@ def carry_judging(run: Path, folder: RunFolder) -> Mapping[str, str | None]:
             continue
         reasons[name] = None
         if folder.path.resolve() != run.resolve():
-            folder.write(name, path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            folder.write(name, of_plan(text, export) if name == RUN_SCRIPT else text)
     return reasons
 
 

@@ -10,6 +10,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT
 
 _SETTINGS = "SETTINGS: dict[str, Any] = {}\n"
+LOW_LAYERS = "low_layers"
 _HALVES = ("fp16", "bf16")
 
 
@@ -35,12 +36,29 @@ def write_run_script(
         "graph_optimization_level": options.graph_optimization_level,
         "disabled_optimizers": list(options.disabled_optimizers),
         "limits": dict(limits),
-        "low_layers": [str(n) for n, kind in export.precisions.items() if kind in _HALVES],
+        LOW_LAYERS: _low_layers(export),
     }
     template = files(__package__).joinpath(RUN_SCRIPT).read_text(encoding="utf-8")
     before, _, after = template.partition(_SETTINGS)
-    literals = "".join(f"    {key!a}: {value!a},\n" for key, value in settings.items())
+    literals = "".join(_line(key, value) for key, value in settings.items())
     return f"{before}SETTINGS: dict[str, Any] = {{\n{literals}}}\n{after}"
+
+
+def of_plan(script: str, export: Export) -> str:
+    """Return a script that judges the plan of an export as it has judged another plan."""
+    begins = _line(LOW_LAYERS, []).partition("[")[0]
+    return "".join(
+        _line(LOW_LAYERS, _low_layers(export)) if line.startswith(begins) else line
+        for line in script.splitlines(keepends=True)
+    )
+
+
+def _low_layers(export: Export) -> list[str]:
+    return [str(name) for name, kind in export.precisions.items() if kind in _HALVES]
+
+
+def _line(key: str, value: object) -> str:
+    return f"    {key!a}: {value!a},\n"
 
 
 def _judged_by(backend: str) -> str:

@@ -14,6 +14,7 @@ from precision_bisect.ladder.climbed import Climbed
 from precision_bisect.ladder.explaining import explain_ladder, nearest
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
+from precision_bisect.pointing import Held
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.result import Diagnosis, Result, Rung
 from precision_bisect.runfolder import DIAGNOSIS, RESULT, RunFolder
@@ -38,8 +39,8 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     part = last.result.deployment
     options = part.options if part else session_options(last.prepared.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
-    layers = last.kept if last.answered else None
-    written = write_answer(last.prepared, layers, folder, diagnosis, judge)
+    held = Held(kept=last.kept) if last.answered else None
+    written = write_answer(last.prepared, held, folder, diagnosis, judge)
     deployment = written.deployment
     if deployment is not None and not climbed.interrupted:
         deployment = rechecked(last.prepared, folder, deployment)
@@ -53,6 +54,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         candidates=len(climbed.steps[0].prepared.model.table.candidates),
         kept=kept,
         rungs=_rungs(climbed) if last.answered else [],
+        export_point=written.point,
         layer_precisions=written.string,
         layer_precisions_reason=written.reason,
         certificate=_certificate(climbed, kept),

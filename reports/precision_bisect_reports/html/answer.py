@@ -5,7 +5,9 @@ from typing import Any
 
 from precision_bisect.certificate import Certificate, Need
 from precision_bisect.endings import Status
-from precision_bisect.saved import read_deployment
+from precision_bisect.options import ANSWER
+from precision_bisect.saved import read_deployment, unpacked
+from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed
 from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.source import Source
@@ -158,7 +160,9 @@ def _facts(result: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[list[
 
 
 def _deployed(result: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield what the last check of the exported files found, and what judges them elsewhere."""
+    """Yield which plan is exported, what the last check of it found, and what judges elsewhere."""
+    if result.get("export_point") not in (None, ANSWER):
+        yield ["Exports hold", exported(unpacked(result))]
     if not result.get("deployment"):
         return
     deployment = read_deployment(result["deployment"])

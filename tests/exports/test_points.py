@@ -1,0 +1,206 @@
+"""`--export-point`: exports of another plan of the curve than the answer."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import tiny
+from precision_bisect.cli import main
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.errors import ExitCode, RunFolderError, UsageError
+from precision_bisect.export_command import export
+from precision_bisect.options import Options
+from precision_bisect.pointing import find_point
+from precision_bisect.result import Result
+from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RESULT, RUN_SCRIPT, TRTEXEC
+from precision_bisect.saved import read_saved
+from precision_bisect_reports.curve import exported
+
+LOW_LAYERS = "    'low_layers': "
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of the small model, its samples beside it."""
+    folder = tmp_path_factory.mktemp("model")
+    np.savez(folder / "inputs.npz", x=tiny.samples()[0]["x"])
+    return tiny.write_model(folder / "tiny.onnx")
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Return the result of one run, whose exports hold the answer."""
+    return tiny.search(model, tmp_path_factory.mktemp("whole"))
+
+
+def command(model: Path, out: Path, *arguments: str, tol: str = "1e-2") -> int:
+    """Run the main job, or the command that comes first, on the small model."""
+    inputs = str(model.parent / "inputs.npz")
+    first = [arguments[0]] if arguments[0] == "curve" else []
+    shared = ["--inputs", inputs, "--threads", "1", "--tol", tol, "--out", str(out)]
+    return main([*first, str(model), *shared, *arguments[len(first) :]])
+
+
+def kept_in(folder: Path) -> list[str]:
+    """Return the layers that the typed model and the string for trtexec both keep."""
+    proto = onnx.load(folder / MIXED_MODEL)
+    typed = [
+        node.name
+        for node in proto.graph.node
+        if any("float32" in f"{each.key}={each.value}" for each in node.metadata_props)
+        or "precision_bisect.precision: fp32" in node.doc_string
+    ]
+    path = folder / LAYER_PRECISIONS
+    named = [each.rpartition(":")[0] for each in path.read_text().split(",")]
+    assert sorted(named) == sorted(typed)
+    return named
+
+
+def point_in(folder: Path) -> str:
+    """Return the point of the curve that the typed model says to be."""
+    told = onnx.load(folder / MIXED_MODEL).metadata_props
+    (point,) = [each.value for each in told if each.key == "precision_bisect.point"]
+    return str(point)
+
+
+def low_layers(folder: Path) -> str:
+    """Return what the script that judges takes for the layers in 16 bits."""
+    lines = (folder / RUN_SCRIPT).read_text().splitlines()
+    (line,) = [each for each in lines if each.startswith(LOW_LAYERS)]
+    return line.removeprefix(LOW_LAYERS)
+
+
+def test_the_answer_is_exported_by_default(whole: Result) -> None:
+    """Exports hold the kept layers, and say so with the result."""
+    assert whole.out is not None
+    assert ("answer", "answer") == (whole.export_point, point_in(whole.out))
+    assert sorted(whole.kept) == sorted(kept_in(whole.out))
+    assert "point" not in (whole.out / TRTEXEC).read_text().splitlines()[1]
+    assert "" == exported(whole)
+
+
+@pytest.mark.parametrize("point", ["culprits", "margin", "2"])
+def test_a_run_exports_the_point_that_was_asked_for(
+    model: Path, whole: Result, tmp_path: Path, point: str
+) -> None:
+    """The answer stays the answer; files, string, script and their last check are of the point."""
+    assert ExitCode.OK == command(model, tmp_path, "--export-point", point)
+    result = read_saved(tmp_path).result
+    wanted = find_point(point, whole.curve, whole.culprits)
+    assert (whole.kept, point) == (result.kept, result.export_point)
+    assert sorted(wanted.kept) == sorted(kept_in(tmp_path))
+    assert (tmp_path / LAYER_PRECISIONS).read_text() == result.layer_precisions
+    assert point == point_in(tmp_path)
+    assert f"(point {point} of the curve)" in (tmp_path / TRTEXEC).read_text()
+    assert all(repr(name) not in low_layers(tmp_path) for name in wanted.kept)
+    assert result.deployment is not None and result.deployment.recheck is not None
+    assert "not_judged" == result.deployment.recheck.outcome
+    assert exported(result).startswith(f"point {point} of the curve: {wanted.kept_count} layers")
+    assert "Exports hold" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("point", ["culprits", "margin", "2"])
+def test_a_finished_run_exports_any_point_again(
+    model: Path, whole: Result, tmp_path: Path, point: str
+) -> None:
+    """It goes to a folder of its own in the run folder, with the script for that plan."""
+    run = tmp_path / "run"
+    assert ExitCode.OK == command(model, run, "--export-point", point)
+    again = export(model, whole.out, tmp_path / "again", EngineSettings(), point)
+    assert set(again.reasons.values()) == {None}
+    for name in (MIXED_MODEL, LAYER_PRECISIONS, RUN_SCRIPT):
+        assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert whole.out is not None
+    before = {path.name: path.read_bytes() for path in whole.out.iterdir() if path.is_file()}
+    beside = export(model, whole.out, None, EngineSettings(), point)
+    assert whole.out / f"point-{point}" == beside.folder
+    assert point == point_in(beside.folder)
+    assert before == {
+        path.name: path.read_bytes() for path in whole.out.iterdir() if path.is_file()
+    }
+
+
+def test_overwriting_a_run_removes_exports_of_its_points(model: Path, tmp_path: Path) -> None:
+    """No file of a former run stays."""
+    tiny.search(model, tmp_path)
+    folder = export(model, tmp_path, None, EngineSettings(), "margin").folder
+    tiny.search(model, tmp_path, overwrite=True)
+    assert not (folder / MIXED_MODEL).exists()
+
+
+def test_the_curve_alone_exports_a_point(model: Path, tmp_path: Path) -> None:
+    """Without an answer a point of the curve is exported all the same; then by `export`, too."""
+    assert ExitCode.OK == command(model, tmp_path, "curve", "--export-point", "culprits")
+    result = read_saved(tmp_path).result
+    assert ([], "culprits") == (list(result.kept), result.export_point)
+    assert sorted(tiny.KEPT) == sorted(kept_in(tmp_path))
+    folder = export(model, tmp_path, None, EngineSettings(), "4").folder
+    assert sorted(tiny.KEPT) == sorted(kept_in(folder))
+
+
+def test_a_point_that_is_not_there_is_one_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run ends with its answer exported, and exit code 2 names the points that there are."""
+    assert ExitCode.USAGE == command(model, tmp_path, "--export-point", "17")
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "--export-point 17: the curve has no point of 17 layers; choose answer, cu" in line
+    result = read_saved(tmp_path).result
+    assert ("answer", tiny.KEPT) == (result.export_point, result.kept)
+    assert any("--export-point 17" in note for note in result.notes)
+    assert sorted(tiny.KEPT) == sorted(kept_in(tmp_path))
+    with pytest.raises(UsageError, match="no point of 17 layers"):
+        export(model, tmp_path, None, EngineSettings(), "17")
+
+
+def test_nothing_to_keep_has_no_other_point(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where all can run low there is no curve, and the one plan is exported."""
+    assert ExitCode.USAGE == command(model, tmp_path, "--export-point", "margin", tol="10")
+    assert "the run has no curve; leave it out" in capsys.readouterr().err
+    assert (tmp_path / MIXED_MODEL).exists()
+
+
+@pytest.mark.parametrize("point", ["best", "-1", "1.5", "", "\u0664"])
+def test_what_names_no_point_is_wrong_usage(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], point: str
+) -> None:
+    """It is said before anything runs."""
+    assert ExitCode.USAGE == command(model, tmp_path / "run", f"--export-point={point}")
+    assert "is none of answer, culprits, margin" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_refuse_what_has_no_curve(model: Path) -> None:
+    """A ladder has no curve; Python's options take the names that the command takes."""
+    with pytest.raises(UsageError, match="no curve"):
+        Options(model=model, ladder=("int8", "fp16", "fp32"), export_point="margin")
+    with pytest.raises(UsageError, match="no point of the curve"):
+        Options(model=model, export_point="best")
+
+
+def test_a_damaged_curve_is_one_line(model: Path, tmp_path: Path) -> None:
+    """Layers that the model does not have, and points that are none, are refused with the file."""
+    tiny.search(model, tmp_path)
+    told = json.loads((tmp_path / RESULT).read_text())
+    for point in ({**told["curve"][-1], "kept": ["nobody"]}, {"kept_count": "many"}):
+        (tmp_path / RESULT).write_text(json.dumps({**told, "curve": [point]}))
+        with pytest.raises(RunFolderError, match=r"result.json (names the layer|is damaged)"):
+            export(model, tmp_path, None, EngineSettings(), str(told["curve"][-1]["kept_count"]))
+
+
+def test_of_several_points_the_named_one_is_taken(whole: Result) -> None:
+    """Then the one with the least error; culprits are found where they are the answer."""
+    answer = next(each for each in whole.curve if each.point == "answer")
+    other = replace(answer, point="", error_median=0.0)
+    worse = replace(other, error_median=1.0)
+    assert answer == find_point("4", [other, answer], whole.culprits)
+    assert other == find_point("4", [worse, other], whole.culprits)
+    assert answer == find_point("culprits", whole.curve, whole.culprits)
+    with pytest.raises(UsageError, match="no point named culprits"):
+        find_point("culprits", whole.curve, [])
