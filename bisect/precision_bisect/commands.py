@@ -134,6 +134,7 @@ def batch_command(parsed: Namespace) -> int:
 
 def show_command(parsed: Namespace) -> int:
     """Print the final screen of a run again."""
+    from precision_bisect.ledger.reading import recorded_trials
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.saved import read_saved
 
@@ -143,7 +144,8 @@ def show_command(parsed: Namespace) -> int:
     if parsed.json:
         sys.stdout.write(saved.result.to_text())
     else:
-        load(REPORTS, "terminal")(sys.stdout, sys.stderr).show(saved.result, saved.model)
+        trials = recorded_trials(saved.path.parent) if parsed.explain_search else ()
+        load(REPORTS, "terminal")(sys.stdout, sys.stderr).show(saved.result, saved.model, trials)
     return ExitCode.OK
 
 

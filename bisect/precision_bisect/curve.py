@@ -15,7 +15,7 @@ from precision_bisect.law import Law, typical, worst
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.sensitivity import rank
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import BELIEVED, Kind, Outcome, Phase, Proposal, SampleSet
 
 DRAW = 1 << 16
 """All points are judged on one draw, so that they compare; a search takes its draws from 1 on."""
@@ -118,6 +118,12 @@ class Curve:
         }
         return [Point(plan, told[plan], names.get(plan, "")) for plan in sorted(told)]
 
+    def _expected(self, plan: Plan) -> str:
+        """Return what the law says of the first layers of the order, after a reason."""
+        if self.law is None or plan != Plan.of(self.law.order[: len(plan)]):
+            return ""
+        return f"{BELIEVED}the law says {self.law.left(len(plan)):.2g}"
+
     def judge(self, plan: Plan, reason: str) -> Search[Outcome]:
         """Evaluate one more point."""
         (outcome,) = yield (
@@ -126,7 +132,7 @@ class Curve:
                 phase=Phase.CURVE,
                 draw=DRAW if self.copies else 0,
                 timed=self.problem.predicts,
-                reason=f"{len(plan)} layers: {reason}",
+                reason=f"{len(plan)} layers: {reason}{self._expected(plan)}",
             ),
         )
         self.tried[plan] = outcome

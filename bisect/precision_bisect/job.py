@@ -29,7 +29,7 @@ def search(parsed: Namespace, options: Options) -> int:
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
 
-    report = load(REPORTS, "terminal")(sys.stdout, sys.stderr)
+    report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
     with Watched(report) as watched, ExitStack() as last:
         with report:
             from precision_bisect.run import run

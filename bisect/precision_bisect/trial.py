@@ -95,6 +95,10 @@ JUDGED_KINDS = (Kind.JUDGE, Kind.AGAIN, Kind.REBUILD)
 """The kinds that build a plan and judge it against the reference, the freshest last."""
 
 
+BELIEVED = "; "
+"""Parts what is tried from what is believed in a reason: lines that have no room end here."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A plan to evaluate, and why.

@@ -1,7 +1,7 @@
 """What a run is doing, in words."""
 
 from precision_bisect.telling.progress import Progress
-from precision_bisect.trial import Phase
+from precision_bisect.trial import BELIEVED, Outcome, Phase, Proposal
 
 TITLES = {
     Phase.PREFLIGHT: "Preflight",
@@ -19,7 +19,7 @@ def sentence(progress: Progress) -> str:
     """Return one plain sentence: what is tried, how far it is narrowed, what is left."""
     if progress.phase is None or progress.proposal is None:
         return "Starting"
-    parts = [f"{TITLES[progress.phase]}: {progress.proposal.reason}"]
+    parts = [f"{TITLES[progress.phase]}: {progress.proposal.reason.partition(BELIEVED)[0]}"]
     if progress.narrowed_to is not None and progress.narrowed_to < progress.candidates:
         parts.append(f"narrowed from {progress.candidates} to {progress.narrowed_to} layers")
     if progress.speedup is not None:
@@ -29,3 +29,19 @@ def sentence(progress: Progress) -> str:
     if progress.about_left:
         parts.append(f"about {progress.about_left} trials left")
     return ", ".join(parts)
+
+
+def explained(proposal: Proposal, outcome: Outcome) -> str:
+    """Return why a plan was tried and what came of it; "" for a forecast, there are so many."""
+    if proposal.phase in (Phase.RANKING, Phase.PREDICTION):
+        return ""
+    what = f"{TITLES[proposal.phase]}, {len(proposal.plan)} kept: {proposal.reason}"
+    return f"  {what} -> {verdict(outcome)}"
+
+
+def verdict(outcome: Outcome) -> str:
+    """Return the verdict with the error, or why there is none."""
+    if outcome.verdict is None:
+        return f"{outcome.status}: {outcome.message}"
+    figure = "" if outcome.error is None else f", error {outcome.error:.4g}"
+    return f"{outcome.verdict}{figure}"

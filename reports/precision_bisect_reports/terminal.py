@@ -5,7 +5,7 @@ standard output.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -18,8 +18,8 @@ from precision_bisect.errors import printable
 from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
 from precision_bisect.result import Result
 from precision_bisect.telling.progress import Progress
-from precision_bisect.trial import Phase
-from precision_bisect_reports.progress import TITLES, sentence
+from precision_bisect.trial import Identity, Phase, Trial
+from precision_bisect_reports.progress import TITLES, explained, sentence, verdict
 from precision_bisect_reports.summary import final_screen
 
 WIDTH = 80
@@ -36,7 +36,10 @@ class TerminalReport:
         err: TextIO,
         *,
         clock: Callable[[], float] = time.monotonic,
+        explain: bool = False,
     ) -> None:
+        self._explain = explain
+        self._explained: set[Identity] = set()
         self._out = Console(file=out, highlight=False, soft_wrap=True)
         self._err = Console(file=err, highlight=False, soft_wrap=not err.isatty())
         self._clock = clock
@@ -84,17 +87,26 @@ class TerminalReport:
         for part in final_screen(result, model):
             self._out.print(part)
 
-    def show(self, result: Result, model: Path) -> None:
-        """Print the final screen of a run that ended before, in `WIDTH` columns."""
+    def show(self, result: Result, model: Path, trials: Sequence[Trial] = ()) -> None:
+        """Print the final screen of a run that ended before, in `WIDTH` columns, after trials."""
+        for trial in trials:
+            if line := explained(trial.proposal, trial.outcome):
+                self._out.print(Text(printable(line)))
         for part in final_screen(result, model, WIDTH):
             self._out.print(part)
 
     def _trial(self, event: TrialFinished) -> None:
         """Print preflight verdicts always, narrowings on a plain log, else a line now and then."""
+        if self._explain:
+            line = explained(event.proposal, event.outcome)
+            if line and event.proposal.identity not in self._explained:
+                self._explained.add(event.proposal.identity)
+                self._say(line)
+            return
         if event.recalled:
             return
         if event.proposal.phase is Phase.PREFLIGHT:
-            self._say(f"  {event.proposal.reason}: {_verdict(event)}")
+            self._say(f"  {event.proposal.reason}: {verdict(event.outcome)}")
         elif self._live is None:
             narrowed = self._progress.narrowed_to
             overdue = self._clock() - self._spoken_at >= PLAIN_INTERVAL_S
@@ -123,11 +135,3 @@ def _opening(event: RunStarted) -> str:
         f"{event.samples} samples{held_out}{limit}, {event.backend} backend{workers}, "
         f"strategy {event.strategy} (assumes: {event.assumption}){recalled}"
     )
-
-
-def _verdict(event: TrialFinished) -> str:
-    outcome = event.outcome
-    if outcome.verdict is None:
-        return f"{outcome.status}: {outcome.message}"
-    figure = "" if outcome.error is None else f", error {outcome.error:.4g}"
-    return f"{outcome.verdict}{figure}"

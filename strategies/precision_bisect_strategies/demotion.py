@@ -15,7 +15,7 @@ import numpy as np
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
-from precision_bisect.trial import Outcome
+from precision_bisect.trial import BELIEVED, Outcome
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.beliefs import TINY, Array, Beliefs
 from precision_bisect_strategies.neighbours import beside
@@ -142,7 +142,8 @@ def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
     low = tuple(i for i in state.pool if plan.kept.isdisjoint(state.order[i]))
     if not low:
         return state
-    outcome = yield from _try(state, low)
+    believed = f"{BELIEVED}all but the curve's plan, which passed"
+    outcome = yield from _try(state, low, believed)
     if not outcome.passed:
         return state
     rest = tuple(i for i in state.pool if i not in set(low))
@@ -183,7 +184,7 @@ def _group(state: Demotion) -> Search[Demotion]:
     most = min(len(pool), state.largest or len(pool))
     size = int(abs(chances[:most] - 0.5).argmin()) + 1
     group, rest = tuple(pool[:size]), tuple(pool[size:])
-    outcome = yield from _try(state, group)
+    outcome = yield from _try(state, group, _believed(state, chances[size - 1]))
     if outcome.verdict is None:
         return _around(state, group)
     after = replace(state, pool=tuple(sorted(rest)), largest=None)
@@ -197,7 +198,8 @@ def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     size = int(abs(chances - 0.5).argmin()) + 1
     size = min(size, state.largest or size)
     part, rest = tuple(line[:size]), tuple(line[size:])
-    outcome = yield from _try(state, part)
+    believed = _believed(state, chances[size - 1], among=len(line))
+    outcome = yield from _try(state, part, believed)
     others = tuple(each for each in state.suspects if each is not suspect)
     if outcome.verdict is None:
         if size > 1:
@@ -319,7 +321,8 @@ def _affordable(state: Demotion) -> Group:
 
 
 def _refill(state: Demotion, some: Group) -> Search[Demotion]:
-    outcome = yield from _try(state, some)
+    believed = f"{BELIEVED}by what each added they fit together"
+    outcome = yield from _try(state, some, believed)
     if not outcome.passed:
         return replace(state, refused=state.refused | {some})
     kept = {i: error for i, error in state.kept.items() if i not in some}
@@ -336,11 +339,21 @@ def _around(state: Demotion, group: Group) -> Demotion:
     return replace(state, pool=pool, kept=state.kept | {group[0]: None})
 
 
-def _try(state: Demotion, group: Group) -> Search[Outcome]:
+def _believed(state: Demotion, chance: float, among: int = 0) -> str:
+    """Say in one line why just these are tried; `among` so many there is a culprit, if known."""
+    said = f"{BELIEVED}{f'a culprit among {among}, ' * (among > 0)}chance to pass {chance:.2f}"
+    said += f", correlation {state.beliefs.rho:.2f}"
+    price, room, limit = state.price, state.room, (state.limit or 0.0) ** state.power
+    if not (state.beliefs.figures and math.isfinite(price) and math.isfinite(room) and limit):
+        return said
+    return f"{said}, price {price ** (1 / state.power):.2g}, room {room / limit:.0%}"
+
+
+def _try(state: Demotion, group: Group, believed: str = "") -> Search[Outcome]:
     return (
         yield from ask(
             state.without(group),
-            f"drop {len(group)} of {len(state.plan)}",
+            f"drop {len(group)} of {len(state.plan)}{believed}",
             narrowed_to=len(state.plan),
         )
     )

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from precision_bisect.arguments.engine import add_engine_arguments
-from precision_bisect.arguments.output import add_export_point
+from precision_bisect.arguments.output import add_explain_search, add_export_point
 from precision_bisect.arguments.parser import Parser, add_pair, folder
 
 
@@ -114,6 +114,7 @@ def show_parser() -> Parser:
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
     _run(parser, "the run folder, or its result.json")
+    add_explain_search(parser)
     _json(parser, "print result.json")
     return parser
 

@@ -30,6 +30,7 @@ def add_output_arguments(group: argparse._ArgumentGroup) -> None:
         "oldest before others, the accepted one never (10G)",
     )
     add_export_point(group)
+    add_explain_search(group)
     group.add_argument("--json", action="store_true", help="print result.json instead of text")
     group.add_argument(
         "--on-finish",
@@ -49,6 +50,16 @@ def add_export_point(group: argparse._ActionsContainer) -> None:
         help="which plan of the curve the exported files hold: the answer, the culprits alone, "
         "the answer and a few layers more that bring the error far down, or that of K kept layers "
         "(answer)",
+    )
+
+
+def add_explain_search(group: argparse._ActionsContainer) -> None:
+    """Add `--explain-search`."""
+    group.add_argument(
+        "--explain-search",
+        action="store_true",
+        help="print each trial but the forecasts: why this plan, what was believed, what came of "
+        "it",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.rows import ENDED, trial_of
+from precision_bisect.runfolder import LEDGER
 from precision_bisect.trial import Trial
 
 
@@ -30,6 +31,12 @@ def read_ledger(path: Path) -> Recorded:
         return _read(path)
     except (sqlite3.Error, ValueError) as error:
         raise _unreadable(path, error) from error
+
+
+def recorded_trials(folder: Path) -> list[Trial]:
+    """Return the trials of a run, of a ladder those of all its searches. Raises RunFolderError."""
+    ledgers = [folder / LEDGER] if (folder / LEDGER).exists() else folder.glob(f"*/{LEDGER}")
+    return [trial for path in sorted(ledgers) for trial in read_ledger(path).trials]
 
 
 def _read(path: Path) -> Recorded:

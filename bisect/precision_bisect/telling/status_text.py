@@ -5,6 +5,7 @@ from typing import Any
 
 from precision_bisect.errors import printable
 from precision_bisect.telling.watching import Seen, foreign
+from precision_bisect.trial import BELIEVED
 
 _SILENT_S = 60.0
 """After so long without a word a run on another host may have ended."""
@@ -82,7 +83,7 @@ def _trials(told: Mapping[str, Any]) -> str:
 
 
 def _named(trial: Mapping[str, Any]) -> str:
-    return f"{trial['phase']}, {trial['kept']} kept, {trial['reason']}"
+    return f"{trial['phase']}, {trial['kept']} kept, {trial['reason'].partition(BELIEVED)[0]}"
 
 
 def _error(error: float | str | None) -> str:
