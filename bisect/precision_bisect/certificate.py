@@ -73,6 +73,11 @@ class Certificate:
     limit: float | None = None
 
     @property
+    def spread(self) -> bool:
+        """Whether rounding is spread over the network: luck decides which layers are kept."""
+        return {SPREAD} == {need.reason for need in self.evidence}
+
+    @property
     def minimal_at_limit(self) -> bool:
         """Whether dropping any one layer exceeds the limit that the search stayed below."""
         above = bool(self.evidence) and all(need.above for need in self.evidence)

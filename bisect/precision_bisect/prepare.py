@@ -1,5 +1,6 @@
 """What a run needs before its first trial: model, inputs, reference, judge, strategy, backend."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,9 @@ from precision_bisect.space import COPIES, LEAST_BYTES, Space
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.roofline import KERNEL_MS
+
+FORECASTS = 0.5
+"""The share of `--max-time` that the ranking may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,7 @@ class Prepared:
             graph=self.graph,
             speed=self.options.speed if self.options.speed.given else None,
             unit=KINDS[self.options.low].unit,
+            forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
         )
 
     @property

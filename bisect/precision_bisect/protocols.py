@@ -5,6 +5,7 @@ Data flows one way. A `Strategy` proposes plans, the driver has a `Backend` eval
 knows all four.
 """
 
+import math
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,8 @@ class Problem:
     layer costs, in any unit; empty where every layer counts the same. `graph` says what plans cost
     and which layers exchange values, where speed counts; `speed` are the speed limits, if any.
     `unit` is half the distance from 1 to the next number of the low type. `passing` is a plan that
-    is known to pass before the search begins, if any.
+    is known to pass before the search begins, if any. `forecast_s` is how many seconds the ranking
+    may take, by what its outcomes took.
     """
 
     names: Sequence[str]
@@ -57,6 +59,7 @@ class Problem:
     speed: SpeedLimits | None = None
     unit: float = 2.0**-11
     passing: Plan | None = None
+    forecast_s: float = math.inf
 
     @property
     def size(self) -> int:

@@ -39,7 +39,7 @@ class Sensitivity(NamedTuple):
 def rank(problem: Problem) -> Search[Sensitivity]:
     """Measure the layers, in blocks of consecutive layers first.
 
-    The layers of the blocks that matter are measured one by one.
+    The layers of the blocks that matter are measured one by one, as many as there is time for.
     """
     if problem.size < BLOCKS_FROM:
         scores = yield from measure(problem, [(layer,) for layer in range(problem.size)])
@@ -49,7 +49,8 @@ def rank(problem: Problem) -> Search[Sensitivity]:
         tuple(range(start, min(start + size, problem.size)))
         for start in range(0, problem.size, size)
     ]
-    joint = yield from measure(problem, blocks)
+    measured = yield from _outcomes(problem, blocks)
+    joint = [_figure(outcome) for outcome in measured]
     scores = [
         error / math.sqrt(len(block))
         for block, error in zip(blocks, joint, strict=True)
@@ -57,13 +58,14 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     ]
     most = SINGLES_FOR_BUILDS if problem.predicts else SINGLES
     share = NEGLIGIBLE_FOR_BUILDS if problem.predicts else NEGLIGIBLE
+    most = min(most, _affordable(problem, measured))
     worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
     singles = [layer for number in worst for layer in blocks[number]]
     errors = yield from measure(problem, [(layer,) for layer in singles])
     for layer, error in zip(singles, errors, strict=True):
         scores[layer] = error
-    measured = frozenset(singles)
-    shared = {i: len(block) for block in blocks for i in block if i not in measured}
+    alone = frozenset(singles)
+    shared = {i: len(block) for block in blocks for i in block if i not in alone}
     return Sensitivity(scores, shared)
 
 
@@ -86,10 +88,15 @@ def _worst(errors: Sequence[float], negligible: float, most: int) -> list[int]:
 
 def measure(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[float]]:
     """Return what the emulator says is the error with each group low and everything else high."""
+    outcomes = yield from _outcomes(problem, groups)
+    return [_figure(outcome) for outcome in outcomes]
+
+
+def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[Outcome]]:
     everything = Plan.all_high(problem.size)
-    errors: list[float] = []
+    found: list[Outcome] = []
     for start in range(0, len(groups), problem.workers):
-        outcomes = yield tuple(
+        found += yield tuple(
             Proposal(
                 plan=everything.without(group),
                 phase=Phase.RANKING,
@@ -100,8 +107,15 @@ def measure(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[fl
             )
             for number, group in enumerate(groups[start : start + problem.workers], start)
         )
-        errors += [_figure(outcome) for outcome in outcomes]
-    return errors
+    return found
+
+
+def _affordable(problem: Problem, measured: Sequence[Outcome]) -> int:
+    """Return for how many more forecasts there is time, by what those so far took."""
+    spent = sum(outcome.wall_s for outcome in measured)
+    if math.isinf(problem.forecast_s) or not spent:
+        return problem.size
+    return max(0, int((problem.forecast_s - spent) * len(measured) / spent))
 
 
 def _figure(outcome: Outcome) -> float:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from precision_bisect.certificate import SPREAD, Certificate, Need
+from precision_bisect.certificate import Certificate, Need
 from precision_bisect.errors import printable
 
 
@@ -11,7 +11,7 @@ def proof(certificate: Certificate) -> str:
     kept = len(certificate.checked) + len(certificate.unchecked)
     if certificate.minimal_at_limit and not certificate.minimal:
         return _at_limit(certificate, kept)
-    if {SPREAD} == {need.reason for need in certificate.evidence}:
+    if certificate.spread:
         return "none: rounding is spread over the network, and luck decides which layers it takes"
     implied = sum(bool(need.needed) and need.how == "implied" for need in certificate.evidence)
     dropped = len(certificate.checked) - implied

@@ -1,6 +1,7 @@
 """Figures, births of NaN and Inf, ways to the outputs, and near misses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,21 @@ def test_the_output_that_is_hurt_is_named_with_the_way(tmp_path: Path) -> None:
     assert "y" == found.hurts.output
     assert np.inf == found.hurts.error
     assert [str(n) for n in model.table.names[1:4]] == list(found.hurts.path)
+
+
+def test_values_alone_explain_where_rounding_is_spread(tmp_path: Path) -> None:
+    """No layer is run low by itself then: causes are the same, and nothing is said to be hurt."""
+    model = load_text(TWO_WAYS, tmp_path)
+    names = list(model.table.names)
+    feeds = [{"x": np.full(4, 1.0, np.float32)}]
+    asked = Question(model=model, pair=PAIR, kept=names, samples=feeds, threads=1)
+    each, values = diagnose(asked)[0], diagnose(replace(asked, run_alone=False))[0]
+    assert any(one.hurts for one in each.layers)
+    assert not any(one.hurts for one in values.layers)
+    overflows = [
+        {one.layer for one in found.layers if one.cause == "overflow"} for found in (each, values)
+    ]
+    assert overflows[0] and overflows[0] == overflows[1]
 
 
 def test_inf_is_followed_from_its_birth(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def _question(prepared: Prepared, pair: Pair, answer: Answer, near: Sequence[str
         threads=prepared.options.threads,
         scales=prepared.scales,
         stored_sums=stores_sums(prepared.options),
+        run_alone=not answer.proof.spread,
     )
 
 

@@ -41,7 +41,7 @@ class Question:
     tolerance's scale, where it was measured; `tensors` are further ones whose magnitudes in a
     16-bit type are wanted; `threads` are ONNX Runtime's, 0 for all cores; `scales` those of
     everything that is quantized; `stored_sums` that the engine computes means as ONNX Runtime's
-    CUDA provider does.
+    CUDA provider does. Layers are `run_alone` to see what each does, else judged by their values.
     """
 
     model: Model
@@ -54,6 +54,7 @@ class Question:
     threads: int = 0
     scales: Scales = field(default_factory=Scales)
     stored_sums: bool = False
+    run_alone: bool = True
 
 
 def diagnose(question: Question) -> tuple[Findings, Watched]:
@@ -75,7 +76,7 @@ def diagnose(question: Question) -> tuple[Findings, Watched]:
     large = len(model.table.candidates) > MOST_EMULATED
     watched = (measure if large else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
-    alone = {} if large else _alone(question, instrument, nodes, watched)
+    alone = {} if large or not question.run_alone else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
     layers = []
     for node in nodes:

@@ -1,0 +1,48 @@
+"""How many layers are ranked one by one: those that matter, as many as there is time for."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+import oracles
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem
+from precision_bisect.sensitivity import BLOCK, Sensitivity, rank
+
+SIZE = 128
+BLOCKS = SIZE // BLOCK
+
+
+def ranked(asked: Problem, seconds: float) -> tuple[Sensitivity, list[Plan]]:
+    """Rank layers that all matter alike; each forecast takes so many seconds."""
+    search, plans = rank(asked), []
+    batch = next(search)
+    try:
+        while True:
+            plans += [proposal.plan for proposal in batch]
+            batch = search.send(
+                tuple(replace(oracles.outcome(1.0), wall_s=seconds) for _ in batch)
+            )
+    except StopIteration as end:
+        return end.value, plans
+
+
+@pytest.mark.parametrize(("limit", "singles"), [(math.inf, SIZE), (BLOCKS + 24.0, 24), (1.0, 0)])
+def test_single_layers_are_ranked_while_there_is_time(limit: float, singles: int) -> None:
+    """What blocks took tells how many more forecasts fit; whole blocks are looked into."""
+    told, plans = ranked(replace(oracles.problem(SIZE), forecast_s=limit), 1.0)
+    assert BLOCKS + singles == len(plans)
+    assert SIZE - singles == len(told.shared)
+    assert {BLOCK} >= {*told.shared.values()}
+
+
+def test_forecasts_that_take_no_time_are_not_bounded() -> None:
+    """A search that is replayed from outcomes without times asks the same as without a limit."""
+    assert BLOCKS + SIZE == len(ranked(replace(oracles.problem(SIZE), forecast_s=1.0), 0.0)[1])
+
+
+def test_a_layer_of_a_block_stands_for_its_part() -> None:
+    """The root of the sum of the squares of what is shared is the block's error."""
+    told, _ = ranked(replace(oracles.problem(SIZE), forecast_s=1.0), 1.0)
+    assert math.hypot(*told.scores[:BLOCK]) == pytest.approx(1.0)
