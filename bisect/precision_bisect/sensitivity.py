@@ -58,7 +58,7 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     ]
     most = SINGLES_FOR_BUILDS if problem.predicts else SINGLES
     share = NEGLIGIBLE_FOR_BUILDS if problem.predicts else NEGLIGIBLE
-    most = min(most, _affordable(problem, measured))
+    most = _affordable(problem, measured, most)
     worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
     singles = [layer for number in worst for layer in blocks[number]]
     errors = yield from measure(problem, [(layer,) for layer in singles])
@@ -110,12 +110,12 @@ def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[
     return found
 
 
-def _affordable(problem: Problem, measured: Sequence[Outcome]) -> int:
+def _affordable(problem: Problem, measured: Sequence[Outcome], most: int) -> int:
     """Return for how many more forecasts there is time, by what those so far took."""
     spent = sum(outcome.wall_s for outcome in measured)
     if math.isinf(problem.forecast_s) or not spent:
-        return problem.size
-    return max(0, int((problem.forecast_s - spent) * len(measured) / spent))
+        return most
+    return min(most, max(0, int((problem.forecast_s - spent) * len(measured) / spent)))
 
 
 def _figure(outcome: Outcome) -> float:
