@@ -34,9 +34,14 @@ class Budget:
         """Return the seconds taken so far, earlier sessions included."""
         return self.spent_s + self.clock() - self._started
 
+    @property
+    def late(self) -> bool:
+        """Whether the time is spent."""
+        return self.max_time_s is not None and self.elapsed_s() >= self.max_time_s
+
     def admit(self, *, counted: bool) -> None:
         """Account for one more trial. Raises BudgetSpent when a limit forbids it."""
-        if self.max_time_s is not None and self.elapsed_s() >= self.max_time_s:
+        if self.late:
             raise BudgetSpent(f"--max-time of {self.max_time_s:g} s is spent")
         if self.space is not None and (shortage := self.space.shortage()):
             raise BudgetSpent(f"{shortage}; free some space, then go on with --resume")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from precision_bisect.advice.explaining import alone
 from precision_bisect.curve import Curve, Point, complete, sweep
-from precision_bisect.diagnosis.findings import Finding, Findings
+from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.evidence import Latency
@@ -46,27 +46,43 @@ def answered(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:
     return driver.on_copies(plan) or driver.outcome_of(plan, samples)
 
 
+def retraced(prepared: Prepared, driver: Driver, ending: Ending) -> Curve:
+    """Return the curve of a run, as far as the ledger holds it."""
+    curve = prepared.curve
+    driver.retrace(chart(prepared, driver, curve, ending))
+    return curve
+
+
+def culprits_of(prepared: Prepared, curve: Curve) -> Sequence[str]:
+    """Return the names of the culprits in network order, none where there are none."""
+    names = prepared.model.table.names
+    return [] if curve.culprits is None else [str(names[i]) for i in curve.culprits.indices]
+
+
 def charted(
-    prepared: Prepared, driver: Driver, ending: Ending, plan: Plan | None, findings: Findings
+    prepared: Prepared,
+    driver: Driver,
+    curve: Curve,
+    ending: Ending,
+    plan: Plan | None,
+    found: Sequence[Finding],
 ) -> Charted:
-    """Return the curve of a run, and its culprits with what a diagnosis has found.
+    """Return what a result says of a curve, and of its culprits what was found of them.
 
     `plan` is the answer, or the best so far. Where the run was not interrupted, causes that are
     missing are looked for.
     """
-    curve = prepared.curve
-    driver.retrace(chart(prepared, driver, curve, ending))
     if curve.culprits is None:
         return Charted()
     answer = None if ending.status is Status.STOPPED else plan
     told = None if answer is None else answered(driver, answer, ending.samples)
     points = curve.points(answer, told)
     names = prepared.model.table.names
-    layers = [str(names[i]) for i in curve.culprits.indices]
-    causes = {each.layer: _line(each) for each in findings.layers}
+    layers = culprits_of(prepared, curve)
+    causes = {each.layer: _line(each) for each in found}
     if missing := [name for name in layers if name not in causes]:
-        found = () if ending.status is Status.INTERRUPTED else alone(prepared, missing)
-        causes |= {each.layer: _line(each) for each in found}
+        more = () if ending.status is Status.INTERRUPTED else alone(prepared, missing)
+        causes |= {each.layer: _line(each) for each in more}
     together = curve.tried[curve.culprits]
     return Charted(
         curve=[_point(driver, point, names) for point in points],

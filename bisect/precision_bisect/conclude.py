@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.advice.case import PASSES
-from precision_bisect.advice.explaining import Answer, explained
+from precision_bisect.advice.explaining import Answer, Explained, explained
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import SPREAD
-from precision_bisect.charting import Charted, charted
+from precision_bisect.charting import Charted, charted, culprits_of, retraced
 from precision_bisect.comparators.remarks import decided_remark
 from precision_bisect.deploying import judge_of, rechecked, session_options
 from precision_bisect.deployment import Deployment
@@ -84,15 +84,24 @@ def conclude(
     )
     final = _final(driver, plan, samples)
     timings = _timings(prepared, driver, samples)
-    found = None if ending.found is None else _names(prepared, ending.found)
+    searched = None if ending.found is None else _names(prepared, ending.found)
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
-    findings = Findings(low=prepared.options.low)
+    told = Explained(Findings(low=prepared.options.low))
+    curve = prepared.curve if part else retraced(prepared, driver, ending)
     cut_short = plan is None and ending.status in (*_CUT_OFF, Status.STOPPED)
     error = outcome.error if outcome and not cut_short else None
     if plan is not None and ending.status in (Status.FOUND, Status.STOPPED) and not part:
-        answer = Answer(kept=kept, proof=proof, trials=driver.trials, error=error)
-        findings = explained(prepared, answer)
-    drawn_up = Charted() if part else charted(prepared, driver, ending, plan, findings)
+        answer = Answer(
+            kept=kept,
+            proof=proof,
+            trials=driver.trials,
+            error=error,
+            culprits=culprits_of(prepared, curve),
+            late=budget.late,
+        )
+        told = explained(prepared, answer)
+    findings, found = told.findings, [*told.findings.layers, *told.culprits]
+    drawn_up = Charted() if part else charted(prepared, driver, curve, ending, plan, found)
     diagnosis = [
         Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
         for each in findings.layers
@@ -136,7 +145,7 @@ def conclude(
         emulated_trials=len(driver.trials) - (0 if prepared.backend.emulated else len(counted)),
         wall_s=round(budget.elapsed_s(), 3),
         latency_ms=_latencies(driver, everything, final),
-        speed=timings.report(prepared.options.speed, final.latency, found),
+        speed=timings.report(prepared.options.speed, final.latency, searched),
         front=front_rows(timings.front(), names),
         honoured=final.honoured,
         honoured_layers=final.honours,

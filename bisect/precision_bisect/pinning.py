@@ -1,6 +1,6 @@
 """Layers that a search does not decide on, since they have no form in one of the types."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_bisect.errors import ModelError
@@ -10,6 +10,7 @@ from precision_bisect.options import HalfName, HighName, LowName
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Described
 from precision_bisect.quantization.layers import not_quantizable
+from precision_bisect.typed.constants import OutOfRange
 from precision_bisect.typed.rewrite import TypedWriter
 
 
@@ -76,10 +77,13 @@ def pinned_remarks(model: Model, high: HighName) -> list[str]:
     ]
 
 
-def weights_beyond(model: Model, pair: Pair) -> str:
-    """Return a sentence about the weights that become infinite in a 16-bit low type, or ""."""
-    weights = TypedWriter(model, pair).out_of_range
-    beyond = [weight for weight in weights if weight.overflowing]
+def weights_beyond(model: Model, pair: Pair) -> Sequence[OutOfRange]:
+    """Return the weights that become infinite in a 16-bit low type."""
+    return [each for each in TypedWriter(model, pair).out_of_range if each.overflowing]
+
+
+def beyond_remark(beyond: Sequence[OutOfRange], pair: Pair) -> str:
+    """Return a sentence about weights that become infinite in the low type, "" for none."""
     if not beyond:
         return ""
     worst = max(beyond, key=lambda weight: weight.largest)

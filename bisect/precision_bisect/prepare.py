@@ -11,6 +11,7 @@ from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.cluster.site import Site
 from precision_bisect.curve import Curve, drawable
+from precision_bisect.diagnosis.leaving import leaving
 from precision_bisect.errors import UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.fingerprint import fingerprint
@@ -21,6 +22,7 @@ from precision_bisect.lowtypes import KINDS
 from precision_bisect.model.load import Model
 from precision_bisect.options import Certify, Options
 from precision_bisect.pinning import (
+    beyond_remark,
     pin_formless,
     pinned_remarks,
     weights_beyond,
@@ -53,7 +55,8 @@ class Prepared:
     itself where there is no engine, and at rest where a GPU forecasts. `scales` are those of
     what is quantized. `work` is an empty folder for files that nobody needs afterwards. `why` says
     why the backend was chosen, `remarks` what else the report should say. `graph` says what plans
-    cost where speed counts. `cluster` is where trials run, None for this machine.
+    cost where speed counts. `leaving` keeps what leaves the low type's range, None where nothing
+    does. `cluster` is where trials run, None for this machine.
     """
 
     options: Options
@@ -74,6 +77,7 @@ class Prepared:
     cluster: Site | None = None
     abreast: int = 1
     optimised: bool = True
+    leaving: Plan | None = None
 
     @property
     def judging(self) -> int:
@@ -93,6 +97,7 @@ class Prepared:
             graph=self.graph,
             speed=self.options.speed if self.options.speed.given else None,
             unit=KINDS[self.options.low].unit,
+            leaving=self.leaving,
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
         )
 
@@ -213,7 +218,8 @@ def assemble(
         )
     for remark in pinned_remarks(model, options.high):
         observer(Warned(message=remark))
-    said = [each for each in (weights_beyond(model, pair), unpredicted(model)) if each]
+    beyond = weights_beyond(model, pair)
+    said = [each for each in (beyond_remark(beyond, pair), unpredicted(model)) if each]
     for remark in said:
         observer(Warned(message=remark))
     prepared = Prepared(
@@ -234,6 +240,9 @@ def assemble(
         remarks=[*loaded.remarks, *said],
         fingerprint=fingerprint(options, model, samples, loaded.comparator, backend),
         graph=_graph(loaded, model, backend),
+        leaving=leaving(
+            model, pair, loaded.judging, [each.name for each in beyond], options.threads
+        ),
         cluster=cluster,
     )
     if options.until != "answer" and not drawable(prepared.problem):

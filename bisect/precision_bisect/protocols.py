@@ -44,7 +44,8 @@ class Problem:
     layer costs, in any unit; empty where every layer counts the same. `graph` says what plans cost
     and which layers exchange values, where speed counts; `speed` are the speed limits, if any.
     `unit` is half the distance from 1 to the next number of the low type. `passing` is a plan that
-    is known to pass before the search begins, if any. `forecast_s` is how many seconds the ranking
+    is known to pass before the search begins, if any. `leaving` keeps what leaves the low type's
+    range, None where nothing does. `forecast_s` is how many seconds the ranking
     may take, by what its outcomes took.
     """
 
@@ -59,6 +60,7 @@ class Problem:
     speed: SpeedLimits | None = None
     unit: float = 2.0**-11
     passing: Plan | None = None
+    leaving: Plan | None = None
     forecast_s: float = math.inf
 
     @property

@@ -47,10 +47,10 @@ def run(options: Options, observer: Observer = ignore) -> Result:
 
             result = climb(options, attended, work, lock, cluster)
         else:
+            budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
             prepared = prepare(options, attended, work, cluster)
             folder = lock.open(overwrite=options.overwrite, rungs=False)
             prepared = keep_made(prepared, work, folder)
-            budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
             result = run_prepared(prepared, attended, budget, folder)
         attended.conclude(result)
         return result

@@ -115,19 +115,25 @@ def test_a_network() -> None:
         assert bits(whole.run(given)) == bits(found.run(given))
 
 
-def test_what_is_alike_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """Return a list that grows by each session that runs."""
+    found: list[Session] = []
+    real = Session.run_values
+
+    def counted(session: Session, *given: object) -> object:
+        found.append(session)
+        return real(session, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "run_values", counted)
+    return found
+
+
+def test_what_is_alike_is_computed_once(tmp_path: Path, ran: list[Session]) -> None:
     """A plan runs no segment whose switches, and all before, two earlier plans had so."""
     model = chain(tmp_path)
     graph = switch(model, FP16, Scales())
     found = opened(graph, model)
-    ran: list[Session] = []
-    real = Session.run_values
-
-    def counted(session: Session, *given: object) -> object:
-        ran.append(session)
-        return real(session, *given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Session, "run_values", counted)
     runs = []
     for layer in (LONG, LONG, LONG, LONG // 2, 0):
         ran.clear()
@@ -163,17 +169,11 @@ def test_several_threads_run_it_at_once(tmp_path: Path) -> None:
     assert [bits(whole.run(each)) for each in given] == [bits(each) for each in told]
 
 
-def test_short_inferences_are_left_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_inferences_are_left_whole(
+    tmp_path: Path, ran: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the first plan one session takes the place of segments that take under 5 ms."""
     model = chain(tmp_path)
-    ran: list[Session] = []
-    real = Session.run_values
-
-    def counted(session: Session, *given: object) -> object:
-        ran.append(session)
-        return real(session, *given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Session, "run_values", counted)
     monkeypatch.setattr(segmented, "WORTH_S", 60.0)
     backend = EmulatedBackend(model, threads=1)
     sample = {"x": np.ones(4, np.float32)}

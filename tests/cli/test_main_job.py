@@ -198,7 +198,7 @@ def on_a_terminal(environment: dict[str, str], tmp_path: Path) -> tuple[int, str
     """Run a short search whose stdout and stderr are a terminal; return exit code and output."""
     master, slave = pty.openpty()
     child = subprocess.Popen(
-        [*ONE_SAMPLE, "--out", str(tmp_path / "run"), "--max-trials", "3"],
+        [*ONE_SAMPLE, "--out", str(tmp_path / "run"), "--max-trials", "4"],
         stdout=slave,
         stderr=slave,
         env={**os.environ, "TERM": "xterm-256color", **environment},
@@ -223,11 +223,11 @@ def test_terminal_shows_live_progress_in_color(tmp_path: Path) -> None:
     assert 3 == code
     assert "\x1b[2K" in shown
     assert "trials left" in shown
-    assert "\x1b[1;33mNo answer yet" in shown
+    assert "\x1b[1;33mBudget spent" in shown
 
 
 def test_no_color_is_honoured(tmp_path: Path) -> None:
     """With NO_COLOR no color code is sent."""
     _, shown = on_a_terminal({"NO_COLOR": "1"}, tmp_path)
-    assert "No answer yet" in shown
+    assert "Budget spent" in shown
     assert not any(f"\x1b[{code}m" in shown for code in ("33", "1;33", "32", "31"))

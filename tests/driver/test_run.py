@@ -109,14 +109,23 @@ def test_a_spent_budget_is_continued_with_a_larger_one(
     assert facts(tiny.search(model, tmp_path, resume=True)) == facts(whole)
 
 
-def test_a_run_cut_short_in_its_ranking_has_no_answer(model: Path, tmp_path: Path) -> None:
+def test_a_run_cut_short_in_its_ranking_has_the_first_plan(model: Path, tmp_path: Path) -> None:
+    """What leaves the range of FP16 was kept before it, and passed."""
+    _, observer = interrupting(7)
+    result = tiny.search(model, tmp_path, observer=observer)
+    assert (result.status, result.exit_code) == (Status.INTERRUPTED, ExitCode.INTERRUPTED)
+    assert tiny.KEPT == result.kept
+    assert result.error is not None and result.error < 1e-2
+
+
+def test_a_run_cut_short_before_a_plan_passed_has_no_answer(model: Path, tmp_path: Path) -> None:
     """The plan that keeps everything, the one that has passed, is no best so far."""
-    _, observer = interrupting(6)
+    _, observer = interrupting(4)
     result = tiny.search(model, tmp_path, observer=observer)
     assert (result.status, result.exit_code) == (Status.INTERRUPTED, ExitCode.INTERRUPTED)
     assert (result.kept, result.rungs, result.error) == ([], [], None)
     assert result.message == (
-        "interrupted during the ranking; no plan has passed yet that runs a layer in FP16"
+        "interrupted during the preflight; no plan has passed yet that runs a layer in FP16"
     )
     assert not any((tmp_path / name).exists() for name in EXPORTS)
     assert json.loads((tmp_path / "status.json").read_text())["best"] is None
@@ -127,7 +136,7 @@ def test_a_spent_budget_is_named(model: Path, tmp_path: Path) -> None:
     result = tiny.search(model, tmp_path, max_trials=3)
     assert result.exit_code is ExitCode.BUDGET
     assert result.message == (
-        "the budget ended during the curve (--max-trials 3 are spent); "
+        "the budget ended during the preflight (--max-trials 3 are spent); "
         "no plan has passed yet that runs a layer in FP16"
     )
     assert not result.certificate.minimal

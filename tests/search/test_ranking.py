@@ -6,9 +6,12 @@ from dataclasses import replace
 import pytest
 
 import oracles
+from precision_bisect.flow import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem
 from precision_bisect.sensitivity import BLOCK, Sensitivity, rank
+from precision_bisect.trial import Outcome, Phase, Proposal
+from precision_bisect_strategies.guided import Guided
 
 SIZE = 128
 BLOCKS = SIZE // BLOCK
@@ -46,3 +49,35 @@ def test_a_layer_of_a_block_stands_for_its_part() -> None:
     """The root of the sum of the squares of what is shared is the block's error."""
     told, _ = ranked(replace(oracles.problem(SIZE), forecast_s=1.0), 1.0)
     assert math.hypot(*told.scores[:BLOCK]) == pytest.approx(1.0)
+
+
+def test_the_last_layers_are_ranked_too() -> None:
+    """The last block may be smaller than the others."""
+    told, plans = ranked(oracles.problem(SIZE + 2), 1.0)
+    assert BLOCKS + 1 + SIZE + 2 == len(plans)
+    assert not told.shared
+
+
+def test_a_ranking_takes_no_longer_than_the_builds_that_it_saves() -> None:
+    """Forecasts that are dearer than builds are spent on blocks alone."""
+    fast, slow = (forecasts(seconds) for seconds in (0.001, 100.0))
+    assert BLOCKS == slow < fast
+
+
+def forecasts(seconds: float) -> int:
+    """Return how many forecasts rank layers where each takes so many seconds, a build one."""
+    asked = replace(oracles.problem(SIZE), predicts=True)
+    search = flow(asked, Guided(), Course(curve=True))
+    batch, count = next(search), 0
+    while all(proposal.phase in (Phase.PREFLIGHT, Phase.RANKING) for proposal in batch):
+        ranks = batch[0].phase is Phase.RANKING
+        count += len(batch) if ranks else 0
+        told = [_told(proposal, seconds if ranks else 1.0) for proposal in batch]
+        batch = search.send(tuple(told))
+    return count
+
+
+def _told(proposal: Proposal, seconds: float) -> Outcome:
+    """Every layer adds as much, too much together."""
+    error = 0.9 * oracles.TOLERANCE * (SIZE - len(proposal.plan))
+    return replace(oracles.outcome(error), wall_s=seconds)

@@ -2,8 +2,10 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 
@@ -24,16 +26,28 @@ from precision_bisect.trial import Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A plan to explain, by names, with its error; `proof` and `trials` are the search's."""
+    """A plan to explain, by names, with its error; `proof` and `trials` are the search's.
+
+    `culprits` are explained, too. Where it is `late` no layer is run alone, and nothing is tried.
+    """
 
     kept: Sequence[str]
     proof: Certificate
     trials: Sequence[Trial]
     error: float | None
+    culprits: Sequence[str] = ()
+    late: bool = False
 
 
-def explained(prepared: Prepared, answer: Answer) -> Findings:
-    """Explain the kept layers and the near misses, and advise.
+class Explained(NamedTuple):
+    """What is found of kept layers and near misses, with advice; and of other culprits."""
+
+    findings: Findings
+    culprits: Sequence[Finding] = ()
+
+
+def explained(prepared: Prepared, answer: Answer) -> Explained:
+    """Explain the kept layers, the near misses and the culprits, and advise.
 
     Without an explanation the answer stands all the same: nothing is found where something fails.
     """
@@ -45,15 +59,19 @@ def explained(prepared: Prepared, answer: Answer) -> Findings:
         tolerance=prepared.comparator.tolerance,
         error=answer.error,
     )
+    wanted = list(dict.fromkeys([*near, *answer.culprits]))
     try:
-        findings, watched = diagnose(_question(prepared, pair, answer, list(near)))
+        findings, watched = diagnose(_question(prepared, pair, answer, wanted))
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
-        return Findings(low=pair.low)
-    findings = replace(findings, layers=[_with_miss(each, near) for each in findings.layers])
-    try:
-        return with_advice(prepared, findings, watched, answer.trials)
-    except (KeyboardInterrupt, Exception):
-        return findings
+        return Explained(Findings(low=pair.low))
+    told = [_with_miss(each, near) for each in findings.layers if each.kept or each.layer in near]
+    others = [each for each in findings.layers if not each.kept and each.layer not in near]
+    findings = replace(findings, layers=told)
+    if answer.late:
+        return Explained(findings, others)
+    with suppress(KeyboardInterrupt, Exception):
+        findings = with_advice(prepared, findings, watched, answer.trials)
+    return Explained(findings, others)
 
 
 def alone(prepared: Prepared, layers: Sequence[str]) -> Sequence[Finding]:
@@ -119,7 +137,7 @@ def _question(prepared: Prepared, pair: Pair, answer: Answer, near: Sequence[str
         threads=prepared.options.threads,
         scales=prepared.scales,
         stored_sums=stores_sums(prepared.options),
-        run_alone=not answer.proof.spread,
+        run_alone=not answer.proof.spread and not answer.late,
     )
 
 

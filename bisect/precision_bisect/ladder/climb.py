@@ -53,6 +53,7 @@ def climb(
     `work` is an empty folder; `lock` is for the run folder; trials run on the `cluster` if there
     is one. Raises as a run of one pair does.
     """
+    budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
     loaded = load(options, observer, work)
     options = loaded.options
     lowest = pairs_of(options.ladder)[0]
@@ -61,7 +62,6 @@ def climb(
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
     write_layers(loaded.model, folder)
-    budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
     course = _Climb(loaded, scales, _Once(observer), work, cluster)
     course.take_floors(model, level=1)
     climbed = course.run(folder, budget)

@@ -56,7 +56,7 @@ def _of_rung(climbed: Climbed, rung: int) -> Iterator[Findings]:
         trials=read_ledger(step.ledger).trials,
         error=step.result.error,
     )
-    found = explained(step.prepared, answer)
+    found = explained(step.prepared, answer).findings
     pair = climbed.composition.pair(rung)
     yield replace(
         found,

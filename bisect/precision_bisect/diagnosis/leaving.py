@@ -1,0 +1,72 @@
+"""What leaves the range of a 16-bit low type: the first plan to try where values overflow."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import onnx
+
+from precision_bisect.diagnosis.watching import computed
+from precision_bisect.errors import ModelError
+from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.load import Model
+from precision_bisect.ort import Session
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
+
+_LARGEST = "precision_bisect/largest"
+
+
+def leaving(
+    model: Model, pair: Pair, samples: Sequence[Sample], weights: Collection[str], threads: int = 0
+) -> Plan | None:
+    """Return the candidates that read or store what the low type cannot hold; None for none.
+
+    Each sample is run once in FP32. `weights` are constants that leave the range. It is the rule
+    of ModelOpt's AutoCast, with its limits at the type's largest value. None, too, where the model
+    cannot be run so: nothing depends on this plan.
+    """
+    if pair.low not in LOW_TYPES:
+        return None
+    graph = _with_largest(model)
+    try:
+        session = Session(graph, model.weights, threads)
+        found = [session.run(sample, session.output_names) for sample in samples]
+    except (ModelError, RuntimeError):
+        return None
+    limit = LOW_TYPES[pair.low].largest
+    beyond = {
+        name.removeprefix(_LARGEST)
+        for each in found
+        for name, value in each.items()
+        if not value <= limit  # -inf where the tensor is empty
+    }
+    beyond |= {
+        name
+        for sample in samples
+        for name, value in sample.items()
+        if value.dtype == np.float32 and value.size and not np.abs(value).max() <= limit
+    }
+    beyond.update(weights)
+    index = {str(name): i for i, name in enumerate(model.table.names)}
+    layers = [
+        index[node.name]
+        for node in model.proto.graph.node
+        if node.name in index and not beyond.isdisjoint((*node.input, *node.output))
+    ]
+    return Plan.of(layers) if layers else None
+
+
+def _with_largest(model: Model) -> onnx.ModelProto:
+    """Return the model with the largest magnitude of each computed FP32 tensor as its outputs."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    del graph.output[:]
+    for name in computed(model):
+        magnitude, largest = f"{_LARGEST}/of{name}", f"{_LARGEST}{name}"
+        graph.node.add(op_type="Abs", input=[name], output=[magnitude])
+        reduced = onnx.helper.make_node("ReduceMax", [magnitude], [largest], keepdims=0)
+        graph.node.append(reduced)
+        graph.output.append(onnx.helper.make_tensor_value_info(largest, 1, []))
+    return proto

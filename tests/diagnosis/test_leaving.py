@@ -1,0 +1,86 @@
+"""What leaves the range of the low type in one run in FP32."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import load_text
+from precision_bisect.api import find
+from precision_bisect.diagnosis.leaving import leaving
+from precision_bisect.model.load import load_model
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
+
+PAIR = Pair(low="fp16", high="fp32")
+SQUARES = (
+    "(float[4] x) => (float[4] y) <float small = {1e-6}> "
+    "{ a = Neg(x) b = Mul(a, a) c = Mul(b, small) y = Tanh(c) }"
+)
+NAFNET = Path(__file__).parents[2] / "examples" / "nafnet"
+
+
+def feed(largest: float) -> Sample:
+    """Return a sample whose largest value is this."""
+    return {"x": np.array([0, 1, 2, largest], np.float32)}
+
+
+def kept(text: str, folder: Path, *feeds: Sample, pair: Pair = PAIR) -> list[str]:
+    """Return the names of the layers that leave the range of the low type."""
+    model = load_text(text, folder)
+    found = leaving(model, pair, feeds, (), threads=1)
+    return [str(model.table.names[i]) for i in found.indices] if found else []
+
+
+def test_what_stores_and_what_reads_a_value_beyond_the_range_leaves_it(tmp_path: Path) -> None:
+    """One sample of several is enough; what comes before and after does not count."""
+    assert ["node_of_b", "node_of_c"] == kept(SQUARES, tmp_path, feed(1), feed(300))
+    assert [] == kept(SQUARES, tmp_path, feed(1), feed(255))
+
+
+def test_an_input_beyond_the_range_counts(tmp_path: Path) -> None:
+    """What reads such an input cannot have it low."""
+    assert ["node_of_y"] == kept(
+        "(float[4] x) => (float[4] y) { y = Tanh(x) }", tmp_path, feed(1e5)
+    )
+
+
+def test_weights_that_leave_the_range_keep_their_readers(tmp_path: Path) -> None:
+    """They are told by name, and are not looked at again."""
+    model = load_text(SQUARES, tmp_path)
+    found = leaving(model, PAIR, [feed(1)], ["small"], threads=1)
+    assert found is not None
+    assert ["node_of_c"] == [str(model.table.names[i]) for i in found.indices]
+
+
+@pytest.mark.parametrize("low", ["bf16", "int8"])
+def test_other_types_keep_nothing(tmp_path: Path, low: str) -> None:
+    """BF16 has the range of FP32, and 8-bit types have scales."""
+    pair = Pair(low=low, high="fp32")  # type: ignore[arg-type]
+    assert [] == kept(SQUARES, tmp_path, feed(300), pair=pair)
+
+
+def test_empty_tensors_are_no_trouble(tmp_path: Path) -> None:
+    """They hold nothing that could leave the range."""
+    text = "(float[N] x) => (float[N] y) { y = Tanh(x) }"
+    assert [] == kept(text, tmp_path, {"x": np.empty(0, np.float32)})
+
+
+def test_on_a_real_network_the_plan_passes_before_any_ranking(tmp_path: Path) -> None:
+    """In NAFNet these are the squares and means of its norms, and they are all that is needed."""
+    model = load_model(NAFNET / "nafnet.onnx")
+    with np.load(NAFNET / "inputs" / "000.npz") as stored:
+        plan = leaving(model, PAIR, [dict(stored)], (), threads=1)
+    assert plan is not None
+    assert {"Pow", "ReduceMean_1"} == {
+        str(model.table.names[i]).rsplit("/", 1)[1] for i in plan.indices
+    }
+    result = find(
+        NAFNET / "nafnet.onnx",
+        inputs=NAFNET / "inputs" / "000.npz",
+        tol=1e-2,
+        max_trials=4,
+        out=tmp_path / "run",
+    )
+    assert "budget_exhausted" == result.status.value
+    assert 0 < len(result.kept) <= 20
