@@ -66,8 +66,12 @@ def charted(
     ending: Ending,
     plan: Plan | None,
     found: Sequence[Finding],
+    *,
+    late: bool,
 ) -> Charted:
     """Return what a result says of a curve, and of its culprits what was found of them.
+
+    Where it is `late` causes are read off values alone.
 
     `plan` is the answer, or the best so far. Where the run was not interrupted, causes that are
     missing are looked for.
@@ -81,7 +85,7 @@ def charted(
     layers = culprits_of(prepared, curve)
     causes = {each.layer: _line(each) for each in found}
     if missing := [name for name in layers if name not in causes]:
-        more = () if ending.status is Status.INTERRUPTED else alone(prepared, missing)
+        more = () if ending.status is Status.INTERRUPTED else alone(prepared, missing, late=late)
         causes |= {each.layer: _line(each) for each in more}
     together = curve.tried[curve.culprits]
     return Charted(

@@ -101,7 +101,11 @@ def conclude(
         )
         told = explained(prepared, answer)
     findings, found = told.findings, [*told.findings.layers, *told.culprits]
-    drawn_up = Charted() if part else charted(prepared, driver, curve, ending, plan, found)
+    drawn_up = (
+        Charted()
+        if part
+        else charted(prepared, driver, curve, ending, plan, found, late=budget.late)
+    )
     diagnosis = [
         Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
         for each in findings.layers
@@ -258,11 +262,11 @@ def _exported(
 def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
     """Return the plan that the ending stands by, else the best so far, and what judged it.
 
-    The plan that keeps every layer is what there was before the search: it is no best so far.
+    The plan that keeps every layer is what there was before the search: it is no best so far. One
+    that does not hold on all copies is better than none.
     """
     if ending.plan is None and ending.status not in _NO_ANSWER:
-        best = driver.best()
-        if best is not None:
+        for best in filter(None, (driver.best(), driver.unsteady())):
             samples = best.proposal.samples
             faster = _timings(prepared, driver, samples).best_so_far(prepared.options.speed)
             given = prepared.options.speed.given and faster is not None

@@ -135,6 +135,24 @@ class Driver:
                 return min(believed, key=lambda t: (not t.proposal.draw, t.proposal.plan))
         return None
 
+    def unsteady(self) -> Trial | None:
+        """Return the smallest plan that passes on the samples and on some copies, but too few."""
+        some = {
+            trial.proposal.plan
+            for trial in self.trials
+            if (stability := trial.outcome.evidence.stability)
+            and trial.outcome.failed
+            and 0 < stability.failed < stability.copies
+        }
+        passing = [
+            trial
+            for trial in self.trials
+            if trial.proposal.plan in some
+            and trial.proposal.kind is Kind.JUDGE
+            and trial.outcome.passed
+        ]
+        return min(passing, key=lambda trial: trial.proposal.plan, default=None)
+
     def outcome_of(
         self, plan: Plan, samples: SampleSet, kind: Kind = Kind.JUDGE
     ) -> Outcome | None:

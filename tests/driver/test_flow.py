@@ -12,6 +12,7 @@ from precision_bisect.endings import Ending, Status
 from precision_bisect.errors import PluginError
 from precision_bisect.events import Event, PhaseStarted, TrialFinished, TrialStarted
 from precision_bisect.flow import Course, flow
+from precision_bisect.inputs.copies import FACTORS, Copies
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Problem, Sample, Search, Strategy
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
@@ -166,6 +167,32 @@ def test_a_refuted_answer_is_never_the_best_so_far(tmp_path: Path) -> None:
         assert best is not None
         needed = {2, 5} if len(driver.trials) > refuted_at else {2}
         assert needed <= best.proposal.plan.kept
+
+
+def half_of_the_time(plan: Plan, feed: Sample) -> float:
+    """Pass on what is not changed; else layers 2 and 3 together decide, or luck."""
+    if {2, 3} <= plan.kept:
+        return 0.0
+    return 5.0 if (FACTORS in feed and feed[FACTORS][0] > 1) or 2 not in plan.kept else 0.0
+
+
+def test_a_plan_that_holds_on_some_copies_is_told_from_one_that_holds(tmp_path: Path) -> None:
+    """It is no best so far, but what there is where nothing else is."""
+    driver, ledger = driver_of(
+        tmp_path,
+        Simulated(half_of_the_time),
+        copies=lambda sets: Copies(samples=sets, count=16, refer=dict, layers=SIZE),
+    )
+    some, never = Plan.of((2,)), Plan.of((3,))
+    with ledger:
+        assert driver.unsteady() is None
+        for plan in (some, never, Plan.of((2, 4))):
+            driver.consider(Proposal(plan=plan))
+        driver.consider(Proposal(plan=some, phase=Phase.RECHECK, draw=1))
+        assert driver.unsteady() == driver.trials[0]
+        best = driver.best()
+    assert best is not None
+    assert Plan.of((2, 4)) == best.proposal.plan
 
 
 class Liar:

@@ -28,7 +28,8 @@ from precision_bisect.trial import Trial
 class Answer:
     """A plan to explain, by names, with its error; `proof` and `trials` are the search's.
 
-    `culprits` are explained, too. Where it is `late` no layer is run alone, and nothing is tried.
+    `culprits` are explained, too. Where it is `late` values in FP32 alone explain, and nothing is
+    tried.
     """
 
     kept: Sequence[str]
@@ -74,11 +75,14 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     return Explained(findings, others)
 
 
-def alone(prepared: Prepared, layers: Sequence[str]) -> Sequence[Finding]:
-    """Return what is found of layers whatever the answer keeps; nothing where that fails."""
+def alone(prepared: Prepared, layers: Sequence[str], *, late: bool) -> Sequence[Finding]:
+    """Return what is found of layers whatever the answer keeps; nothing where that fails.
+
+    Where it is `late` they are judged by their values alone.
+    """
     nothing = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
     pair = Pair(low=prepared.options.low, high=prepared.options.high)
-    asked = Answer(kept=(), proof=nothing, trials=(), error=None)
+    asked = Answer(kept=(), proof=nothing, trials=(), error=None, late=late)
     try:
         findings, _ = diagnose(_question(prepared, pair, asked, layers))
     except (KeyboardInterrupt, Exception):  # as above
@@ -137,7 +141,8 @@ def _question(prepared: Prepared, pair: Pair, answer: Answer, near: Sequence[str
         threads=prepared.options.threads,
         scales=prepared.scales,
         stored_sums=stores_sums(prepared.options),
-        run_alone=not answer.proof.spread and not answer.late,
+        run_alone=not answer.proof.spread,
+        brief=answer.late,
     )
 
 

@@ -41,7 +41,8 @@ class Question:
     tolerance's scale, where it was measured; `tensors` are further ones whose magnitudes in a
     16-bit type are wanted; `threads` are ONNX Runtime's, 0 for all cores; `scales` those of
     everything that is quantized; `stored_sums` that the engine computes means as ONNX Runtime's
-    CUDA provider does. Layers are `run_alone` to see what each does, else judged by their values.
+    CUDA provider does. Layers are `run_alone` to see what each does, else judged by their values;
+    where it is `brief` nothing is emulated at all.
     """
 
     model: Model
@@ -55,6 +56,7 @@ class Question:
     scales: Scales = field(default_factory=Scales)
     stored_sums: bool = False
     run_alone: bool = True
+    brief: bool = False
 
 
 def diagnose(question: Question) -> tuple[Findings, Watched]:
@@ -73,10 +75,10 @@ def diagnose(question: Question) -> tuple[Findings, Watched]:
     held = {k: v for k, v in held_in(model, pair, scales, nodes).items() if k not in constants}
     if pair.low in LOW_TYPES:
         held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
-    large = len(model.table.candidates) > MOST_EMULATED
-    watched = (measure if large else watch)(instrument, held, question.samples)
+    brief = question.brief or len(model.table.candidates) > MOST_EMULATED
+    watched = (measure if brief else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
-    alone = {} if large or not question.run_alone else _alone(question, instrument, nodes, watched)
+    alone = {} if brief or not question.run_alone else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
     layers = []
     for node in nodes:

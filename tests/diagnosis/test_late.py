@@ -1,0 +1,60 @@
+"""What explains an answer once the time of a run is spent."""
+
+from pathlib import Path
+
+import pytest
+
+import tiny
+from precision_bisect.advice.explaining import Answer, Explained, explained
+from precision_bisect.certificate import Certificate
+from precision_bisect.events import ignore
+from precision_bisect.options import Options
+from precision_bisect.prepare import Prepared, prepare
+
+PROOF = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    """Return what a run of the small model needs."""
+    options = Options(
+        model=tiny.write_model(tmp_path / "tiny.onnx"),
+        inputs=tiny.samples(),
+        tol=1e-2,
+        out=tmp_path / "run",
+        threads=1,
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    return prepare(options, ignore, work)
+
+
+def found(prepared: Prepared, *, late: bool) -> Explained:
+    """Explain two kept layers, and a culprit that is not kept."""
+    answer = Answer(
+        kept=tiny.KEPT[:2],
+        proof=PROOF,
+        trials=(),
+        error=None,
+        culprits=tiny.KEPT[1:3],
+        late=late,
+    )
+    return explained(prepared, answer)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_culprits_that_are_not_kept_stand_apart(prepared: Prepared, late: bool) -> None:
+    """Causes are the same, late or not."""
+    told = found(prepared, late=late)
+    assert tiny.KEPT[:2] == [each.layer for each in told.findings.layers]
+    assert tiny.KEPT[2:3] == [each.layer for each in told.culprits]
+    assert {"overflow"} == {each.cause for each in (*told.findings.layers, *told.culprits)}
+
+
+def test_late_nothing_is_emulated(prepared: Prepared) -> None:
+    """No layer is run alone, and no advice tried."""
+    in_time, late = (found(prepared, late=each).findings for each in (False, True))
+    assert all(each.hurts for each in in_time.layers)
+    assert not any(each.hurts for each in late.layers)
+    assert in_time.advice
+    assert not late.advice
