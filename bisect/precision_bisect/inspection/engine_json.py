@@ -1,9 +1,9 @@
 """The layers of an engine from the JSON of TensorRT's engine inspector.
 
-8.6 and 10.x join type and layout in `Format/Datatype` and give the types of weights as `Weights`
-and `Bias`; 11.x splits them into `Datatype` and `Format` and lists `Constants` (NVIDIA's page on
-migrating IEngineInspector usage from 10.x to 11.x). Engines built without detailed profiling list
-names only.
+8.6 and 10.x join type and layout in `Format/Datatype`, give types of weights in fields such as
+`Weights` and `ConvBias`, and list those of kernels as inputs; 11.x splits type and layout
+into `Datatype` and `Format` and lists `Constants` (NVIDIA's page on migrating IEngineInspector
+usage from 10.x to 11.x). Engines built without detailed profiling list names only.
 """
 
 import json
@@ -16,6 +16,7 @@ from precision_bisect.inspection.engine_layers import (
     EngineTensor,
     normal_type,
     onnx_nodes,
+    sort_out,
 )
 
 _PROFILE = re.compile(r" \[profile \d+\]\Z")
@@ -42,12 +43,13 @@ def _layers(entries: list[Any]) -> Iterator[EngineLayer]:
         if isinstance(entry, str):
             yield EngineLayer(name=_PROFILE.sub("", entry))
         elif isinstance(entry, dict):
+            inputs, constants = sort_out(_tensors(entry.get("Inputs")))
             yield EngineLayer(
                 name=_PROFILE.sub("", _text(entry, "Name")),
                 kind=_text(entry, "LayerType"),
-                inputs=tuple(_tensors(entry.get("Inputs"))),
+                inputs=inputs,
                 outputs=tuple(_tensors(entry.get("Outputs"))),
-                constants=(*_tensors(entry.get("Constants")), *_weights(entry)),
+                constants=(*constants, *_tensors(entry.get("Constants")), *_weights(entry)),
                 tactic=_text(entry, "TacticName"),
                 nodes=onnx_nodes(_text(entry, "Metadata")),
             )
@@ -67,9 +69,8 @@ def _tensors(entries: Any) -> Iterator[EngineTensor]:
 
 
 def _weights(layer: dict[str, Any]) -> Iterator[EngineTensor]:
-    for key in ("Weights", "Bias"):
-        entry = layer.get(key)
-        if isinstance(entry, dict):
+    for key, entry in layer.items():
+        if isinstance(entry, dict) and "Type" in entry:
             count = entry.get("Count")
             yield EngineTensor(
                 name=key,

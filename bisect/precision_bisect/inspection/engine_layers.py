@@ -7,6 +7,7 @@ bound: some kernels list a part of what they compute, and layers that a builder 
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 LOW = frozenset(("fp16", "bf16", "fp8", "fp4", "int8"))
@@ -16,23 +17,34 @@ _TYPES = {
     "float": "fp32",
     "fp32": "fp32",
     "tf32": "fp32",
+    "f32": "fp32",
     "half": "fp16",
     "fp16": "fp16",
+    "f16": "fp16",
     "bfloat16": "bf16",
     "bf16": "bf16",
     "fp8": "fp8",
     "e4m3": "fp8",
+    "e5m2": "fp8",
     "fp4": "fp4",
     "int4": "int4",
     "int8": "int8",
+    "i8": "int8",
     "uint8": "uint8",
     "int32": "int32",
+    "i32": "int32",
     "int64": "int64",
     "bool": "bool",
 }
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _ENTRY = re.compile(r"(?:\A|\][\x1e\x1f ]?)\[ONNX Layer: ")
 _BORDER = re.compile(r"\][\x1e\x1f ]?\[ONNX Layer: ")
+_SCALE = r"__mye\d+.*_(?:alpha|beta)"
+"""What a product multiplies its result, and what it adds, by."""
+_CONSTANT = re.compile(
+    rf"(?:{_SCALE}|__mye\d+.*(?:dconst|_const)|.*_constant[A-Z][A-Za-z0-9]*)(?:_myl\d+)?", re.S
+)
+_SCALE_ALONE = re.compile(rf"{_SCALE}(?:_myl\d+)?", re.S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +64,11 @@ class EngineTensor:
     def elements(self) -> int:
         """The number of elements, negative or 0 where that is not known."""
         return math.prod(self.dims)
+
+    @property
+    def scales(self) -> bool:
+        """Whether it is a product's alpha or beta, which is FP32 in products of any type."""
+        return _SCALE_ALONE.fullmatch(self.name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +95,21 @@ def normal_type(text: str) -> str:
     `Half`, `Float` and `Row major linear FP32` give `fp16`, `fp32` and `fp32`.
     """
     return next((_TYPES[w] for w in map(str.lower, _WORD.findall(text)) if w in _TYPES), "")
+
+
+def sort_out(
+    inputs: Iterable[EngineTensor],
+) -> tuple[tuple[EngineTensor, ...], tuple[EngineTensor, ...]]:
+    """Return the inputs that are computed, and those that are constants.
+
+    TensorRT 10 lists both as inputs. Names tell them apart, such as `__mye595_dconst` and
+    `bias_constantHalf`.
+    """
+    computed: list[EngineTensor] = []
+    constants: list[EngineTensor] = []
+    for tensor in inputs:
+        (constants if _CONSTANT.fullmatch(tensor.name) else computed).append(tensor)
+    return tuple(computed), tuple(constants)
 
 
 def onnx_nodes(metadata: str) -> tuple[str, ...]:

@@ -1,9 +1,12 @@
-"""The layers of an engine from what TensorRT-RTX 1.7 logs while it builds.
+"""The layers of an engine from what TensorRT 10 and later and TensorRT-RTX log while they build.
 
 With detailed profiling and a verbose logger one message begins with `Layers:` and has a line per
 engine layer, also on a machine without a GPU, where nothing can be deserialized and asked. Names
 of tensors and nodes stand in it unescaped, and models are untrusted: fields are found by their
 fixed keys, one after the other, and what cannot be read is left out.
+
+TensorRT 10 writes types and layouts as one phrase, weights as `Weights: {"Type": "Half", ...}`,
+and constants among the inputs; later libraries list constants by themselves.
 """
 
 import re
@@ -14,14 +17,16 @@ from precision_bisect.inspection.engine_layers import (
     EngineTensor,
     normal_type,
     onnx_nodes,
+    sort_out,
 )
 
 _HEADER = "Layers:\n"
-_END = "\n\nI/O Tensors:"
+_ENDS = ("\n\nI/O Tensors:", "\n\nBindings:")
 _LINE = re.compile(r"\n(?=Name: )")
 _KIND = re.compile(r"\w*")
 _DIMENSIONS = re.compile(r"Dimensions: \[([-\d,]*)\]")
-_DATATYPE = re.compile(r"Datatype: (\w+)")
+_DATATYPE = re.compile(r"Datatype: (.*?)(?:, Format: | \}|\Z)", re.S)
+_HELD = re.compile(r', (\w+): \{"Type": "(\w+)", "Count": (\d+)\}')
 
 
 def parse_layers(text: str) -> list[EngineLayer]:
@@ -29,8 +34,8 @@ def parse_layers(text: str) -> list[EngineLayer]:
     _, header, body = text.partition(_HEADER)
     if not header:
         return []
-    listing, end, _ = body.rpartition(_END)
-    lines = _LINE.split(listing if end else body)
+    end = next((end for end in _ENDS if end in body), "")
+    lines = _LINE.split(body.rpartition(end)[0] if end else body)
     return [layer for line in lines if (layer := _layer(line.strip("\n"))) is not None]
 
 
@@ -42,13 +47,14 @@ def _layer(line: str) -> EngineLayer | None:
     kind = _KIND.match(rest)
     tensors, _, tactic = rest.partition(", TacticName: ")
     before, _, outputs = tensors.partition("], Outputs: [")
-    inputs, _, constants = before.partition("], Constants: [")
+    read, _, listed = before.partition("], Constants: [")
+    inputs, constants = sort_out(_tensors(read))
     return EngineLayer(
         name=name,
         kind=kind.group() if kind else "",
-        inputs=tuple(_tensors(inputs)),
+        inputs=inputs,
         outputs=tuple(_tensors(outputs)),
-        constants=tuple(_tensors(constants)),
+        constants=(*constants, *_tensors(listed), *_held(outputs)),
         tactic=tactic.partition(", TacticValue: ")[0],
         nodes=onnx_nodes(tail.partition(", Metadata: ")[2]),
     )
@@ -64,5 +70,11 @@ def _tensors(section: str) -> Iterator[EngineTensor]:
             name=name,
             dtype=normal_type(dtype.group(1)),
             dims=tuple(int(d) for d in dims.group(1).split(",") if d.strip("-")),
-            format=entry.partition(", Format: ")[2].partition(" }")[0],
+            format=entry.partition(", Format: ")[2].partition(" }")[0] or dtype.group(1),
         )
+
+
+def _held(section: str) -> Iterator[EngineTensor]:
+    """Yield the weights that stand among the parameters, behind the outputs."""
+    for name, dtype, count in _HELD.findall(section.rpartition(" }]")[2]):
+        yield EngineTensor(name=name, dtype=normal_type(dtype), dims=(int(count),))
