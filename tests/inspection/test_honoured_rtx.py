@@ -8,6 +8,7 @@ import pytest
 
 from inspection.engines import DEMOTED, HONOURED, UNSEEN, Inspected, Target, inspect, load
 from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.model.load import Model
 from precision_bisect.options import LowName
 
 
@@ -18,9 +19,13 @@ class Case:
     body: str
     weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
+    def load(self, folder: Path) -> Model:
+        """Return the model."""
+        return load(self.body, folder, self.weights)
+
     def inspect(self, rtx: Flavour, folder: Path, target: Target) -> Inspected:
         """Build the plan and judge it."""
-        model = load(self.body, folder, self.weights)
+        model = self.load(folder)
         kept = [name for name in model.table.names if name.startswith("k")]
         return inspect(rtx, model, kept, folder, target)
 

@@ -40,14 +40,14 @@ def judge_layers(
     for kernel in find_kernels(graph, engine_layers):
         for number in kernel.span:
             holders[number].append(kernel)
-    detailed = any(layer.nodes for layer in engine_layers)
+    nothing = _why_nothing(engine_layers)
     verdicts = []
     for name, wanted in _judged(model.table, plan, pair):
         number = graph.index.get(name, -1)
         asked = Asked(number=number, wanted=wanted, typed=typed is not None)
         kernels = [kernel for kernel in holders[number] if not kernel.moves_only]
         findings = [examine(graph, kernel, asked) for kernel in kernels]
-        verdict = _weigh(findings, detailed, bool(holders[number]))
+        verdict = _weigh(findings, nothing, bool(holders[number]))
         verdicts.append(
             LayerHonour(layer=name, honour=verdict.honour, evidence=f"{verdict.reason}.")
         )
@@ -65,7 +65,16 @@ def _judged(table: LayerTable, plan: Plan, pair: Pair) -> Iterator[tuple[LayerNa
             yield layer.name, "fp32"
 
 
-def _weigh(findings: Sequence[Finding], detailed: bool, listed: bool) -> Finding:
+def _why_nothing(layers: Sequence[EngineLayer]) -> str:
+    """Return why no engine layer tells anything about a node."""
+    if any(layer.nodes for layer in layers):
+        return "no engine layer lists it: it was folded, or fused into another one"
+    if any(layer.inputs or layer.outputs for layer in layers):
+        return "the engine gives types, and not which nodes its layers come from"
+    return "the engine gives no details of its layers"
+
+
+def _weigh(findings: Sequence[Finding], nothing: str, listed: bool) -> Finding:
     """Return the verdict on one node from what each engine layer that holds it shows."""
     proofs = [finding for finding in findings if finding.proof]
     honours = {finding.honour for finding in proofs or findings}
@@ -75,8 +84,6 @@ def _weigh(findings: Sequence[Finding], detailed: bool, listed: bool) -> Finding
         reason = "the engine layers that hold it do not agree"
     elif listed:
         reason = "the engine layers that list it only move values"
-    elif detailed:
-        reason = "no engine layer lists it: it was folded, or fused into another one"
     else:
-        reason = "the engine gives no details of its layers"
+        reason = nothing
     return Finding(honour=Honour.NOT_OBSERVABLE, reason=reason)

@@ -1,7 +1,7 @@
 """Engine layers laid over the graph: which nodes each one holds, and what its name tells."""
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from precision_bisect.inspection.engine_layers import (
@@ -16,12 +16,24 @@ from precision_bisect.inspection.graph_nodes import GraphNodes
 CAST = "Cast"
 _FLOATS = LOW | {"fp32"}
 _TRUNCATED = "Etc"
-_FUSED_KINDS = frozenset(("kgen", "runtime_fusion", "runtime_function", "Myelin"))
+_FUSED_KINDS = frozenset(("kgen", "fusion", "runtime_fusion", "runtime_function", "Myelin"))
 """Kinds of layers that may hold any number of operations of any type."""
+_FUSED_NAMES = ("{ForeignNode[", "__myl_", "_gemm_mha")
+"""How the names of such layers begin, whatever their kind."""
+_UNNAMED_KIND = "fusion"
+"""The kind whose names leave out operations: `__myl_Fc_myl2_7` is a MatMul, an Add and a GELU."""
 _MOVING_KINDS = frozenset(
-    ("Reformat", "NoOp", "Signal", "Wait", "Shuffle", "ShapeHostToDevice", "shape_call")
+    (
+        *("Reformat", "NoOp", "Signal", "Wait", "Shuffle", "ShapeHostToDevice", "shape_call"),
+        "Constant",
+    )
 )
-_MOVES = frozenset((CAST, "Conc", "Move", "Repl", "Resh", "Slic", "Tran"))
+_MOVES = (CAST, "Conc", "Move", "Repl", "Resh", "Slic", "Tran")
+_WORDS = (*_MOVES, "Corr", "Deco", "Mean", "Sqrt")
+"""Operations that rules ask for and that have more than three letters."""
+_LONG, _SHORT = 4, 3
+"""The lengths at which names cut that of an operation; many builds of TensorRT 10 cut at three."""
+_RESIZES = frozenset(("Resize", "Upsample"))
 _OPERATION = re.compile(r"[A-Z][a-z0-9]*")
 _KERNEL_NAME = re.compile(r"__myl_([A-Z]\w*?)(?:_myl\d+_\d+)?")
 
@@ -34,18 +46,21 @@ class Kernel:
     another layer lists them: metadata leaves out a Cast or an operator now and then. `loose` are
     the casts next to these that no layer lists, so that they may be here or in a neighbour.
     `operations` are the operations that a generated kernel's name lists in their order, four
-    letters each (`__myl_ReluCastAdd_myl0_0`), () for every other layer.
+    letters each (`__myl_ReluCastAdd_myl0_0`), () for every other layer. Where the name may have
+    cut them at three (`short`), those that rules ask for are written out, if nothing else in the
+    kernel begins like them.
     """
 
     layer: EngineLayer
     span: frozenset[int]
     loose: frozenset[int]
     operations: tuple[str, ...]
+    short: bool = False
 
     @property
     def fused(self) -> bool:
         """Whether it may compute in several types; other layers compute in one."""
-        return self.layer.kind in _FUSED_KINDS or self.layer.name.startswith("{ForeignNode[")
+        return self.layer.kind in _FUSED_KINDS or self.layer.name.startswith(_FUSED_NAMES)
 
     @property
     def opaque(self) -> bool:
@@ -56,13 +71,18 @@ class Kernel:
     def moves_only(self) -> bool:
         """Whether it only moves or converts values, whatever nodes it lists."""
         return self.layer.kind in _MOVING_KINDS or (
-            bool(self.operations) and _MOVES.issuperset(self.operations)
+            bool(self.operations) and set(_MOVES).issuperset(self.operations)
         )
 
     @property
+    def unlisted(self) -> bool:
+        """Whether it is of a kind whose names leave out operations."""
+        return self.layer.kind == _UNNAMED_KIND
+
+    @property
     def truncated(self) -> bool:
-        """Whether its name is cut off, so that it does more than the operations listed."""
-        return _TRUNCATED in self.operations
+        """Whether it may do more than the operations that its name lists."""
+        return _TRUNCATED in self.operations or self.unlisted
 
     @property
     def converts_nothing(self) -> bool:
@@ -72,7 +92,23 @@ class Kernel:
     @property
     def weights(self) -> list[EngineTensor]:
         """Its constants that can be weights; scalars scale results in any kernel."""
-        return [c for c in self.layer.constants if c.elements != 1 and c.dtype in _FLOATS]
+        return [
+            c
+            for c in self.layer.constants
+            if c.elements != 1 and c.dtype in _FLOATS and not c.scales
+        ]
+
+    def shows(self, op_type: str, others: Iterable[str]) -> bool:
+        """Tell whether the name lists an operation for every operator of this type among others.
+
+        Operators that begin alike cannot be told apart, nor those that begin like a move.
+        """
+        letters = _SHORT if self.short else _LONG
+        word = op_type[:letters]
+        if self.short and any(move.startswith(word) for move in _MOVES):
+            return False
+        alike = sum(other[:letters] == word for other in others)
+        return sum(operation[:letters] == word for operation in self.operations) >= alike
 
 
 def float_types(tensors: Sequence[EngineTensor]) -> frozenset[str]:
@@ -109,11 +145,17 @@ def _kernel(
 ) -> Kernel:
     span = listed | graph.between(listed, unlisted)
     borders = {cast for number in span for cast in graph.borders(number)}
+    operations = _operations(layer)
+    short = bool(operations) and all(len(each) <= _SHORT for each in operations)
+    if short:
+        resizes = any(graph.nodes[number].op_type in _RESIZES for number in span)
+        operations = tuple(_written_out(each, resizes) for each in operations)
     return Kernel(
         layer=layer,
         span=frozenset(span),
         loose=frozenset(borders - claimed),
-        operations=_operations(layer),
+        operations=operations,
+        short=short,
     )
 
 
@@ -121,3 +163,13 @@ def _operations(layer: EngineLayer) -> tuple[str, ...]:
     """Return what the name of a generated kernel lists; other layers carry a node's name."""
     found = _KERNEL_NAME.fullmatch(layer.name) if layer.kind in _FUSED_KINDS else None
     return tuple(_OPERATION.findall(found.group(1))) if found else ()
+
+
+def _written_out(operation: str, resizes: bool) -> str:
+    """Return the operation that these three letters are cut from, or else them.
+
+    `Res` is Reshape or Resize: the former where the kernel holds nothing that resizes.
+    """
+    if len(operation) < _SHORT or (resizes and operation == "Res"):
+        return operation
+    return next((word for word in _WORDS if word.startswith(operation)), operation)

@@ -1,16 +1,19 @@
 """What one engine layer shows about one node that it holds and that should not compute lower.
 
-The rules, the strongest evidence first: the types of the node's weights; the types of what a lone
-product reads; a layer with a single floating-point type; the conversions inside a generated
-kernel. What none of them decides is not observable.
+The rules, the strongest evidence first: the types of the node's weights; the types in the name of
+a product's tactic; the types of what a lone product reads; a layer with a single floating-point
+type; the conversions inside a generated kernel. What none of them decides is not observable.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour
 from precision_bisect.inspection.conversions import does_conversions_asked_for
-from precision_bisect.inspection.engine_layers import LOW
+from precision_bisect.inspection.engine_layers import LOW, normal_type
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.inspection.kernels import CAST, Kernel, float_types
 from precision_bisect.model.classify import FOLLOWERS
@@ -19,10 +22,15 @@ from precision_bisect.options import HighName
 _FP32 = frozenset(("fp32",))
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"))
 _PRODUCT_OPERATIONS = frozenset(("Corr", "Deco", "Fc"))
-_PRODUCT_KINDS = frozenset(("gemm", "correlation", "deconv"))
+_PRODUCT_KIND = re.compile(r"conv(?!ert)|correlation|fullyconnected|gemm|matmul|matrixmul", re.I)
+_WEIGHTS = frozenset(("Weights", "ConvWeights"))
+"""What an inspector calls the weights of a layer's one product."""
+_TYPE = "bf16|tf32|f16|f32|i8|i32|e4m3|e5m2"
+_XMMA = re.compile(
+    rf"_xmma_(?:\w+_)?({_TYPE})(?:{_TYPE})_({_TYPE})(?:{_TYPE})?_(?:{_TYPE})(?=_|\Z)"
+)
+"""How a tactic's name tells what it reads and writes, multiplies and adds in, and scales in."""
 _MOVING = FOLLOWERS | {"Cast"}
-_LETTERS = 4
-"""The length at which names of generated kernels cut the name of an operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +59,11 @@ class Asked:
 
 def examine(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding:
     """Return what `kernel` shows about the node that is asked about, which it holds."""
-    found = _by_weights(graph, kernel, asked)
+    found = (
+        _by_weights(graph, kernel, asked)
+        or _by_tactic(graph, kernel, asked)
+        or _by_rest(graph, kernel, asked)
+    )
     if found is None and kernel.opaque:
         return _unseen(f"{_where(kernel)} is fused and does not show its inside")
     found = (
@@ -68,11 +80,12 @@ def _by_weights(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | No
     own = graph.weights[asked.number]
     if not own or not kernel.weights:
         return None
-    types = _own_weight_types(graph, kernel, max(own, key=lambda name: own[name]))
-    if not types and graph.nodes[asked.number].op_type in _PRODUCTS and _is_product(kernel):
-        types = float_types(kernel.weights)
-    reason = f"its weights are {_listed(types)} in {_where(kernel)}"
-    return _of_types(types, asked.wanted, reason, proof=True)
+    held = [c for c in kernel.weights if c.name in _WEIGHTS]
+    if held and _products(graph, kernel) == [asked.number]:
+        types = float_types(held)
+    else:
+        types = _own_weight_types(graph, kernel, _largest(own))
+    return _of_weights(types, kernel, asked)
 
 
 def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozenset[str]:
@@ -81,7 +94,8 @@ def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozens
     A constant that was not transformed keeps the initializer's name. Else every constant of that
     many elements may be it, if there are as many as initializers of that size in the kernel.
     """
-    named = [c for c in kernel.weights if c.name.startswith(f"{weight}_constant")]
+    name = re.compile(re.escape(weight) + r"_constant[A-Z][A-Za-z0-9]*(_myl\d+)?")
+    named = [c for c in kernel.weights if name.fullmatch(c.name)]
     if named:
         return float_types(named)
     sizes = {name: size for i in kernel.span for name, size in graph.weights[i].items()}
@@ -90,14 +104,41 @@ def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozens
     return float_types(alike) if len(alike) >= len(rivals) else frozenset()
 
 
+def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
+    """Look at the types in the name of the tactic that computes a product.
+
+    Weights have the type that it reads. Two results may be read low because they are, and
+    multiplied high all the same.
+    """
+    found = _XMMA.search(kernel.layer.tactic)
+    if found is None or not _computes_product(graph, kernel, asked.number):
+        return None
+    read, multiplied = (normal_type(word) for word in found.groups())
+    types = frozenset((read, multiplied))
+    if read in LOW and graph.weights[asked.number]:
+        types = frozenset((read,))
+    reason = f"the tactic of {_where(kernel)} reads {read} and multiplies {multiplied}"
+    return _of_types(types, asked.wanted, reason, proof=True) or _unseen(reason)
+
+
+def _by_rest(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
+    """Look at the weights of a product that have the size of nothing else: it may be padded."""
+    own = graph.weights[asked.number]
+    if not own or asked.number not in _products(graph, kernel) or not _is_product(kernel):
+        return None
+    sizes = {name: size for i in kernel.span for name, size in graph.weights[i].items()}
+    others = {size for name, size in sizes.items() if name != _largest(own)}
+    types = float_types([c for c in kernel.weights if c.elements not in others])
+    return _of_weights(types, kernel, asked)
+
+
 def _by_operands(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
     """Look at what a product reads, where nothing can have been converted before."""
-    products = [i for i in kernel.span if graph.nodes[i].op_type in _PRODUCTS]
-    if asked.number not in products or (kernel.fused and len(products) > 1):
+    if not _computes_product(graph, kernel, asked.number):
         return None
     if kernel.fused:
-        starts = [i for i, o in enumerate(kernel.operations) if o in _PRODUCT_OPERATIONS]
-        if len(starts) != 1 or CAST in kernel.operations[: starts[0]]:
+        before = list(takewhile(lambda each: each not in _PRODUCT_OPERATIONS, kernel.operations))
+        if kernel.unlisted or CAST in before:
             return None
     types = float_types(kernel.layer.inputs)
     if not kernel.fused and types != {asked.wanted}:
@@ -143,6 +184,11 @@ def _of_types(
     return None
 
 
+def _of_weights(types: frozenset[str], kernel: Kernel, asked: Asked) -> Finding | None:
+    reason = f"its weights are {_listed(types)} in {_where(kernel)}"
+    return _of_types(types, asked.wanted, reason, proof=True)
+
+
 def _unseen(reason: str) -> Finding:
     return Finding(honour=Honour.NOT_OBSERVABLE, reason=reason)
 
@@ -157,13 +203,27 @@ def _is_shown(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
     if not kernel.operations:
         computing = {i for i in kernel.span if graph.nodes[i].op_type not in _MOVING}
         return op_type in _PRODUCTS or computing <= {number}
-    alike = sum(graph.nodes[i].op_type == op_type for i in kernel.span)
-    return kernel.operations.count(op_type[:_LETTERS]) >= alike
+    return kernel.shows(op_type, (graph.nodes[i].op_type for i in kernel.span))
+
+
+def _largest(weights: Mapping[str, int]) -> str:
+    return max(weights, key=lambda name: weights[name])
+
+
+def _products(graph: GraphNodes, kernel: Kernel) -> list[int]:
+    return [i for i in kernel.span if graph.nodes[i].op_type in _PRODUCTS]
+
+
+def _computes_product(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
+    """Tell whether this node is a product and, if others are fused with it, the only one."""
+    products = _products(graph, kernel)
+    shown = sum(operation in _PRODUCT_OPERATIONS for operation in kernel.operations)
+    return number in products and (not kernel.fused or len(products) == shown == 1)
 
 
 def _is_product(kernel: Kernel) -> bool:
-    return kernel.layer.kind in _PRODUCT_KINDS or not _PRODUCT_OPERATIONS.isdisjoint(
-        kernel.operations
+    return _PRODUCT_KIND.search(kernel.layer.kind) is not None or not (
+        _PRODUCT_OPERATIONS.isdisjoint(kernel.operations)
     )
 
 
