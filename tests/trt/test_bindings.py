@@ -49,10 +49,11 @@ OWNERS: dict[str, dict[str, str]] = {
     | {"network": "INetworkDefinition", "tensor": "ITensor", "config": "IBuilderConfig"},
     "weak.py": MODULE | {"network": "INetworkDefinition", "layer": "ILayer", "tensor": "ITensor"},
     "parsing.py": MODULE | {"parser": "OnnxParser", "error": "ParserError"},
-    "engine.py": MODULE
+    "engine.py": MODULE | {"runner.engine": "ICudaEngine", "runner.context": "IExecutionContext"},
+    "inspector.py": MODULE
     | {
-        "runner.engine": "ICudaEngine",
-        "runner.context": "IExecutionContext",
+        "engine": "ICudaEngine",
+        "context": "IExecutionContext",
         "inspector": "EngineInspector",
     },
 }
@@ -234,8 +235,9 @@ def test_the_surface_is_what_the_code_touches() -> None:
     )
     assert {"ParserError.node_name", "OnnxParser.get_error"} <= set(found["parsing.py"])
     assert {"ICudaEngine.create_engine_inspector", "LayerInformationFormat.JSON"} <= set(
-        found["engine.py"]
+        found["inspector.py"]
     )
+    assert "EngineInspector.execution_context" in found["inspector.py"]
     assert "ProfilingVerbosity.DETAILED" in found["build.py"]
     assert "ComputeCapability.__members__" not in found["flavour.py"]
 

@@ -11,12 +11,12 @@ from precision_bisect.atomic import whole
 from precision_bisect.backends.tensorrt.build import Built
 from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
 from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.inspector import inspected
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import first_error
 from precision_bisect.backends.timing import measure
 from precision_bisect.errors import RefusedError, printable
 from precision_bisect.evidence import Evidence, Latency, LayerHonour
-from precision_bisect.inspection.engine_json import parse_json
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.protocols import BackendFailure, Sample
@@ -115,14 +115,18 @@ class TensorRTEngine:
                 stream.write(self._timing_cache.read_bytes())
 
     def _layers(self) -> Sequence[EngineLayer]:
-        """Return the engine's layers: as the builder described them, else from the inspector."""
-        described = parse_layers(self._built.layers) if self._built.layers else ()
-        if described or self._why_not:
-            return described
-        with self._running() as runner:
-            inspector = runner.engine.create_engine_inspector()
-            layout = self._flavour.module.LayerInformationFormat.JSON
-            return parse_json(inspector.get_engine_information(layout))
+        """Return the engine's layers: from the inspector, which says most, else from the builder.
+
+        The builder's text is for machines that cannot load the engine, and for inspectors that
+        name no nodes.
+        """
+        layers: Sequence[EngineLayer] = ()
+        if not self._why_not:
+            with self._running() as runner:
+                layers = inspected(self._flavour.module, runner.engine, runner.context)
+        if any(layer.nodes for layer in layers):
+            return layers
+        return parse_layers(self._built.layers) or layers
 
     @contextmanager
     def _running(self) -> Iterator[Any]:

@@ -1,0 +1,113 @@
+"""The inspector of a loaded engine, on an engine and a context that are written down here.
+
+An engine cannot be loaded without a GPU; that TensorRT has what is used, `test_bindings` finds.
+"""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from inspection.real_texts import GEMM, message
+from precision_bisect.backends.tensorrt.build import Built
+from precision_bisect.backends.tensorrt.engine import TensorRTEngine
+from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.inspector import inspected
+from precision_bisect.backends.tensorrt.remarks import Remarks
+from precision_bisect.evidence import LayerHonour
+from precision_bisect.inspection.engine_layers import EngineLayer
+
+NAME = "/classifier/classifier_6/Gemm_myl9_4"
+
+
+class RecordedEngine:
+    """An engine of one layer that reads `x`, of dynamic shape, and `w`, and writes `y`."""
+
+    num_io_tensors = 3
+
+    def __init__(self, trt: Any, metadata: str) -> None:
+        self.execution_context: Any = None
+        self._trt = trt
+        self._metadata = metadata
+
+    def get_tensor_name(self, index: int) -> str:
+        """Return the name of a tensor."""
+        return "xwy"[index]
+
+    def get_tensor_mode(self, name: str) -> Any:
+        """Return what the tensor is for."""
+        modes = self._trt.TensorIOMode
+        return modes.OUTPUT if name == "y" else modes.INPUT
+
+    def get_tensor_profile_shape(self, name: str, index: int) -> list[tuple[int, ...]]:
+        """Return the least, the best and the largest shape."""
+        assert ("x", 0) == (name, index)
+        return [(1, 8), (4, 8), (16, 8)]
+
+    def create_engine_inspector(self) -> "RecordedEngine":
+        """Return the inspector, which is this."""
+        return self
+
+    def get_engine_information(self, layout: Any) -> str:
+        """Return JSON as TensorRT 10 gives it: shapes and types only if the context has shapes."""
+        assert layout == self._trt.LayerInformationFormat.JSON
+        shape = self.execution_context and self.execution_context.shapes["x"]
+        known = shape and -1 not in shape
+        tensor = {
+            "Name": "x",
+            "Dimensions": list(shape) if known else [-1, 8],
+            "Format/Datatype": "Half" if known else "N/A due to dynamic shapes",
+        }
+        layer = {"Name": "k", "LayerType": "gemm", "Inputs": [tensor], "Metadata": self._metadata}
+        return json.dumps({"Layers": [layer]})
+
+
+class RecordedContext:
+    """Holds the shapes of the inputs."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {"x": shape, "w": (8, 8)}
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape, with -1 where it is not set."""
+        return self.shapes[name]
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Set the shape."""
+        self.shapes[name] = shape
+
+
+@pytest.mark.parametrize(("before", "after"), [((-1, 8), (4, 8)), ((2, 8), (2, 8))])
+def test_dynamic_shapes_have_types(
+    rtx: Flavour, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    """The inspector is given a context with shapes: those of the last run, else the best ones."""
+    engine = RecordedEngine(rtx.module, "")
+    (layer,) = inspected(rtx.module, engine, RecordedContext(*before))
+    (read,) = layer.inputs
+    assert ("fp16", after) == (read.dtype, read.dims)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why_not", "expected"),
+    [("[ONNX Layer: k]", "", "k"), ("", "", NAME), ("[ONNX Layer: k]", "no GPU", NAME)],
+)
+def test_the_inspector_comes_first(
+    rtx: Flavour, monkeypatch: pytest.MonkeyPatch, metadata: str, why_not: str, expected: str
+) -> None:
+    """The builder's text is read where the engine cannot be loaded or names no nodes."""
+    seen: list[EngineLayer] = []
+
+    def judge(layers: Any) -> list[LayerHonour]:
+        seen.extend(layers)
+        return []
+
+    built = Built(engine=b"", layers=message(GEMM), remarks=Remarks(), seconds=0.0)
+    engine = TensorRTEngine(rtx, built, why_not, judge, None)
+    loaded = SimpleNamespace(
+        engine=RecordedEngine(rtx.module, metadata), context=RecordedContext(1, 8)
+    )
+    monkeypatch.setattr("precision_bisect.backends.tensorrt.engine._activated", lambda _: loaded)
+    assert not engine.evidence().honours
+    assert [expected] == [layer.name for layer in seen]
