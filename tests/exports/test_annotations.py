@@ -1,5 +1,6 @@
 """model.mixed.onnx tells model viewers which layers stay high, and why."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,14 +55,19 @@ def test_kept_layers_carry_their_diagnosis(tmp_path: Path) -> None:
     assert expected == metadata(written(tmp_path, 10))
 
 
-def test_older_files_tell_it_in_the_documentation(tmp_path: Path) -> None:
-    """Their nodes have no metadata; the version and what the exporter wrote stay."""
+def test_older_files_tell_it_in_the_model(tmp_path: Path) -> None:
+    """Their nodes have no metadata; the version and what the exporter wrote stay as they are."""
     model = written(tmp_path, 9)
     assert (9, {}) == (model.ir_version, metadata(model))
-    said = {node.name: node.doc_string for node in model.graph.node if node.doc_string}
-    assert {"a", "c"} == set(said)
-    assert said["a"].startswith("of the exporter\nprecision_bisect.precision: fp32\n")
-    assert said["a"].endswith(f"precision_bisect.evidence: {EVIDENCE}")
+    assert ["of the exporter", "", "", ""] == [node.doc_string for node in model.graph.node][:4]
+    assert metadata(written(tmp_path, 10)) == layers_of(model)
+
+
+def layers_of(model: onnx.ModelProto) -> dict[str, dict[str, str]]:
+    """Return what the model itself says of each layer."""
+    told = {entry.key: entry.value for entry in model.metadata_props}
+    layers: dict[str, dict[str, str]] = json.loads(told["precision_bisect.layers"])
+    return layers
 
 
 @pytest.mark.parametrize("ir_version", [9, 10])
@@ -78,9 +84,9 @@ def test_a_run_and_export_write_the_same(tmp_path: Path) -> None:
     path = tiny.write_model(tmp_path / "tiny.onnx")
     result = tiny.search(path, tmp_path / "run")
     first = (tmp_path / "run" / MIXED_MODEL).read_bytes()
-    nodes = {node.name: node.doc_string for node in onnx.load_from_string(first).graph.node}
+    said = layers_of(onnx.load_from_string(first))
     for found in result.diagnosis:
-        assert f"precision_bisect.evidence: {found.evidence}" in nodes[found.layer]
+        assert found.evidence == said[found.layer]["precision_bisect.evidence"]
     assert tiny.KEPT == [found.layer for found in result.diagnosis]
     export(path, tmp_path / "run", tmp_path / "again", EngineSettings())
     assert first == (tmp_path / "again" / MIXED_MODEL).read_bytes()

@@ -47,13 +47,8 @@ def command(model: Path, out: Path, *arguments: str, tol: str = "1e-2") -> int:
 
 def kept_in(folder: Path) -> list[str]:
     """Return the layers that the typed model and the string for trtexec both keep."""
-    proto = onnx.load(folder / MIXED_MODEL)
-    typed = [
-        node.name
-        for node in proto.graph.node
-        if any("float32" in f"{each.key}={each.value}" for each in node.metadata_props)
-        or "precision_bisect.precision: fp32" in node.doc_string
-    ]
+    told = {each.key: each.value for each in onnx.load(folder / MIXED_MODEL).metadata_props}
+    typed = list(json.loads(told["precision_bisect.layers"]))
     path = folder / LAYER_PRECISIONS
     named = [each.rpartition(":")[0] for each in path.read_text().split(",")]
     assert sorted(named) == sorted(typed)

@@ -110,6 +110,18 @@ def test_precision_and_float_outputs_are_set(
     assert f"{said}--precision-constraints obey\n" == capsys.readouterr().out
 
 
+@pytest.mark.parametrize("behind", ["File model.py, line 3\nin forward]", "Local Function: f"])
+def test_documentation_behind_a_name_is_passed_over(tmp_path: Path, behind: str) -> None:
+    """TensorRT 8.6 and 9 write a node's documentation behind its name, 10 its function."""
+    layers = [
+        weak_layer(f"mean | {behind}", LayerType.REDUCE, DataType.FLOAT),
+        weak_layer("a | b", LayerType.REDUCE, DataType.FLOAT),
+        weak_layer(f"meaning | {behind}", LayerType.REDUCE, DataType.FLOAT),
+    ]
+    script(tmp_path / "s.py", "mean", "a | b")["postprocess"](network=Network(layers))
+    assert [DataType.FLOAT, DataType.FLOAT, None] == [layer.wanted for layer in layers]
+
+
 def test_a_strongly_typed_network_is_refused(tmp_path: Path) -> None:
     """TensorRT 10 does not take a precision there; the script does not go on as if it had."""
     layer = weak_layer("mean", LayerType.REDUCE, DataType.FLOAT, strongly_typed=True)

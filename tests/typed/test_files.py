@@ -66,6 +66,16 @@ def test_plans_share_one_weights_file(tmp_path: Path, low: LowName) -> None:
     assert [start + length for start, length in zip(starts, lengths, strict=True)] == sizes
 
 
+def test_no_documentation_is_handed_to_engines(tmp_path: Path) -> None:
+    """TensorRT 8.6 and 9 write what exporters note of a node behind its name; a copy has none."""
+    typed = TypedWriter(three_layers(tmp_path), Pair(low="fp16", high="fp32")).write(Plan.of(()))
+    for node in typed.proto.graph.node:
+        node.doc_string = "File model.py, line 3"
+    path = TypedFolder(tmp_path / "typed").save(typed, "model.onnx")
+    assert {""} == {node.doc_string for node in onnx.load(path).graph.node}
+    assert {"File model.py, line 3"} == {node.doc_string for node in typed.proto.graph.node}
+
+
 def test_a_new_folder_begins_anew(tmp_path: Path) -> None:
     """What an earlier run left in the weights file is not counted on."""
     typed = TypedWriter(three_layers(tmp_path), Pair(low="fp16", high="fp32")).write(Plan.of(()))

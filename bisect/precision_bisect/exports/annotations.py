@@ -1,21 +1,27 @@
 """What a model viewer shows of a layer: its precision, and why it needs it.
 
 Nodes have metadata (`NodeProto.metadata_props`) since version 10 of ONNX's file format.
-Older files keep their version, which tools go by, and tell the same in the node's documentation.
+Older files keep their version, which tools go by, and tell the same in the metadata of the model.
+The documentation of nodes is left alone: TensorRT 8.6 and 9 take it for a part of their names.
 """
+
+import json
+from collections.abc import Mapping
 
 import onnx
 
 from precision_bisect.exports.export import Export
 
 PREFIX = "precision_bisect"
+LAYERS = f"{PREFIX}.layers"
 _METADATA_SINCE = 10
 
 
 def annotate(proto: onnx.ModelProto, export: Export) -> None:
     """Write the keys `precision_bisect.precision`, `.cause` and `.evidence` into nodes of a graph.
 
-    The model has `precision_bisect.point`, the point of the curve that its plan is.
+    The model has `precision_bisect.point`, the point of the curve that its plan is; where nodes
+    cannot have metadata, `precision_bisect.layers` are their keys by name, as JSON.
 
     Layers above the lowest precision have the first, diagnosed ones all. The evidence of a layer
     that was no candidate is why. Nodes keep what they had.
@@ -30,19 +36,18 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
         elif layer.detail:
             values["evidence"] = layer.detail
         told[layer.name] = {f"{PREFIX}.{key}": value for key, value in values.items()}
-    key = f"{PREFIX}.point"
-    kept = [each for each in proto.metadata_props if each.key != key]
+    model = {f"{PREFIX}.point": export.point}
+    if proto.ir_version < _METADATA_SINCE:
+        model[LAYERS] = json.dumps(told)
+    kept = [each for each in proto.metadata_props if each.key not in (f"{PREFIX}.point", LAYERS)]
     del proto.metadata_props[:]
-    proto.metadata_props.extend([*kept, onnx.StringStringEntryProto(key=key, value=export.point)])
-    for node in proto.graph.node:
-        if values := told.get(node.name, {}):
-            _write(node, values, proto.ir_version)
+    proto.metadata_props.extend(kept)
+    _add(proto, model)
+    if proto.ir_version >= _METADATA_SINCE:
+        for node in proto.graph.node:
+            _add(node, told.get(node.name, {}))
 
 
-def _write(node: onnx.NodeProto, values: dict[str, str], ir_version: int) -> None:
-    if ir_version >= _METADATA_SINCE:
-        for key, value in values.items():
-            node.metadata_props.add(key=key, value=value)
-    else:
-        lines = [f"{key}: {value}" for key, value in values.items()]
-        node.doc_string = "\n".join(filter(None, (node.doc_string, *lines)))
+def _add(owner: onnx.ModelProto | onnx.NodeProto, values: Mapping[str, str]) -> None:
+    for key, value in values.items():
+        owner.metadata_props.add(key=key, value=value)

@@ -19,6 +19,7 @@ KEPT: dict[str, str] = {}
 """The layers above the lowest precision, each with its type."""
 
 PREFIX = "[ONNX Layer: "
+INSIDE = (" (If)", " (Loop)", " (Scan)")
 ENUMERATORS = {"FP32": "FLOAT", "FP16": "HALF", "BF16": "BF16"}
 FLOATS = tuple(ENUMERATORS.values())
 LEFT_ALONE = (
@@ -84,13 +85,16 @@ def select(network: Any) -> dict[str, list[Any]]:
 def onnx_name(layer: Any) -> str:
     """Return the name of the ONNX node that the layer comes from.
 
-    One node can become several layers; all of them have it in their metadata. Constants have no
+    One node can become several layers; all of them have it in their metadata, TensorRT 8.6 and 9
+    with the node's documentation behind ` | `, later ones with its function. So a node of a branch
+    or a loop has what it is in, and is another one than its namesake outside. Constants have no
     metadata and the name of their initializer.
     """
     metadata: str = layer.metadata
-    if metadata.startswith(PREFIX) and metadata.endswith("]"):
-        return metadata[len(PREFIX) : -1]
-    return str(layer.name)
+    if not metadata.startswith(PREFIX) or not metadata.endswith("]"):
+        return str(layer.name)
+    name = metadata[len(PREFIX) : -1]
+    return name if name in KEPT or name.endswith(INSIDE) else name.partition(" | ")[0]
 
 
 def float_outputs(layer: Any) -> list[int]:

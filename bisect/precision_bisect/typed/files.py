@@ -11,6 +11,7 @@ import onnx
 
 from precision_bisect.atomic import whole
 from precision_bisect.errors import RunFolderError
+from precision_bisect.model.graph import all_graphs
 from precision_bisect.typed.graph import TypedGraph, TypedWeight
 from precision_bisect.typed.wire import SelfContained, write_weight
 
@@ -27,10 +28,11 @@ Places = Mapping[str, tuple[int, int]]
 class TypedFolder:
     """A folder in which the typed graphs of all plans of one writer share one weights file.
 
-    A weight is appended once, when the first graph needs it, so that a further trial writes its
-    small graph only. The weights file is begun anew: graphs that an earlier object saved there
-    lose their weights. Several threads may save at a time. Raises RunFolderError where the folder
-    cannot be written.
+    Nodes have no documentation in them: TensorRT 8.6 and 9 write it behind a node's name in the
+    metadata of layers. A weight is appended once, when the first graph needs it, so that a further
+    trial writes its small graph only. The weights file is begun anew: graphs that an earlier object
+    saved there lose their weights. Several threads may save at a time. Raises RunFolderError where
+    the folder cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +55,9 @@ class TypedFolder:
                 for weight_name, weight in typed.weights.items():
                     if weight_name not in self._places:
                         self._places[weight_name] = _append(stream, weight)
-            file.write_bytes(_pointing_to(typed.proto, _WEIGHTS, self._places).SerializeToString())
+            proto = _pointing_to(typed.proto, _WEIGHTS, self._places)
+            _clear_documentation(proto)
+            file.write_bytes(proto.SerializeToString())
         return file
 
     @contextmanager
@@ -119,3 +123,9 @@ def _pointing_to(proto: onnx.ModelProto, location: str, places: Places) -> onnx.
             for key, value in (("location", location), ("offset", offset), ("length", length)):
                 tensor.external_data.add(key=key, value=str(value))
     return pointing
+
+
+def _clear_documentation(proto: onnx.ModelProto) -> None:
+    nodes = [node for graph in all_graphs(proto.graph) for node in graph.node]
+    for node in (*nodes, *(node for function in proto.functions for node in function.node)):
+        node.ClearField("doc_string")
