@@ -3,10 +3,12 @@
 import json
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from precision_bisect.backends.choose import Availability, availabilities
+from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributions
+from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.gpu import cuda_version, devices, driver_version
 
 PACKAGES = (
@@ -47,7 +49,10 @@ class Examination:
     def to_text(self) -> str:
         """Return the examination for people."""
         lines = [f"Python {self.python}, {self.machine}", "", "Installed:"]
-        lines += [f"  {name:<17} {found or 'missing'}" for name, found in self.packages.items()]
+        width = max(map(len, self.packages))
+        lines += [
+            f"  {name:<{width}} {found or 'missing'}" for name, found in self.packages.items()
+        ]
         lines += ["", "GPU:"]
         lines += [f"  {gpu}" for gpu in self.gpus] or ["  none that a driver shows"]
         if self.driver or self.cuda:
@@ -63,7 +68,9 @@ class Examination:
 
 def examine() -> Examination:
     """Look at this machine. Never raises for what is missing or broken."""
-    packages = {name: _version(name) for name in PACKAGES}
+    packages: dict[str, str | None] = {name: _version(name) for name in PACKAGES}
+    for library in NAMES:
+        packages |= distributions(library)
     gpus = [
         f"{gpu.name}, compute capability {gpu.compute_capability}, {gpu.memory_mib} MiB"
         for gpu in devices()
@@ -75,9 +82,17 @@ def examine() -> Examination:
         driver=driver_version(),
         cuda=cuda_version(),
         gpus=gpus,
-        backends=availabilities(),
+        backends=[_tried(entry) for entry in availabilities()],
         advice=_advice(packages, bool(gpus)),
     )
+
+
+def _tried(entry: Availability) -> Availability:
+    """Return the entry, or why a library that should build makes no builder."""
+    for name in NAMES:
+        if name == entry.name and entry.builds and (trouble := why_not_started(name)):
+            return replace(entry, usable=False, builds=False, why=trouble)
+    return entry
 
 
 def _state(entry: Availability) -> str:
@@ -96,14 +111,14 @@ def _advice(packages: dict[str, str | None], gpu: bool) -> list[str]:
         )
     if not packages["onnxruntime"] and not packages["onnxruntime-gpu"]:
         advice.append("the FP32 reference: pip install 'precision-bisect[cpu]' (or [gpu])")
-    if gpu and not packages["tensorrt"]:
+    if gpu and absent("tensorrt"):
         advice.append("TensorRT engines: pip install 'precision-bisect[tensorrt]'")
     if gpu and not packages["onnxruntime-gpu"]:
         advice.append(
             "ONNX Runtime on CUDA: pip uninstall onnxruntime, then pip install "
             "'precision-bisect[gpu]'"
         )
-    if not packages["tensorrt_rtx"]:
+    if absent("tensorrt-rtx"):
         advice.append(
             "TensorRT-RTX, which builds and verifies without a GPU, too: pip install "
             "'precision-bisect[rtx]'"

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import pytest
 
 import precision_bisect.backends.tensorrt as package
+from precision_bisect.gpu import driver_version
 
 WHEELS = {
     "8.6.1": "tensorrt-bindings==8.6.1",
@@ -44,6 +45,7 @@ MODULE = {"trt": "", "module": "", "flavour.module": "", "self._flavour.module":
 OWNERS: dict[str, dict[str, str]] = {
     "flavour.py": MODULE,
     "log.py": MODULE,
+    "starting.py": MODULE,
     "watch.py": MODULE,
     "build.py": MODULE
     | {"network": "INetworkDefinition", "tensor": "ITensor", "config": "IBuilderConfig"},
@@ -115,9 +117,14 @@ class Bindings:
 
     def probe(self, surface: dict[str, list[str]]) -> dict[str, Any]:
         """Run the probe on this version and return what it found."""
+        found: dict[str, Any] = json.loads(self.run(["-c", PROBE], json.dumps(surface)))
+        return found
+
+    def run(self, arguments: Sequence[str], stdin: str = "") -> str:
+        """Return what Python prints with these arguments, where this version is installed."""
         ran = subprocess.run(
-            [sys.executable, "-c", PROBE],
-            input=json.dumps(surface),
+            [sys.executable, *arguments],
+            input=stdin,
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(self.path), os.environ.get("PYTHONPATH", "")]),
@@ -129,8 +136,7 @@ class Bindings:
             check=False,
         )
         assert (0, "") == (ran.returncode, ran.stderr)
-        found: dict[str, Any] = json.loads(ran.stdout)
-        return found
+        return ran.stdout
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -269,6 +275,31 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
         "marked": [],
         "config": [weak, False, False, "obey" if weak else None],
     } == found
+
+
+START = """
+from precision_bisect.backends.tensorrt.build import Recipe, build
+from precision_bisect.backends.tensorrt.flavour import load_flavour
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.errors import RefusedError
+
+try:
+    build(load_flavour("tensorrt"), "model.onnx", Recipe(settings=EngineSettings(), ranges={}))
+except RefusedError as error:
+    print(error.one_line())
+"""
+
+
+def test_a_library_that_cannot_start_cuda_is_one_line(bindings: Bindings) -> None:
+    """The bindings say nullptr; the line has the versions of library, package, driver and CUDA."""
+    if driver_version():
+        pytest.skip("this machine has a driver")
+    module = "precision_bisect.backends.tensorrt.starting"
+    package = WHEELS[bindings.version].replace("-", "_").replace("==", " ")
+    for arguments in (["-m", module, "tensorrt"], ["-c", START]):
+        said = bindings.run(arguments).strip()
+        assert said.startswith(f"tensorrt {bindings.version} ({package}) cannot start CUDA: ")
+        assert "there is no driver; install a driver for the CUDA that it is made for" in said
 
 
 def test_what_was_removed_is_missed(bindings: Bindings) -> None:

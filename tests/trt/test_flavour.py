@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.backends.tensorrt.flavour import Flavour, installed, load_flavour
+from precision_bisect.backends.tensorrt.flavour import Flavour, absent, installed, load_flavour
+from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.errors import PluginError
 
 
@@ -43,6 +44,7 @@ def test_a_missing_library_is_one_line_with_what_to_install(
 ) -> None:
     """A library that is not installed is an error that names the extra to install."""
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    monkeypatch.setattr(sys, "path", [])  # nor a package of pip
     with pytest.raises(PluginError) as caught:
         load_flavour("tensorrt-rtx")
     assert (
@@ -62,6 +64,69 @@ def test_a_library_that_lacks_a_part_says_which(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(PluginError, match=r"does not load: libnvinfer\.so\.99"):
         load_flavour("tensorrt-rtx")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError('CUDA initialization\\nfailure')", "RuntimeError: CUDA .* failure"),
+        ("import tensorrt_rtx.gone", "No module named 'tensorrt_rtx.gone'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_any_exception_of_an_import_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, said: str
+) -> None:
+    """Whatever a broken library raises while it is imported says that it does not load."""
+    (tmp_path / "tensorrt_rtx.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PluginError, match=f"tensorrt-rtx does not load: {said}"):
+        load_flavour("tensorrt-rtx")
+
+
+@pytest.mark.parametrize(
+    ("package", "advised"),
+    [
+        ("tensorrt_cu12_bindings", "tensorrt_cu12==10.3.0"),
+        ("tensorrt_bindings", "tensorrt==10.3.0"),
+        ("tensorrt_cu13", "tensorrt_cu13==10.3.0"),
+    ],
+)
+def test_no_other_major_is_advised_over_one_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str, advised: str
+) -> None:
+    """Where a part is installed, what is missing is advised in its version and for its CUDA."""
+    info = tmp_path / f"{package}-10.3.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 10.3.0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "tensorrt", None)  # so that it is taken out again
+    monkeypatch.delitem(sys.modules, "tensorrt")
+    with pytest.raises(PluginError) as caught:
+        load_flavour("tensorrt")
+    assert "tensorrt is not whole" == caught.value.message
+    assert (
+        f"{package} 10.3.0 is there: pip install --force-reinstall {advised}" == caught.value.hint
+    )
+    assert not absent("tensorrt")
+
+
+def test_a_library_that_starts(rtx: Flavour) -> None:
+    """A builder is made in another process, which takes no GPU where the library needs none."""
+    assert "" == why_not_started(rtx.name)
+
+
+def test_a_library_that_takes_its_process_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A library that ends the process it is loaded in is one line as well."""
+    (tmp_path / "tensorrt.py").write_text("import os\nos.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+    why_not_started.cache_clear()
+    said = why_not_started("tensorrt")
+    why_not_started.cache_clear()
+    assert "tensorrt made no builder: its process ended with exit code -6" == said
 
 
 def test_a_folder_of_the_same_name_is_no_library(

@@ -14,6 +14,7 @@ from precision_bisect.backends.tensorrt.flavour import (
     installed,
     load_flavour,
 )
+from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PluginError, RefusedError
 from precision_bisect.inputs.copies import can_change
@@ -144,6 +145,8 @@ def _tensorrt(name: FlavourName) -> Availability:
         flavour = load_flavour(name)
     except PluginError as error:
         return Availability(name=name, usable=False, why=error.message)
+    if flavour.can_run and (trouble := why_not_started(name)):
+        return Availability(name=name, usable=False, why=trouble)
     why = f"{flavour.version} on {flavour.device}" if flavour.can_run else flavour.why_not
     return Availability(name=name, usable=flavour.can_run, why=why, builds=_can_build(flavour))
 

@@ -30,9 +30,9 @@ class TypedFolder:
 
     Nodes have no documentation in them: TensorRT 8.6 and 9 write it behind a node's name in the
     metadata of layers. A weight is appended once, when the first graph needs it, so that a further
-    trial writes its small graph only. The weights file is begun anew: graphs that an earlier object
-    saved there lose their weights. Several threads may save at a time. Raises RunFolderError where
-    the folder cannot be written.
+    trial writes its small graph only. The weights file is begun anew: graphs that an earlier
+    object saved there lose their weights. Several threads may save at a time. Raises
+    RunFolderError where the folder cannot be written.
     """
 
     def __init__(self, path: Path) -> None:

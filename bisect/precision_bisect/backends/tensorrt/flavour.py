@@ -5,21 +5,24 @@ precisions on layers (weak typing), 10.x, 11.x and TensorRT-RTX take them from t
 typing), and only TensorRT-RTX builds for a GPU that is not there.
 """
 
-import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import PluginError, RefusedError
-from precision_bisect.gpu import GpuDevice, devices
+from precision_bisect.gpu import GpuDevice, cuda_version, devices, driver_version
 
 FlavourName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
 NAMES: tuple[FlavourName, ...] = get_args(FlavourName)
 _MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 _EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
+_CUDAS = ("", "_cu11", "_cu12", "_cu13")
+_PARTS = ("", "_bindings", "_libs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,41 @@ def installed() -> list[Flavour]:
     return found
 
 
+def distributions(name: FlavourName) -> dict[str, str]:
+    """Return the installed packages of a library, for any CUDA, each with its version.
+
+    `import tensorrt` is served by `tensorrt` or, for one CUDA, `tensorrt_cu12`. Where there is
+    neither it may be a part that is left: bindings, or else libraries.
+    """
+    for part in _PARTS:
+        found = {}
+        for package in (f"{_MODULES[name]}{cuda}{part}" for cuda in _CUDAS):
+            with suppress(PackageNotFoundError):
+                found[package] = version(package)
+        if found:
+            return found
+    return {}
+
+
+def absent(name: FlavourName) -> bool:
+    """Tell whether nothing of the library is there, neither by pip nor put there otherwise."""
+    spec = importlib.util.find_spec(_MODULES[name])
+    return not distributions(name) and (spec is None or spec.origin is None)
+
+
+def cannot_start(flavour: Flavour) -> RefusedError:
+    """Return what to say where the library loads, and makes no builder or runtime."""
+    packages = ", ".join(f"{each} {found}" for each, found in distributions(flavour.name).items())
+    driver, cuda = driver_version(), cuda_version()
+    served = f"driver {driver} serves CUDA up to {cuda}" if cuda else "there is no driver"
+    return RefusedError(
+        f"{flavour.name} {flavour.version} ({packages or 'no package of pip'}) cannot start CUDA: "
+        f"{served}",
+        "install a driver for the CUDA that it is made for, or a TensorRT for this driver's CUDA, "
+        "such as tensorrt-cu12",
+    )
+
+
 def use_in_polygraphy(flavour: Flavour) -> None:
     """Make Polygraphy use this library for the rest of the process.
 
@@ -112,19 +150,38 @@ def _polygraphy_modules() -> Sequence[ModuleType]:
 
 
 def _import(name: FlavourName) -> ModuleType:
-    hint = f"pip install 'precision-bisect[{_EXTRAS[name]}]'"
+    hint = install_hint(name)
     try:
         module = importlib.import_module(_MODULES[name])
     except ModuleNotFoundError as error:
         if error.name != _MODULES[name]:
             raise PluginError(f"{name} does not load: {error}", hint) from error
-        raise PluginError(f"{name} is not installed", hint) from error
-    except (ImportError, OSError) as error:  # a library that it needs is missing or broken
-        raise PluginError(f"{name} does not load: {error}", hint) from error
+        raise PluginError(f"{name} is not {_there(name)}", hint) from error
+    except Exception as error:  # a library that it needs is missing, broken or of another version
+        raise PluginError(f"{name} does not load: {_said(error)}", hint) from error
     if module.__file__ is None:
         # Any folder of that name beside the user's files can be imported, as a namespace.
-        raise PluginError(f"{name} is not installed", hint)
+        raise PluginError(f"{name} is not {_there(name)}", hint)
     return module
+
+
+def install_hint(name: FlavourName) -> str:
+    """Return what to install; where a part is there, that which fits it, and no other major."""
+    for package, found in distributions(name).items():
+        whole = package.removesuffix("_bindings").removesuffix("_libs")
+        return f"{package} {found} is there: pip install --force-reinstall {whole}=={found}"
+    return f"pip install 'precision-bisect[{_EXTRAS[name]}]'"
+
+
+def _there(name: FlavourName) -> str:
+    return "whole" if distributions(name) else "installed"
+
+
+def _said(error: Exception) -> str:
+    """Return what an exception says, with its type where that is not what imports raise."""
+    text = " ".join(str(error).split())
+    usual = isinstance(error, ImportError | OSError) and text
+    return text if usual else f"{type(error).__name__}: {text}"
 
 
 def _targets(module: ModuleType) -> tuple[str, ...]:

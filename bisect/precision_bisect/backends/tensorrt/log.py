@@ -20,7 +20,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from precision_bisect.backends.tensorrt.flavour import Flavour, use_in_polygraphy
+from precision_bisect.backends.tensorrt.flavour import Flavour, cannot_start, use_in_polygraphy
 from precision_bisect.polygraphy_quiet import quiet
 from precision_bisect.shared_context import SharedContext
 
@@ -32,6 +32,8 @@ IMPORTED = "Importing initializer: "
 """How the message begins before those on the values of an initializer."""
 UNLISTED = re.compile(r"\s*Detected layernorm nodes in \w+\.?\s*")
 """A warning that the next message lists the names to, with commas between."""
+NOTHING_MADE = "factory function returned nullptr"
+"""What the bindings say where TensorRT made no builder or runtime."""
 LOUD = ("INTERNAL_ERROR", "ERROR", "WARNING")
 """The severities that are always kept; names come with lower ones."""
 _EACH_VALUE = "is out of range. Clamping to: "
@@ -53,7 +55,8 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
     Kept are errors, warnings, the names that belong to them, and the description of the engine: a
     build says much more. Of blocks in several threads each has its own thread's messages, and
     those of threads without a block.
-    Raises RefusedError where Polygraphy uses the other library already.
+    Raises RefusedError where Polygraphy uses the other library already, and where CUDA does not
+    start, so that TensorRT makes nothing.
     """
     use_in_polygraphy(flavour)
     from polygraphy.backend.trt import util as trt_util
@@ -67,6 +70,10 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
     try:
         with quiet(), _UNWARNED, _UNCOLLECTED:
             yield messages
+    except TypeError as error:
+        if NOTHING_MADE in str(error):
+            raise cannot_start(flavour) from error
+        raise
     finally:
         if outer is None:
             del logger.blocks[thread]

@@ -1,0 +1,52 @@
+"""Whether a TensorRT library starts on this machine: it is asked in a process of its own.
+
+A library that is newer than the driver, or not whole, can fail as its first object is made, and
+may take the process with it.
+"""
+
+import subprocess
+import sys
+from functools import cache
+
+from precision_bisect.backends.tensorrt.flavour import FlavourName, load_flavour
+from precision_bisect.backends.tensorrt.log import collected
+from precision_bisect.errors import PrecisionBisectError, printable
+
+_LIMIT_S = 180.0
+"""Loading all libraries from a slow disk takes a minute."""
+
+
+@cache
+def why_not_started(name: FlavourName) -> str:
+    """Return in one line why the library makes no builder here, "" where it does."""
+    command = [sys.executable, "-m", __name__, name]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{name} made no builder within {_LIMIT_S:g} s"
+    except OSError as error:
+        return f"no process could be started to try {name}: {error.strerror}"
+    if ended.returncode == 0:
+        return ended.stdout.strip()
+    last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
+    return printable(f"{name} made no builder: its process ended with {last}")
+
+
+def _trouble(name: FlavourName) -> str:
+    try:
+        flavour = load_flavour(name)
+        with collected(flavour):
+            from polygraphy.backend.trt import get_trt_logger
+
+            flavour.module.Builder(get_trt_logger())
+            if flavour.can_run:
+                flavour.module.Runtime(get_trt_logger())
+    except PrecisionBisectError as error:
+        return error.one_line()
+    return ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(_trouble("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx") + "\n")
