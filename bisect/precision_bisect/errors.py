@@ -68,3 +68,10 @@ class PluginError(PrecisionBisectError):
 def printable(text: str) -> str:
     """Return `text` on one line, with control characters replaced by a visible mark."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def in_words(error: Exception) -> str:
+    """Return what an exception says, with its type where an import does not usually raise it."""
+    text = " ".join(str(error).split())
+    usual = isinstance(error, ImportError | OSError) and text
+    return text if usual else f"{type(error).__name__}: {text}"

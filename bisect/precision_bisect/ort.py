@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.errors import ModelError, PluginError, RefusedError
+from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
 from precision_bisect.model.graph import HALF_TYPES, all_graphs
 
 if TYPE_CHECKING:
@@ -40,14 +40,16 @@ def on_cpu() -> Providers:
 
 
 def runtime() -> ModuleType:
-    """Import and return onnxruntime. Raises PluginError where it is not installed."""
+    """Import and return onnxruntime. Raises PluginError where it is not there or does not load."""
     try:
         import onnxruntime
-    except ImportError as error:
-        raise PluginError(
-            "onnxruntime is not installed", "pip install 'precision-bisect[cpu]'"
-        ) from error
-    module: ModuleType = onnxruntime
+
+        module: ModuleType = onnxruntime
+        module.InferenceSession  # noqa: B018 - what is left of a removed package has none
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime"
+        why = "is not installed" if missing else f"does not load: {in_words(error)}"
+        raise PluginError(f"onnxruntime {why}", "pip install 'precision-bisect[cpu]'") from error
     return module
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +38,32 @@ def test_doctor_gives_advice() -> None:
     assert f"--backend auto takes {found.taken} here." in found.to_text()
     for line in found.advice:
         assert line in found.to_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError('ABI of\\nnumpy')", "does not load: RuntimeError: ABI of numpy"),
+        ("x = 1", "does not load: "),
+        ("import elsewhere_gone", "does not load: No module named 'elsewhere_gone'"),
+    ],
+)
+def test_doctor_survives_broken_packages(tmp_path: Path, text: str, said: str) -> None:
+    """Whatever importing a library raises is one line beside its backend."""
+    for module in ("onnxruntime", "tensorrt", "tensorrt_rtx"):
+        (tmp_path / f"{module}.py").write_text(text)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-m", "precision_bisect", "doctor"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in ran.stdout.splitlines() if "cannot run: " in line]
+    assert ["onnxruntime", "tensorrt", "tensorrt-rtx"] == sorted(line.split()[0] for line in lines)
+    assert all(said in line for line in lines)
+    assert "--backend auto takes emulated here." in ran.stdout
 
 
 def test_rtx_that_cannot_run_is_refused_as_backend(

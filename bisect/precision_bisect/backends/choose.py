@@ -11,6 +11,7 @@ from precision_bisect.backends.tensorrt.flavour import (
     NAMES,
     Flavour,
     FlavourName,
+    absent,
     installed,
     load_flavour,
 )
@@ -144,7 +145,8 @@ def _tensorrt(name: FlavourName) -> Availability:
     try:
         flavour = load_flavour(name)
     except PluginError as error:
-        return Availability(name=name, usable=False, why=error.message)
+        why = error.message if absent(name) else error.one_line()
+        return Availability(name=name, usable=False, why=why)
     if flavour.can_run and (trouble := why_not_started(name)):
         return Availability(name=name, usable=False, why=trouble)
     why = f"{flavour.version} on {flavour.device}" if flavour.can_run else flavour.why_not

@@ -70,8 +70,9 @@ class Kernel:
     @property
     def moves_only(self) -> bool:
         """Whether it only moves or converts values, whatever nodes it lists."""
+        listed = bool(self.operations) and not self.unlisted
         return self.layer.kind in _MOVING_KINDS or (
-            bool(self.operations) and set(_MOVES).issuperset(self.operations)
+            listed and set(_MOVES).issuperset(self.operations)
         )
 
     @property

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Literal, TypeAlias, get_args
 
-from precision_bisect.errors import PluginError, RefusedError
+from precision_bisect.errors import PluginError, RefusedError, in_words
 from precision_bisect.gpu import GpuDevice, cuda_version, devices, driver_version
 
 FlavourName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
@@ -158,10 +158,15 @@ def _import(name: FlavourName) -> ModuleType:
             raise PluginError(f"{name} does not load: {error}", hint) from error
         raise PluginError(f"{name} is not {_there(name)}", hint) from error
     except Exception as error:  # a library that it needs is missing, broken or of another version
-        raise PluginError(f"{name} does not load: {_said(error)}", hint) from error
+        raise PluginError(f"{name} does not load: {in_words(error)}", hint) from error
     if module.__file__ is None:
         # Any folder of that name beside the user's files can be imported, as a namespace.
         raise PluginError(f"{name} is not {_there(name)}", hint)
+    if not hasattr(module, "ILayer"):
+        raise PluginError(
+            f"{name} does not load: {module.__file__} is another module of that name",
+            "rename it, or start elsewhere",
+        )
     return module
 
 
@@ -175,13 +180,6 @@ def install_hint(name: FlavourName) -> str:
 
 def _there(name: FlavourName) -> str:
     return "whole" if distributions(name) else "installed"
-
-
-def _said(error: Exception) -> str:
-    """Return what an exception says, with its type where that is not what imports raise."""
-    text = " ".join(str(error).split())
-    usual = isinstance(error, ImportError | OSError) and text
-    return text if usual else f"{type(error).__name__}: {text}"
 
 
 def _targets(module: ModuleType) -> tuple[str, ...]:
