@@ -141,6 +141,13 @@ def test_names_come_with_their_warning(
     assert Remarks(notes=(note,), listed=(Listed(note=note, names=names),)) == remarks(messages)
 
 
+def test_kept_layers_without_a_mark_are_a_remark() -> None:
+    """What TensorRT could not be told of is a note with the names, beside its own."""
+    note = "TensorRT has no layer to mark for 2 kept layers"
+    found = remarks([], ["b", "a"])
+    assert Remarks(notes=(note,), listed=(Listed(note=note, names=("a", "b")),)) == found
+
+
 def test_a_warning_is_no_list_of_names() -> None:
     """Where a builder lists no names, its next warning is not taken for them."""
     bare = "Detected layernorm nodes in FP16."

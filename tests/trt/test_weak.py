@@ -12,9 +12,13 @@ import onnx
 import pytest
 
 from models import parse
+from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
+from precision_bisect.layer_table import LayerName
+from precision_bisect.protocols import BackendFailure
+from precision_bisect.trial import TrialStatus
 
 
 def network_of(rtx: Flavour, model: onnx.ModelProto, names: Sequence[str]) -> Any:
@@ -139,3 +143,57 @@ def test_marking_asks_for_computation_and_outputs(rtx: Flavour) -> None:
     layer, fp32 = WritableLayer("FLOAT", "INT32"), rtx.module.float32
     mark_high([layer], rtx.module)
     assert (fp32, {0: fp32}) == (layer.precision, layer.output_types)
+
+
+class MarkableNetwork:
+    """A network of TensorRT-RTX's parser, whose layers take marks as TensorRT's do."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.layers = [
+            MarkableLayer(network.get_layer(index)) for index in range(network.num_layers)
+        ]
+        self.num_layers = network.num_layers
+        self.num_inputs = network.num_inputs
+        self.get_input = network.get_input
+
+    def get_layer(self, index: int) -> Any:
+        """Return a layer."""
+        return self.layers[index]
+
+
+class MarkableLayer:
+    """A real layer with the attributes that only TensorRT up to 10.x has."""
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self.precision: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+    def set_output_type(self, index: int, dtype: Any) -> None:
+        """Take the mark."""
+
+
+def test_kept_layers_that_tensorrt_does_not_have_are_told(rtx: Flavour) -> None:
+    """A kept name that no layer of TensorRT comes from is listed; the others are marked."""
+    held = network_of(
+        rtx,
+        parse("(float[4] x) => (float[4] y) { h = Mul(x, x) y = Tanh(h) }"),
+        ["mul", "tanh"],
+    )
+    network, unmarked = MarkableNetwork(held[1]), list[LayerName]()
+    kept = (LayerName("mul"), LayerName("gone"))
+    prepare_network(rtx, Marks(kept=kept, low="fp16"), unmarked, network)
+    assert ["gone"] == unmarked
+    assert ["mul"] == [layer.name for layer in network.layers if layer.precision is not None]
+
+
+def test_a_plan_of_which_nothing_can_be_marked_is_not_built(rtx: Flavour) -> None:
+    """Its engine would be that of the plan that keeps nothing, and its verdict that one's."""
+    held = network_of(rtx, parse("(float[4] x) => (float[4] y) { y = Tanh(x) }"), ["tanh"])
+    with pytest.raises(BackendFailure) as caught:
+        prepare_network(rtx, Marks(kept=(LayerName("gone"),), low="fp16"), [], held[1])
+    assert TrialStatus.BUILD_FAILED is caught.value.outcome.status
+    assert "no layer to mark for any kept layer, such as 'gone'" in caught.value.outcome.message

@@ -20,7 +20,7 @@ from precision_bisect.backends.tensorrt.timing_cache import private
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.errors import RefusedError
+from precision_bisect.errors import RefusedError, printable
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import LowName
 from precision_bisect.protocols import BackendFailure
@@ -75,13 +75,14 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
     """
     start = time.perf_counter()
     limit_s = recipe.settings.build_timeout_s
+    unmarked: list[LayerName] = []
     with collected(flavour) as messages, BuildWatch(limit_s) as watch:
         from polygraphy.exception import PolygraphyException
 
         try:
             with private(recipe.timing_cache) as cache:
                 own = replace(recipe, timing_cache=cache)
-                engine = bytes(_loader(flavour, source, own, watch)())
+                engine = bytes(_loader(flavour, source, own, watch, unmarked)())
         except PolygraphyException as error:
             if watch.expired:
                 raise _timed_out(limit_s) from error
@@ -91,7 +92,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
     return Built(
         engine=engine,
         layers=next((m.text for m in messages if m.text.startswith(LAYERS)), ""),
-        remarks=remarks(messages),
+        remarks=remarks(messages, unmarked),
         seconds=time.perf_counter() - start,
     )
 
@@ -109,7 +110,11 @@ def _timed_out(limit_s: float | None) -> BackendFailure:
 
 
 def _loader(
-    flavour: Flavour, source: Path, recipe: Recipe, watch: BuildWatch
+    flavour: Flavour,
+    source: Path,
+    recipe: Recipe,
+    watch: BuildWatch,
+    unmarked: list[LayerName],
 ) -> Callable[[], Any]:
     from polygraphy.backend.trt import (
         EngineBytesFromNetwork,
@@ -124,15 +129,23 @@ def _loader(
     )
     cache = recipe.timing_cache
     loader: Callable[[], Any] = EngineBytesFromNetwork(
-        PostprocessNetwork(parsed, partial(_prepare, flavour, recipe.marks), "precision-bisect"),
+        PostprocessNetwork(
+            parsed, partial(prepare_network, flavour, recipe.marks, unmarked), "precision-bisect"
+        ),
         config=config_loader(flavour, recipe, watch.monitor(flavour.module)),
         save_timing_cache=str(cache) if cache else None,
     )
     return loader
 
 
-def _prepare(flavour: Flavour, marks: Marks | None, network: Any) -> None:
-    """Refuse what no profile can serve, and mark the kept layers."""
+def prepare_network(
+    flavour: Flavour, marks: Marks | None, unmarked: list[LayerName], network: Any
+) -> None:
+    """Refuse what no profile can serve, and mark the kept layers.
+
+    Those with nothing to mark go into `unmarked`. Raises BackendFailure where that is all of them:
+    the engine would be that of the plan that keeps none.
+    """
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
         if tensor.is_shape_tensor:
@@ -141,8 +154,20 @@ def _prepare(flavour: Flavour, marks: Marks | None, network: Any) -> None:
                 "need the range",
                 "make it a constant of the model",
             )
-    if marks is not None:
-        mark_high(to_mark(layers_of(network), marks.kept, flavour.module), flavour.module)
+    if marks is None:
+        return
+    layers, trt = layers_of(network), flavour.module
+    found = {name: to_mark(layers, (name,), trt) for name in marks.kept}
+    unmarked += [name for name in marks.kept if not found[name]]
+    if marks.kept and len(unmarked) == len(marks.kept):
+        raise BackendFailure(
+            Outcome(
+                status=TrialStatus.BUILD_FAILED,
+                message=f"TensorRT has no layer to mark for any kept layer, such as "
+                f"{printable(unmarked[0])!r}",
+            )
+        )
+    mark_high((layer for each in found.values() for layer in each), trt)
 
 
 def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Callable[..., Any]:

@@ -49,9 +49,16 @@ class Remarks:
     listed: Sequence[Listed] = ()
 
 
-def remarks(messages: Sequence[Message]) -> Remarks:
-    """Return what the builder remarked in these messages, those of one build."""
+def remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -> Remarks:
+    """Return what the builder remarked in these messages, those of one build.
+
+    `unmarked` are the kept layers that it could not be told of.
+    """
     heard = _Heard()
+    if unmarked:
+        heard.quoted[f"TensorRT has no layer to mark for {len(unmarked)} kept layers"] = [
+            printable(name) for name in unmarked
+        ]
     for before, message in zip((Message("", ""), *messages), messages, strict=False):
         heard.hear(before, message)
     found = [*dict.fromkeys(heard.notes())]
