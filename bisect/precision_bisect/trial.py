@@ -46,6 +46,10 @@ _FATAL = frozenset(
 )
 
 
+CUDA_FAILED = "CUDA failed: "
+"""How the message of a failed build begins whose process may have no CUDA context any more."""
+
+
 class Verdict(StrEnum):
     """Whether the outputs were within the tolerance."""
 

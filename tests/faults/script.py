@@ -25,7 +25,7 @@ import numpy as np
 
 from precision_bisect import evaluation
 from precision_bisect.protocols import BackendFailure, Sample
-from precision_bisect.trial import Outcome, Proposal, TrialStatus
+from precision_bisect.trial import CUDA_FAILED, Outcome, Proposal, TrialStatus
 
 FOLDER = Path(__file__).parent
 LONG_S = 600.0
@@ -116,8 +116,8 @@ def _raising(error: Exception) -> Callable[[], None]:
     return lambda: setattr(evaluation, "_outcome", raising)
 
 
-def _failure(status: TrialStatus) -> BackendFailure:
-    return BackendFailure(Outcome(status=status, message="as ordered"))
+def _failure(status: TrialStatus, message: str = "as ordered") -> BackendFailure:
+    return BackendFailure(Outcome(status=status, message=message))
 
 
 def _pipe() -> int:
@@ -192,6 +192,9 @@ FAULTS: dict[str, Callable[[], object]] = {
     "grow": _grow,
     "raise": _raising(ZeroDivisionError("an exception that nobody expects")),
     "fail to build": _raising(_failure(TrialStatus.BUILD_FAILED)),
+    "fail by CUDA": _raising(
+        _failure(TrialStatus.BUILD_FAILED, f"{CUDA_FAILED}an illegal memory access")
+    ),
     "fail to run": _raising(_failure(TrialStatus.RUN_FAILED)),
     "garbage": _send(b"no frame, no pickle, no end of it in sight"),
     "no pickle": _send(_framed(b"this is no pickle")),

@@ -94,6 +94,17 @@ def test_a_child_in_doubt_is_replaced(
     assert (True, renewed, True) == (first == second, second != third, third == last)
 
 
+@pytest.mark.parametrize(("faults", "verdicts"), [(1, [True, True]), (2, [None, True])])
+def test_a_build_in_which_cuda_failed_is_tried_once_more_in_another_child(
+    folder: Path, isolated: Make, faults: int, verdicts: list[bool | None]
+) -> None:
+    """An earlier trial may have broken the context; a plan that breaks it itself fails."""
+    evaluate = isolated(TIGHT)
+    subject.order(folder, *({"do": "fail by CUDA", "call": 1 + n} for n in range(faults)))
+    assert verdicts == [evaluate(HIGH).passed or None for _ in range(2)]
+    assert faults + 1 == len(set(begun(folder)))
+
+
 def test_predictions_stay_here_where_something_predicts(
     kit: Kit, slot: Slot, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from precision_bisect.backends.tensorrt.log import Message
-from precision_bisect.backends.tensorrt.messages import clean, first_error
+from precision_bisect.backends.tensorrt.messages import clean, cuda_failed, first_error
 
 NO_DRIVER = (
     "[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime (In catchCudaError at "
@@ -70,3 +70,31 @@ def test_first_error_is_one_line_of_tensorrt(texts: list[str], said: str) -> Non
 def test_long_errors_are_cut() -> None:
     """An error that lists thousands of tensors keeps to a readable length."""
     assert 300 == len(first_error(errors("x" * 1000)))
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        (
+            "1: [cudaResources.cpp::~ScopedCudaEvent::24] Error Code 1: Cuda Runtime "
+            "(an illegal memory access was encountered)",
+            True,
+        ),
+        (
+            "IExecutionContext::enqueueV3: Error Code 1: Myelin ([cask.cpp:exec_with_offset:1448] "
+            "Platform (Cuda) error)",
+            True,
+        ),
+        ("Skipping tactic 0x0 due to Myelin error: autotuning failed", True),
+        (NO_DRIVER, False),
+        (
+            "10: [optimizer.cpp::computeCosts::3869] Error Code 10: Internal Error (Could not find "
+            "any implementation for node {ForeignNode[a...b]}.)",
+            False,
+        ),
+    ],
+)
+def test_failures_of_cuda_are_told_from_others(text: str, failed: bool) -> None:
+    """After one of CUDA, or of a library that runs kernels, a process is not to be trusted."""
+    assert failed == cuda_failed(errors("another one", text))
+    assert not cuda_failed([Message("WARNING", text)])

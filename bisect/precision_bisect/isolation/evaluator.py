@@ -10,7 +10,7 @@ from precision_bisect.isolation import child
 from precision_bisect.isolation.deaths import raised, unreadable
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Death, Limits, Slot
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
+from precision_bisect.trial import CUDA_FAILED, Kind, Outcome, Phase, Proposal, TrialStatus
 from precision_bisect.workers import Evaluate
 
 ATTEMPTS = 2
@@ -18,7 +18,11 @@ DECISIVE_ATTEMPTS = 3
 """How often a trial whose process died is tried; one that decides the run's ending once more."""
 _DECISIVE = (Phase.PREFLIGHT, Phase.RECHECK)
 _RENEWED = (TrialStatus.RUN_FAILED, TrialStatus.RAISED, TrialStatus.OUT_OF_MEMORY)
-"""After these the child is replaced: a CUDA context may be beyond use."""
+"""After these the child is replaced: a CUDA context may be beyond use.
+
+So it is after a build in which CUDA failed, which is tried once more: an earlier trial may have
+broken the context.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,9 +82,11 @@ class Isolated:
                 slot.end()
                 return raised(error)
             else:
-                if outcome.status in _RENEWED:
+                broke = outcome.message.startswith(CUDA_FAILED)
+                if broke or outcome.status in _RENEWED:
                     slot.end()
-                return outcome
+                if not broke or self._closed or attempt > 1:
+                    return outcome
         raise AssertionError("the last attempt returns")
 
 

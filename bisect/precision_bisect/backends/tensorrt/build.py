@@ -13,7 +13,7 @@ from typing import Any
 
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import LAYERS, Message, collected
-from precision_bisect.backends.tensorrt.messages import first_error
+from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.backends.tensorrt.remarks import Remarks, remarks
 from precision_bisect.backends.tensorrt.timing_cache import private
@@ -24,7 +24,7 @@ from precision_bisect.errors import RefusedError, printable
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import LowName
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.trial import CUDA_FAILED, Outcome, TrialStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,8 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
 def _build_failed(messages: list[Message], error: Exception) -> BackendFailure:
     """Return the failure that says what TensorRT said, or else Polygraphy."""
     text = first_error(messages) or " ".join(str(error).split())
-    return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=text))
+    broke = CUDA_FAILED * cuda_failed(messages)
+    return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=f"{broke}{text}"))
 
 
 def _timed_out(limit_s: float | None) -> BackendFailure:

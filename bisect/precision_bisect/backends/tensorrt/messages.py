@@ -14,6 +14,11 @@ _API_ERROR = re.compile(r"Error Code \d+: [\w ]+ \((.*)\)\s*$", re.S)
 _PLACE = re.compile(r"\s*In \w+ at \S+:\d+")
 _IMPORTER = re.compile(r"In function (\w+):\s*\[\d+\]\s*(.*)", re.S)
 _CONDITION = re.compile(r"Assertion failed: .*?: (?=\S)")
+_CUDA = re.compile(
+    r"Error Code:? \d+: (?:Cuda|Myelin|Cask|Cublas|Cudnn)\b(?!.*cudaError 35\b)|due to Myelin error",
+    re.S,
+)
+"""Errors of CUDA, or of a library that runs kernels in a build, other than a lack of a driver."""
 _PARSED = re.compile(
     r"^(?:Node name: (.+)|name: \"(.+)\")|While parsing node number \d+ (\[.*\])", re.M
 )
@@ -32,6 +37,11 @@ def first_error(messages: Sequence[Message]) -> str:
         place = next((part for part in reversed(frames) if part), "parser")
         return one_line(f"{place}: {_checked(importer[1], importer[2])}")
     return clean(errors[0]) if errors else ""
+
+
+def cuda_failed(messages: Sequence[Message]) -> bool:
+    """Tell whether CUDA failed, after which a process may have no context that works."""
+    return any("ERROR" in message.severity and _CUDA.search(message.text) for message in messages)
 
 
 def parser_error(function: str, description: str) -> str:
