@@ -17,7 +17,7 @@ from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.errors import UsageError
-from precision_bisect.evidence import Evidence, Stability
+from precision_bisect.evidence import Evidence, Latency, Stability
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.trtexec_names import layer_precisions
@@ -120,6 +120,7 @@ def conclude(
         else write_answer(prepared, exported, folder, diagnosis, judge)
     )
     deployment = written.deployment
+    timed = _latencies(driver, everything, final)
     if deployment is not None and not part and ending.status is not Status.INTERRUPTED:
         deployment = rechecked(prepared, folder, deployment)
     result = Result(
@@ -148,7 +149,8 @@ def conclude(
         engine_builds=0 if prepared.backend.emulated else len(counted),
         emulated_trials=len(driver.trials) - (0 if prepared.backend.emulated else len(counted)),
         wall_s=round(budget.elapsed_s(), 3),
-        latency_ms=_latencies(driver, everything, final),
+        latency_ms=_medians(timed),
+        latency_method=next((each.method for each in timed if each), None),
         speed=timings.report(prepared.options.speed, final.latency, searched),
         front=front_rows(timings.front(), names),
         honoured=final.honoured,
@@ -324,15 +326,17 @@ def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
     return builds[-1].outcome.evidence if builds else Evidence()
 
 
-def _latencies(
-    driver: Driver, everything: Plan, final: Evidence
-) -> Mapping[str, float | None] | None:
-    """Return the medians in milliseconds, None for what was not measured; None for no figure."""
+def _latencies(driver: Driver, everything: Plan, final: Evidence) -> list[Latency | None]:
+    """Return the latency of every layer high, of every layer low, and of the answer."""
     ends = [driver.outcome_of(end, SampleSet.JUDGED) for end in (everything, Plan.of(()))]
-    found = [*(end.evidence.latency if end else None for end in ends), final.latency]
-    if not any(found):
+    return [*(end.evidence.latency if end else None for end in ends), final.latency]
+
+
+def _medians(timed: Sequence[Latency | None]) -> Mapping[str, float | None] | None:
+    """Return the medians in milliseconds, None for what was not measured; None for no figure."""
+    if not any(timed):
         return None
-    medians = [latency.median_ms if latency else None for latency in found]
+    medians = [latency.median_ms if latency else None for latency in timed]
     return dict(zip(("all_high", "all_low", "kept"), medians, strict=True))
 
 

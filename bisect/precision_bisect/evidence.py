@@ -5,6 +5,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal, TypeAlias, get_args
+
+LatencyMethod: TypeAlias = Literal["host_clock", "cuda_events"]
+LATENCY_METHODS: tuple[LatencyMethod, ...] = get_args(LatencyMethod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +16,8 @@ class Latency:
     """How long one inference takes on the engine, in milliseconds.
 
     `median_ms` over `runs` timed runs after a warm-up, inputs already on the device; `spread_ms`
-    is the interquartile range. Where it was measured beside the engine with every layer high, in
+    is the interquartile range. `method` is the host's clock round a launch and the wait for its
+    end, or CUDA events round the launch. Where it was measured beside the engine with every layer high, in
     turns, `baseline_ms` is that one's median at the time, `speedup` how many times as fast this
     engine is, and `speedup_spread` the interquartile range of that over the turns.
     """
@@ -20,6 +25,7 @@ class Latency:
     median_ms: float
     spread_ms: float
     runs: int
+    method: LatencyMethod = "host_clock"
     baseline_ms: float | None = None
     speedup: float | None = None
     speedup_spread: float | None = None

@@ -11,7 +11,7 @@ from precision_bisect.certificate import Certificate
 from precision_bisect.deployment import Deployment
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
-from precision_bisect.evidence import LayerHonour, Stability
+from precision_bisect.evidence import LatencyMethod, LayerHonour, Stability
 from precision_bisect.speed.report import SpeedReport
 
 SCHEMA = 1
@@ -132,6 +132,7 @@ class Result:
     emulated_trials: int
     wall_s: float
     latency_ms: Mapping[str, float | None] | None
+    latency_method: LatencyMethod | None = None
     speed: SpeedReport | None = None
     front: Sequence[Mapping[str, Any]] = ()
     honoured: bool | None
@@ -234,6 +235,7 @@ KEYS = (
     "emulated_trials",
     "wall_s",
     "latency_ms",
+    "latency_method",
     "speed",
     "front",
     "honoured",

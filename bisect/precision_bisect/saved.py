@@ -15,7 +15,7 @@ from precision_bisect.certificate import Certificate, How, Need
 from precision_bisect.deployment import OUTCOMES, ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, printable
-from precision_bisect.evidence import Honour, LayerHonour, Stability
+from precision_bisect.evidence import LATENCY_METHODS, Honour, LayerHonour, Stability
 from precision_bisect.options import CERTIFY, HIGH_NAMES, LOW_NAMES
 from precision_bisect.result import (
     POINTS,
@@ -274,6 +274,7 @@ _VALUES: Mapping[str, Reader[Any]] = {
     "unresolved": table(count),
     "wall_s": number,
     "latency_ms": maybe(table(maybe(number))),
+    "latency_method": maybe(chosen(*LATENCY_METHODS)),
     "speed": maybe(_SPEED),
     "front": _front,
     "honoured": maybe(flag),

@@ -5,7 +5,7 @@ control characters, and commands that contain paths are quoted for the shell.
 """
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from precision_bisect.endings import Status
 from precision_bisect.errors import printable
-from precision_bisect.evidence import Honour, Stability
+from precision_bisect.evidence import Honour, LatencyMethod, Stability
 from precision_bisect.result import Diagnosis, Result
 from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
 from precision_bisect_reports.curve import curve, exported
@@ -34,6 +34,10 @@ _HONOUR_WORDS = {
     Honour.HONOURED: "honoured",
     Honour.DEMOTED: "demoted",
     Honour.NOT_OBSERVABLE: "not observable",
+}
+METHOD_WORDS: Mapping[LatencyMethod, str] = {
+    "host_clock": "the host's clock",
+    "cuda_events": "CUDA events",
 }
 HEADLINES = {
     Status.FOUND: "Found",
@@ -233,7 +237,9 @@ def _engine(result: Result) -> Iterator[tuple[str, str]]:
             f"{name.replace('_', ' ')} {'not measured' if ms is None else f'{ms:.3g} ms'}"
             for name, ms in result.latency_ms.items()
         ]
-        yield "latency", ", ".join(figures)
+        method = result.latency_method
+        by = "" if method is None else f", by {METHOD_WORDS[method]}"
+        yield "latency", ", ".join(figures) + by
     yield from speed(result)
     if result.honoured_layers:
         counts = [

@@ -260,13 +260,14 @@ def test_what_an_engine_shows_is_on_the_screen() -> None:
             emulated=False,
             engine_builds=9,
             latency_ms={"all_high": 2.5, "all_low": 1.25, "kept": None},
+            latency_method="cuda_events",
             honoured_layers=seen,
             pinned={"celu": "Celu takes no fp16"},
             notes=["layer norm in \x1b[31mFP16"],
         )
     )
     assert "builds      9, 19 emulated trials, 2 s" in shown
-    assert "latency     all high 2.5 ms, all low 1.25 ms, kept not measured" in shown
+    assert "latency     all high 2.5 ms, all low 1.25 ms, kept not measured, by CUDA events" in shown
     assert "honoured    3 honoured, 0 demoted, 1 not observable" in shown
     assert "also high   celu: cannot run in fp16" in shown
     assert "remark      layer norm in" in shown

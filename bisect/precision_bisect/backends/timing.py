@@ -1,11 +1,11 @@
-"""How long one inference takes, by the host's clock around runs that wait for their result."""
+"""How long one inference takes: the median over many runs after a warm-up."""
 
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from precision_bisect.evidence import Latency
+from precision_bisect.evidence import Latency, LatencyMethod
 
 WARM_UP_RUNS = 3
 WARM_UP_S = 0.02
@@ -18,20 +18,31 @@ LONGEST_S = 4.0
 
 def measure(run: Callable[[], None]) -> Latency:
     """Return the latency of `run`, which must wait for its result. Raises what it raises."""
-    _runs(run, WARM_UP_RUNS, WARM_UP_S)
-    seconds = np.array(_runs(run, LEAST_RUNS, TIME_S))
+
+    def timed() -> float:
+        begun = time.perf_counter_ns()
+        run()
+        return (time.perf_counter_ns() - begun) / 1e9
+
+    return measure_by(timed, "host_clock")
+
+
+def measure_by(timed: Callable[[], float], method: LatencyMethod) -> Latency:
+    """Return the latency of runs, each of which returns its own seconds by the method named."""
+    _runs(timed, WARM_UP_RUNS, WARM_UP_S)
+    seconds = np.array(_runs(timed, LEAST_RUNS, TIME_S))
     low, median, high = np.percentile(seconds * 1e3, (25, 50, 75))
-    return Latency(median_ms=float(median), spread_ms=float(high - low), runs=len(seconds))
+    return Latency(
+        median_ms=float(median), spread_ms=float(high - low), runs=len(seconds), method=method
+    )
 
 
-def _runs(run: Callable[[], None], least: int, lasting_s: float) -> list[float]:
+def _runs(timed: Callable[[], float], least: int, lasting_s: float) -> list[float]:
     """Run for so many seconds, and so often at least; return the seconds of each run."""
     seconds: list[float] = []
     begun = time.perf_counter()
     while len(seconds) < least or time.perf_counter() < begun + lasting_s:
-        started = time.perf_counter_ns()
-        run()
-        seconds.append((time.perf_counter_ns() - started) / 1e9)
+        seconds.append(timed())
         if time.perf_counter() - begun > LONGEST_S:
             break
     return seconds

@@ -8,6 +8,7 @@ whose mean cancels any drift that is linear over three turns.
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, median, quantiles
 from threading import Lock
@@ -77,14 +78,7 @@ def _of_baseline(found: Latency | None) -> Latency | None:
     """Return the latency of the baseline itself, which is as fast as itself."""
     if found is None:
         return None
-    return Latency(
-        median_ms=found.median_ms,
-        spread_ms=found.spread_ms,
-        runs=found.runs,
-        baseline_ms=found.median_ms,
-        speedup=1.0,
-        speedup_spread=0.0,
-    )
+    return replace(found, baseline_ms=found.median_ms, speedup=1.0, speedup_spread=0.0)
 
 
 def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
@@ -106,10 +100,8 @@ def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
     ]
     if len(ratios) < ROUNDS:
         return None
-    return Latency(
-        median_ms=own.median_ms,
-        spread_ms=own.spread_ms,
-        runs=own.runs,
+    return replace(
+        own,
         baseline_ms=median(high),
         speedup=median(ratios),
         speedup_spread=_spread(ratios),
@@ -129,6 +121,7 @@ def _joined(turns: list[Latency | None]) -> Latency | None:
         median_ms=median(medians),
         spread_ms=max(median(turn.spread_ms for turn in found), _spread(medians)),
         runs=sum(turn.runs for turn in found),
+        method=found[0].method,
     )
 
 

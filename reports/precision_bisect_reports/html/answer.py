@@ -14,7 +14,7 @@ from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.html.trials import best, candidates_of
 from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.proof import proof
-from precision_bisect_reports.summary import HEADLINES, NO_ANSWER, NOTHING_GAINED
+from precision_bisect_reports.summary import HEADLINES, METHOD_WORDS, NO_ANSWER, NOTHING_GAINED
 
 _GOOD = (Status.FOUND, Status.NOTHING_TO_KEEP)
 _BAD = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.ABORTED)
@@ -149,6 +149,8 @@ def _facts(result: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[list[
         yield ["Trials", str(result["trials"])]
     else:
         yield ["Engine builds", str(result["engine_builds"])]
+    if method := result.get("latency_method"):
+        yield ["Latency by", METHOD_WORDS[method]]
     yield ["Emulated trials", str(result["emulated_trials"])]
     yield ["Search", f"{result['wall_s']:.0f} s"]
     yield ["Strategy", str(result["fingerprint"]["strategy"])]

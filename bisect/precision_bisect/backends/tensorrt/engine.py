@@ -1,6 +1,6 @@
 """A built TensorRT engine: loaded only when it is run, timed or looked into."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -9,12 +9,13 @@ import numpy as np
 
 from precision_bisect.atomic import whole
 from precision_bisect.backends.tensorrt.build import Built
+from precision_bisect.backends.launches import LaunchError, launches
 from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.inspector import inspected
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import first_error
-from precision_bisect.backends.timing import measure
+from precision_bisect.backends.timing import measure_by
 from precision_bisect.errors import RefusedError, printable
 from precision_bisect.evidence import Evidence, Latency, LayerHonour
 from precision_bisect.inspection.engine_layers import EngineLayer
@@ -25,10 +26,6 @@ from precision_bisect.trial import Outcome, TrialStatus
 
 Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]
 """Tells from the layers of an engine which kept layers were honoured."""
-
-
-class _LaunchError(Exception):
-    """TensorRT did not start an inference; its messages say why."""
 
 
 class TensorRTEngine:
@@ -82,14 +79,15 @@ class TensorRTEngine:
                 for name, array in _as_bound(runner, feed).items()
             }
             # This sets shapes and addresses, which stay for the launches below.
-            runner.infer(on_device, check_inputs=False, copy_outputs_to_host=False)
+            outputs = runner.infer(on_device, check_inputs=False, copy_outputs_to_host=False)
+            _fix_outputs(runner, outputs)
+            timer = held.enter_context(launches(runner.stream))
 
             def launch() -> None:
-                if not runner.context.execute_async_v3(runner.stream.ptr):
-                    raise _LaunchError("TensorRT did not launch the engine")
-                runner.stream.synchronize()
+                if not runner.context.execute_async_v3(timer.stream):
+                    raise LaunchError("TensorRT did not launch the engine")
 
-            return measure(launch)
+            return measure_by(lambda: timer.seconds(launch), timer.method)
 
     def evidence(self) -> Evidence:
         """Return which kept layers were honoured, and the builder's remarks.
@@ -140,7 +138,7 @@ class TensorRTEngine:
                 if self._runner is None:
                     self._runner = _activated(self._built.engine)
                 yield self._runner
-            except (PolygraphyException, _LaunchError) as error:
+            except (PolygraphyException, LaunchError) as error:
                 raise _run_failed(first_error(messages) or str(error)) from error
 
 
@@ -152,6 +150,18 @@ def _activated(engine: bytes) -> Any:
     runner = TrtRunner(EngineFromBytes(engine))
     runner.activate()
     return runner
+
+
+def _fix_outputs(runner: Any, outputs: Mapping[str, Any]) -> None:
+    """Give outputs whose shape is known an address in place of Polygraphy's allocator.
+
+    TensorRT calls an allocator in every launch, and this one is Python. The next inference by
+    Polygraphy sets its allocator again.
+    """
+    for name, view in outputs.items():
+        if -1 not in tuple(runner.context.get_tensor_shape(name)):
+            runner.context.set_output_allocator(name, None)
+            runner.context.set_tensor_address(name, view.ptr)
 
 
 def _as_bound(runner: Any, feed: Sample) -> Sample:
