@@ -1,6 +1,6 @@
 """trtexec's rules for names, written down a second time, and names that are hard on them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
@@ -70,6 +70,61 @@ def trtexec_selects(argument: str, names: Sequence[str]) -> set[str]:
     """Return the names whose precision trtexec sets: by exact key, else by any pattern."""
     keys = trtexec_parse(argument)
     return {name for name in names if name in keys or any(wildcard(k, name) for k in keys)}
+
+
+SELECTORS = ("--minShapes", "--optShapes", "--maxShapes")
+
+
+def trtexec_profile(
+    arguments: Sequence[str], inputs: Mapping[str, Sequence[int | str | None]]
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return the least, best and most shapes that trtexec builds each dynamic input for.
+
+    As getShapesBuild and processShapes of sampleOptions.cpp and setupNetworkAndConfig of
+    sampleEngines.cpp (TensorRT 10) do; `inputs` has the shapes of the model.
+    """
+    flags = [argument.partition("=")[0] for argument in arguments]
+    doubled = [name for name in flags if flags.count(name) > 1]
+    if doubled:
+        raise TrtexecError(f"Unknown option: {doubled[0]}")
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for argument in arguments:
+        selector, _, spec = argument.partition("=")
+        for item in spec.split(",") if selector in SELECTORS else ():
+            name, dims = _name_and_value(item)
+            shape = () if dims == "scalar" else tuple(map(int, dims.split("x")))
+            found.setdefault(name, {})[selector] = shape
+    least, best, most = (selector in flags for selector in SELECTORS)
+    # A selector is taken from another one only where its flag is missing as a whole.
+    sources = (
+        "--minShapes" if least else "--optShapes" if best else "--maxShapes",
+        "--optShapes" if best else "--maxShapes" if most else "--minShapes",
+        "--maxShapes" if most else "--optShapes" if best else "--minShapes",
+    )
+    filled = {name: tuple(each.get(s, ()) for s in sources) for name, each in found.items()}
+    dynamic = {
+        name: shape for name, shape in inputs.items() if not all(isinstance(d, int) for d in shape)
+    }
+    if filled and not dynamic:
+        raise TrtexecError("Static model does not take explicit shapes")
+    profile = {}
+    for name, shape in dynamic.items():
+        ones = tuple(size if isinstance(size, int) else 1 for size in shape)
+        profile[name] = filled.get(name, (ones,) * 3)
+        if any(len(sizes) != len(shape) for sizes in profile[name]):
+            raise TrtexecError(f"dimensions of {name} do not match the network's")
+    return profile
+
+
+def _name_and_value(item: str) -> tuple[str, str]:
+    """Part an item as splitNameAndValue does: by quotes where there are some, else at the last :"""
+    parts = item.split("'")
+    if len(parts) == 1:
+        name, _, value = item.rpartition(":")
+        return name, value
+    if len(parts) != 3:
+        raise TrtexecError(item)
+    return parts[0] + parts[1], parts[2][1:]
 
 
 NAMES = st.lists(

@@ -7,6 +7,7 @@ from typing import Any
 
 from precision_bisect.advice.case import PASSES
 from precision_bisect.advice.explaining import Answer, Explained, explained
+from precision_bisect.backends.choose import sample_shapes
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import SPREAD
 from precision_bisect.charting import Charted, charted, culprits_of, retraced
@@ -227,6 +228,7 @@ def write_answer(
         settings=prepared.options.engine,
         scales=prepared.scales,
         diagnosis=diagnosis,
+        shapes=sample_shapes(prepared.samples),
     )
     if not gains(export):
         return Written(reason=write_gain(folder, export)[LAYER_PRECISIONS])

@@ -62,6 +62,7 @@ def export(
         settings=settings,
         scales=finished.scales(),
         diagnosis=finished.diagnosis,
+        shapes=finished.shapes,
     )
     run = finished.path.parent
     where = out or (run if point == ANSWER else point_folder(run, point))

@@ -35,6 +35,8 @@ LOGS = "logs"
 ENGINES = "engines"
 ENGINE = "model.engine"
 TIMING_CACHE = "timing.cache"
+TRTEXEC_ENGINE = "trtexec.engine"
+"""What `trtexec.sh` builds, so that it does not replace the engine that was judged."""
 JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
 """What judges the exported model on the target: of one run, whatever it is exported with later."""
 EXPORTS = (
@@ -43,7 +45,7 @@ EXPORTS = (
 )
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
-    *(TAKEN_MODEL, TAKEN_DATA, SCALES, ENGINE, TIMING_CACHE),
+    *(TAKEN_MODEL, TAKEN_DATA, SCALES, ENGINE, TIMING_CACHE, TRTEXEC_ENGINE),
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""

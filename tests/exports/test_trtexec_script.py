@@ -4,15 +4,20 @@ import dataclasses
 from pathlib import Path
 
 import onnx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from exports_models import SHELLS, chain, export_of, flag, run_script
 from models import parse, save
+from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.write import write_exports
 from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
+from trtexec_oracle import trtexec_profile
 
 SHELL = SHELLS[0]
+ENGINE = "--saveEngine=a.engine"
 
 
 def test_each_kind_of_tensorrt_has_its_command(tmp_path: Path) -> None:
@@ -48,11 +53,76 @@ def test_settings_of_the_run_are_handed_on(tmp_path: Path) -> None:
         "--builderOptimizationLevel=4",
         "--memPoolSize=workspace:64",
         "--minShapes=x:1x4",
-        "--optShapes=x:8x4,s:scalar",
+        "--optShapes=x:8x4",
         "--maxShapes=x:16x4",
+        ENGINE,
     ]
-    assert expected == run_script(tmp_path, "weak", SHELL).arguments
+    assert expected == run_script(tmp_path, "weak", SHELL, ENGINE).arguments
     assert "dynamic inputs" not in (tmp_path / TRTEXEC).read_text()
+
+
+def test_every_dynamic_input_has_all_three_shapes(tmp_path: Path) -> None:
+    """trtexec fills no single input of a flag: the user's shapes, then those of the samples."""
+    body = "(float[N,4] a, float[N,4] b, float[4] c) => (float[N,4] y) { d = Add(a, b) y = Mul(d, c) }"
+    path = save(parse(body), tmp_path)
+    settings = EngineSettings(opt_shapes={"a": (2, 4)}, max_shapes={"a": (8, 4)})
+    shapes = {"a": [(3, 4)], "b": [(1, 4), (8, 4)], "c": [(4,)]}
+    export = dataclasses.replace(export_of(path, [], settings), shapes=shapes)
+    write_exports(RunFolder(tmp_path), export)
+    assert "dynamic inputs" not in (tmp_path / TRTEXEC).read_text()
+    inputs = {spec.name: spec.shape or () for spec in export.model.inputs}
+    for mode in ("strong10", "weak"):
+        profile = trtexec_profile(run_script(tmp_path, mode, SHELL).arguments[1:], inputs)
+        assert {
+            "a": ((2, 4), (2, 4), (8, 4)),
+            "b": ((1, 4), (8, 4), (8, 4)),
+        } == profile
+
+
+def test_a_model_without_dynamic_inputs_gets_no_shapes(tmp_path: Path) -> None:
+    """trtexec refuses shapes for it, though the run has some and the user may give them."""
+    path = save(parse("(float[2,4] x) => (float[2,4] y) { y = Relu(x) }"), tmp_path)
+    settings = EngineSettings(opt_shapes={"x": (2, 4)})
+    export = dataclasses.replace(export_of(path, [], settings), shapes={"x": [(2, 4)]})
+    write_exports(RunFolder(tmp_path), export)
+    arguments = run_script(tmp_path, "weak", SHELL).arguments[1:]
+    assert {} == trtexec_profile(arguments, {"x": (2, 4)})
+
+
+SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    given=st.dictionaries(st.sampled_from("abc"), st.tuples(SIZES, SIZES), max_size=3),
+    sampled=st.fixed_dictionaries({name: st.lists(SIZES, min_size=1) for name in "abc"}),
+    static=st.sets(st.sampled_from("abc")),
+)
+def test_trtexec_builds_for_the_shapes_of_the_run(
+    tmp_path: Path,
+    given: dict[str, tuple[tuple[int, int], tuple[int, int]]],
+    sampled: dict[str, list[tuple[int, int]]],
+    static: set[str],
+) -> None:
+    """Whatever was given of which input, trtexec's own rules lead to the profile of the run."""
+    spec = {name: "2,2" if name in static else f"{name}n,{name}m" for name in "abc"}
+    ins = ", ".join(f"float[{spec[name]}] {name}" for name in "abc")
+    outs = ", ".join(f"float[{spec[name]}] {name}y" for name in "abc")
+    nodes = " ".join(f"{name}y = Relu({name})" for name in "abc")
+    path = save(parse(f"({ins}) => ({outs}) {{ {nodes} }}"), tmp_path)
+    best = {n: tuple(map(min, *pair)) for n, pair in given.items() if n not in static}
+    most = {n: tuple(map(max, *pair)) for n, pair in given.items() if n not in static}
+    engine = EngineSettings(opt_shapes=best, max_shapes=most)
+    shapes = {name: [(2, 2)] if name in static else found for name, found in sampled.items()}
+    export = dataclasses.replace(export_of(path, [], engine), shapes=shapes)
+    write_exports(RunFolder(tmp_path), export)
+    ours = {name: value for name, value in shapes.items() if name not in best}
+    expected = {
+        name: (sizes.least, sizes.best, sizes.most)
+        for name, sizes in shape_ranges(export.model.inputs, engine, ours).items()
+    }
+    inputs = {each.name: each.shape or () for each in export.model.inputs}
+    assert expected == trtexec_profile(run_script(tmp_path, "rtx", SHELL).arguments[1:], inputs)
 
 
 def test_a_dynamic_model_without_shapes_is_remarked_on(tmp_path: Path) -> None:
@@ -64,10 +134,12 @@ def test_a_dynamic_model_without_shapes_is_remarked_on(tmp_path: Path) -> None:
 
 def test_an_input_name_that_trtexec_cannot_read_leaves_no_script(tmp_path: Path) -> None:
     """Shapes cannot be given for an input with a comma in its name."""
-    path = save(parse("(float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), tmp_path)
+    model = parse("(float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
+    model.graph.input[0].name = model.graph.node[0].input[0] = "a,b"
+    path = save(model, tmp_path)
     folder = RunFolder(tmp_path)
     folder.write(TRTEXEC, "stale")
-    reasons = write_exports(folder, export_of(path, [], EngineSettings(opt_shapes={"a,b": (1,)})))
+    reasons = write_exports(folder, export_of(path, [], EngineSettings(opt_shapes={"a,b": (1, 4)})))
     assert "trtexec cannot read the input name 'a,b'" == reasons[TRTEXEC]
     assert not (tmp_path / TRTEXEC).exists()
 
@@ -107,7 +179,8 @@ def test_nothing_kept_needs_no_constraints(tmp_path: Path) -> None:
     onnx.save(chain(["a"]), tmp_path / "model.onnx")
     reasons = write_exports(RunFolder(tmp_path), export_of(tmp_path / "model.onnx", []))
     ran = run_script(tmp_path, "weak", SHELL)
-    assert ["trtexec", f"--onnx={tmp_path}/model.onnx", "--fp16", "--noTF32"] == ran.arguments
+    expected = ["trtexec", f"--onnx={tmp_path}/model.onnx", "--fp16", "--noTF32"]
+    assert [*expected, f"--saveEngine={tmp_path}/trtexec.engine"] == ran.arguments
     assert "no layer is kept" == reasons[LAYER_PRECISIONS]
 
 

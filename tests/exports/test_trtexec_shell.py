@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from exports_models import SHELLS, chain, export_of, run_script
+from exports_models import SHELLS, chain, export_of, run_script, words
 from precision_bisect.exports.write import write_exports
 from precision_bisect.runfolder import MIXED_MODEL, TRTEXEC, RunFolder
 
@@ -52,6 +52,7 @@ def test_names_reach_trtexec_as_they_are(shell: str, name: str, tmp_path: Path) 
         f"--layerPrecisions={name}:fp32",
         f"--layerOutputTypes={name}:fp32",
         "--noTF32",
+        f"--saveEngine={folder.path}/trtexec.engine",
     ]
     assert (expected, "") == (ran.arguments, ran.said)
     assert not list(tmp_path.rglob("pwned"))
@@ -137,4 +138,28 @@ def test_the_script_works_from_its_own_folder(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert f"--onnx=./{MIXED_MODEL} --noTF32\n" == ran.stdout
+    assert f"--onnx=./{MIXED_MODEL} --noTF32 --saveEngine=./trtexec.engine\n" == ran.stdout
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_tool_that_is_not_found_is_one_line(shell: str, tmp_path: Path) -> None:
+    """It says how to name trtexec, which TensorRT's packages on the index do not bring."""
+    onnx.save(chain(["a"]), tmp_path / "model.onnx")
+    write_exports(RunFolder(tmp_path), export_of(tmp_path / "model.onnx", ["a"]))
+    command = [*words(shell), str(tmp_path / TRTEXEC), "rtx"]
+    for tool in ("", "/no/such/tool"):
+        told = {**os.environ, "TRTEXEC": tool}
+        ran = subprocess.run(command, capture_output=True, text=True, env=told)
+        assert (1, "") == (ran.returncode, ran.stdout)
+        assert ran.stderr.startswith(f"no {tool or 'tensorrt_rtx'}; say TRTEXEC=/path/to/tensor")
+        assert 1 == ran.stderr.count("\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_engine_is_saved_where_the_user_says(shell: str, tmp_path: Path) -> None:
+    """trtexec refuses a flag that is given twice, so ours is left out then."""
+    onnx.save(chain(["a"]), tmp_path / "model.onnx")
+    write_exports(RunFolder(tmp_path), export_of(tmp_path / "model.onnx", ["a"]))
+    ran = run_script(tmp_path, "strong11", shell, "--verbose", "--saveEngine=a b.engine")
+    assert ["--verbose", "--saveEngine=a b.engine"] == ran.arguments[-2:]
+    assert 1 == sum(flag.startswith("--saveEngine=") for flag in ran.arguments)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from precision_bisect.backends.tensorrt.profiles import SampleShapes
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.layer_table import Layer, LayerName
@@ -28,6 +29,7 @@ class Export:
     table calls pinned stays high, too, or in the form that it is fixed to: the plan was judged
     with those layers so. `scales` are needed where a layer is INT8 or FP8. The `diagnosis` is told
     by the exports that have a place for it, and so is the `point` of the curve that the plan is.
+    `shapes` are those that the samples of the run had, by input.
     """
 
     model: Model
@@ -37,6 +39,7 @@ class Export:
     scales: Scales = field(default_factory=Scales)
     diagnosis: Sequence[Diagnosis] = ()
     point: str = ANSWER
+    shapes: SampleShapes = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:

@@ -6,10 +6,12 @@ Everything that comes from the model or its path is quoted for the shell.
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
+from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static, shape_ranges
 from precision_bisect.engine_settings import Shapes
-from precision_bisect.errors import printable
+from precision_bisect.errors import UsageError, printable
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.trtexec_names import (
@@ -18,7 +20,7 @@ from precision_bisect.exports.trtexec_names import (
     layer_output_types,
     layer_precisions,
 )
-from precision_bisect.runfolder import MIXED_MODEL
+from precision_bisect.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
 
 _HEAD = """\
 #!/bin/sh
@@ -29,7 +31,7 @@ _HEAD = """\
 #   sh trtexec.sh rtx        TensorRT-RTX: {mixed}, by its tool tensorrt_rtx
 #   sh trtexec.sh weak       TensorRT 8.6 to 10.x: {weak}, precisions by layer name
 #
-# Further flags are handed on: sh trtexec.sh strong10 --saveEngine=model.engine
+# Each saves {engine} beside this script, or --saveEngine=FILE. Further flags are handed on.
 # TRTEXEC=/path/to/trtexec says where the tool is, ONNX_MODEL=/path/to/model.onnx where weak finds
 # the model.
 #
@@ -47,8 +49,19 @@ fail() {{
     exit "$1"
 }}
 
+need() {{
+    tool=${{TRTEXEC:-$1}}
+    command -v "$tool" > /dev/null 2>&1 ||
+        fail 1 "no $tool; say TRTEXEC=/path/to/$1, which TensorRT has as an archive, not from pip"
+}}
+
 mode=${{1-}}
 if [ $# -gt 0 ]; then shift; fi
+engine=--saveEngine=$here/{engine}
+for flag do
+    case $flag in --saveEngine=*) engine= ;; esac
+done
+if [ -n "$engine" ]; then set -- "$engine" "$@"; fi
 case $mode in
 """
 _FOOT = """\
@@ -102,11 +115,7 @@ def _head(export: Export, folder: Path) -> str:
         remarks.append("# BF16 by layer name needs TensorRT 10.")
     if "fp8" in export.below_fp32:
         remarks.append("# FP8 needs a GPU of compute capability 8.9 or higher.")
-    dynamic = any(
-        spec.shape is None or any(not isinstance(d, int) for d in spec.shape)
-        for spec in export.model.inputs
-    )
-    if dynamic and not export.settings.opt_shapes:
+    if _unsettled(export):
         remarks.append(
             "# The model has dynamic inputs: add --minShapes, --optShapes and --maxShapes, or "
             "trtexec\n# takes 1 for each."
@@ -118,6 +127,7 @@ def _head(export: Export, folder: Path) -> str:
         mixed=MIXED_MODEL,
         remarks="".join(f"#\n{remark}\n" for remark in remarks),
         path=_located(export.model.path, folder),
+        engine=TRTEXEC_ENGINE,
     )
 
 
@@ -154,27 +164,52 @@ def _common(export: Export) -> Iterator[str]:
         yield f"--builderOptimizationLevel={settings.optimization_level}"
     if settings.workspace_mib is not None:
         yield f"--memPoolSize=workspace:{settings.workspace_mib}"
-    for flag, shapes in (
-        ("--minShapes", settings.min_shapes),
-        ("--optShapes", settings.opt_shapes),
-        ("--maxShapes", settings.max_shapes),
+    ranges = {} if _unsettled(export) else _ranges(export)
+    for flag, pick in (
+        ("--minShapes", attrgetter("least")),
+        ("--optShapes", attrgetter("best")),
+        ("--maxShapes", attrgetter("most")),
     ):
+        shapes = {name: pick(sizes) for name, sizes in ranges.items()}
         if shapes:
             yield f"{flag}={_shapes(shapes)}"
+
+
+def _dynamic(export: Export) -> list[str]:
+    return [spec.name for spec in export.model.inputs if not is_static(spec)]
+
+
+def _unsettled(export: Export) -> bool:
+    """Whether nothing says which shapes some dynamic input takes."""
+    known = {*export.shapes, *export.settings.opt_shapes}
+    return not known.issuperset(_dynamic(export))
+
+
+def _ranges(export: Export) -> dict[str, ShapeRange]:
+    """Return the range of every dynamic input: the user's, else that of the run's samples.
+
+    trtexec takes a missing flag from the other two, but not a missing input of a flag, and no
+    flag for a model without dynamic inputs. Raises NotWritable for shapes that cannot work.
+    """
+    given = export.settings.opt_shapes
+    sampled = {name: shapes for name, shapes in export.shapes.items() if name not in given}
+    try:
+        found = shape_ranges(export.model.inputs, export.settings, sampled)
+    except UsageError as error:
+        raise NotWritable(error.message) from error
+    return {name: found[name] for name in _dynamic(export)}
 
 
 def _shapes(shapes: Shapes) -> str:
     for name in shapes:
         if not name.isprintable() or "," in name or "'" in name:
             raise NotWritable(f"trtexec cannot read the input name {name!r}")
-    return ",".join(
-        f"{name}:{'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()
-    )
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
 def _command(tool: str, onnx: str, flags: Sequence[str]) -> str:
     words = [f"--onnx={onnx}", *map(shlex.quote, flags), '"$@"']
-    return " \\\n        ".join([f'exec "${{TRTEXEC:-{tool}}}"', *words])
+    return f"need {tool}\n    " + " \\\n        ".join(['exec "$tool"', *words])
 
 
 def _fail(message: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from precision_bisect.atomic import whole
-from precision_bisect.backends.tensorrt.build import Built
 from precision_bisect.backends.launches import LaunchError, launches
+from precision_bisect.backends.tensorrt.build import Built
 from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.inspector import inspected

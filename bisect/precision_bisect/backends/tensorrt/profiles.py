@@ -49,12 +49,13 @@ def shape_ranges(
     for name, spec in specs.items():
         if name in settings.opt_shapes:
             ranges[name] = _given(spec, settings, samples.get(name, ()))
-        elif not _is_static(spec):
+        elif not is_static(spec):
             ranges[name] = _spanned(name, samples.get(name, ()))
     return ranges
 
 
-def _is_static(spec: TensorSpec) -> bool:
+def is_static(spec: TensorSpec) -> bool:
+    """Whether all sizes of an input are numbers, so that no range is to be given."""
     return spec.shape is not None and all(isinstance(size, int) for size in spec.shape)
 
 
