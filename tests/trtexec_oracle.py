@@ -117,7 +117,7 @@ def trtexec_profile(
 
 
 def _name_and_value(item: str) -> tuple[str, str]:
-    """Part an item as splitNameAndValue does: by quotes where there are some, else at the last :"""
+    """Part an item as splitNameAndValue does: by quotes, else at the last colon."""
     parts = item.split("'")
     if len(parts) == 1:
         name, _, value = item.rpartition(":")

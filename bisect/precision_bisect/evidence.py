@@ -17,9 +17,9 @@ class Latency:
 
     `median_ms` over `runs` timed runs after a warm-up, inputs already on the device; `spread_ms`
     is the interquartile range. `method` is the host's clock round a launch and the wait for its
-    end, or CUDA events round the launch. Where it was measured beside the engine with every layer high, in
-    turns, `baseline_ms` is that one's median at the time, `speedup` how many times as fast this
-    engine is, and `speedup_spread` the interquartile range of that over the turns.
+    end, or CUDA events round the launch. Where it was measured beside the engine with every layer
+    high, in turns, `baseline_ms` is that one's median at the time, `speedup` how many times as
+    fast this engine is, and `speedup_spread` the interquartile range of that over the turns.
     """
 
     median_ms: float

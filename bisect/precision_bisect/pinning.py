@@ -77,6 +77,16 @@ def pinned_remarks(model: Model, high: HighName) -> list[str]:
     ]
 
 
+def may_run_high(backend: Described, low: LowName) -> str:
+    """Return a sentence on low layers that the backend may run in FP32 all the same, or ""."""
+    if backend.versions().get("typing") != "weak":
+        return ""
+    return (
+        f"weak typing allows {low.upper()} in the layers that are not kept, and asks for it in "
+        "none: TensorRT runs those in FP32 where that is faster"
+    )
+
+
 def weights_beyond(model: Model, pair: Pair) -> Sequence[OutOfRange]:
     """Return the weights that become infinite in a 16-bit low type."""
     return [each for each in TypedWriter(model, pair).out_of_range if each.overflowing]

@@ -23,6 +23,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.options import Certify, Options
 from precision_bisect.pinning import (
     beyond_remark,
+    may_run_high,
     pin_formless,
     pinned_remarks,
     weights_beyond,
@@ -219,7 +220,12 @@ def assemble(
     for remark in pinned_remarks(model, options.high):
         observer(Warned(message=remark))
     beyond = weights_beyond(model, pair)
-    said = [each for each in (beyond_remark(beyond, pair), unpredicted(model)) if each]
+    found = (
+        beyond_remark(beyond, pair),
+        unpredicted(model),
+        may_run_high(backend, options.low),
+    )
+    said = [each for each in found if each]
     for remark in said:
         observer(Warned(message=remark))
     prepared = Prepared(

@@ -162,6 +162,11 @@ class Result:
         return len(highest or ()) == self.candidates > 0
 
     @property
+    def rest(self) -> str:
+        """What the layers do that are not kept: run low, or may."""
+        return f"{runs(self.fingerprint)} {self.low.upper()}"
+
+    @property
     def exit_code(self) -> ExitCode:
         """What a command that ends with this result returns."""
         return _EXIT_CODES[self.status]
@@ -249,6 +254,11 @@ KEYS = (
     "fingerprint",
 )
 """The keys of `result.json`, version 1, in order."""
+
+
+def runs(fingerprint: Mapping[str, Any]) -> str:
+    """Return what low layers do: weakly typed, TensorRT takes FP32 for them where it is faster."""
+    return "may run" if fingerprint.get("versions", {}).get("typing") == "weak" else "runs"
 
 
 def _finite(value: Any) -> Any:

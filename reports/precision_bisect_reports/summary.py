@@ -111,7 +111,7 @@ def _headline(result: Result) -> Text:
     if len(result.rungs) > 2:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
     kept = f"{len(result.kept)} of {result.candidates} layers"
-    text = f": {kept} stay {result.high.upper()}, the rest runs {result.low.upper()}"
+    text = f": {kept} stay {result.high.upper()}, the rest {result.rest}"
     return headline.append(text, style="default not bold")
 
 

@@ -63,7 +63,10 @@ def test_settings_of_the_run_are_handed_on(tmp_path: Path) -> None:
 
 def test_every_dynamic_input_has_all_three_shapes(tmp_path: Path) -> None:
     """trtexec fills no single input of a flag: the user's shapes, then those of the samples."""
-    body = "(float[N,4] a, float[N,4] b, float[4] c) => (float[N,4] y) { d = Add(a, b) y = Mul(d, c) }"
+    body = (
+        "(float[N,4] a, float[N,4] b, float[4] c) => (float[N,4] y)"
+        " { d = Add(a, b) y = Mul(d, c) }"
+    )
     path = save(parse(body), tmp_path)
     settings = EngineSettings(opt_shapes={"a": (2, 4)}, max_shapes={"a": (8, 4)})
     shapes = {"a": [(3, 4)], "b": [(1, 4), (8, 4)], "c": [(4,)]}
@@ -139,7 +142,9 @@ def test_an_input_name_that_trtexec_cannot_read_leaves_no_script(tmp_path: Path)
     path = save(model, tmp_path)
     folder = RunFolder(tmp_path)
     folder.write(TRTEXEC, "stale")
-    reasons = write_exports(folder, export_of(path, [], EngineSettings(opt_shapes={"a,b": (1, 4)})))
+    reasons = write_exports(
+        folder, export_of(path, [], EngineSettings(opt_shapes={"a,b": (1, 4)}))
+    )
     assert "trtexec cannot read the input name 'a,b'" == reasons[TRTEXEC]
     assert not (tmp_path / TRTEXEC).exists()
 

@@ -267,7 +267,9 @@ def test_what_an_engine_shows_is_on_the_screen() -> None:
         )
     )
     assert "builds      9, 19 emulated trials, 2 s" in shown
-    assert "latency     all high 2.5 ms, all low 1.25 ms, kept not measured, by CUDA events" in shown
+    assert (
+        "latency     all high 2.5 ms, all low 1.25 ms, kept not measured, by CUDA events" in shown
+    )
     assert "honoured    3 honoured, 0 demoted, 1 not observable" in shown
     assert "also high   celu: cannot run in fp16" in shown
     assert "remark      layer norm in" in shown
@@ -368,3 +370,10 @@ def test_an_answer_that_was_widened_is_not_called_minimal() -> None:
     said = screen(replace(RESULT, certificate=certificate))
     assert "none: rounding is spread over the network" in said
     assert "minimal" not in said
+
+
+def test_weak_typing_promises_no_low_layer() -> None:
+    """TensorRT may take FP32 for layers that are not kept, and the headline says so."""
+    weak = replace(RESULT, fingerprint={**RESULT.fingerprint, "versions": {"typing": "weak"}})
+    assert "the rest may run FP16" in screen(weak)
+    assert "the rest runs FP16" in screen(RESULT)

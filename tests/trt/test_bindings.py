@@ -67,7 +67,7 @@ from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loade
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.watch import BuildWatch
-from precision_bisect.backends.tensorrt.weak import to_mark
+from precision_bisect.backends.tensorrt.weak import NEVER_MARKED, to_mark
 from precision_bisect.engine_settings import EngineSettings
 
 flavour = load_flavour("tensorrt")
@@ -99,6 +99,7 @@ print(json.dumps({
     "messages": [[message.severity, message.text] for message in messages],
     "monitors": monitor is not None and monitor.step_complete("phase", 0),
     "marked": to_mark({}, ["any"], trt),
+    "layer_types": [name for name in trt.LayerType.__members__ if name not in NEVER_MARKED],
     "config": [config.fp16, config.bf16, config.tf32, config.precision_constraints],
     "missing": {
         file: list(filter(missing, paths)) for file, paths in json.load(sys.stdin).items()
@@ -137,6 +138,17 @@ class Bindings:
         )
         assert (0, "") == (ran.returncode, ran.stderr)
         return ran.stdout
+
+
+COMPUTING = {
+    *("CONVOLUTION", "FULLY_CONNECTED", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM", "RNN_V2"),
+    *("ACTIVATION", "POOLING", "LRN", "SCALE", "SOFTMAX", "ELEMENTWISE", "UNARY", "REDUCE"),
+    *("RAGGED_SOFTMAX", "PARAMETRIC_RELU", "NORMALIZATION", "CUMULATIVE", "ROTARY_EMBEDDING"),
+    *("CONCATENATION", "PADDING", "SHUFFLE", "GATHER", "SLICE", "SELECT", "SCATTER", "FILL"),
+    *("TOPK", "RESIZE", "GRID_SAMPLE", "NMS", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE"),
+    *("SQUEEZE", "UNSQUEEZE"),
+}
+"""The types of layers that are marked where they put out floats. A new type is looked at first."""
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -266,6 +278,7 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
     used = {"weak.py": weak, "parsing.py": strong}
     found = bindings.probe(surface(*(file for file in OWNERS if used.get(file, True))))
     assert {} == {file: paths for file, paths in found.pop("missing").items() if paths}
+    assert set() == {*found.pop("layer_types")} - COMPUTING
     assert {
         "version": bindings.version,
         "typing": [weak, strong],

@@ -31,7 +31,7 @@ CUDART = """
 int cudaMalloc(void **p, size_t n) { *p = malloc(n ? n : 1); return 0; }
 int cudaFree(void *p) { free(p); return 0; }
 int cudaMemcpy(void *d, const void *s, size_t n, int k) { memcpy(d, s, n); return 0; }
-int cudaMemcpyAsync(void *d, const void *s, size_t n, int k, void *q) { memcpy(d, s, n); return 0; }
+int cudaMemcpyAsync(void *d, const void *s, size_t n, int k) { memcpy(d, s, n); return 0; }
 int cudaStreamCreate(void **p) { *p = (void *)7; return 0; }
 int cudaStreamSynchronize(void *p) { return 0; }
 int cudaStreamDestroy(void *p) { return 0; }
@@ -69,9 +69,7 @@ def pycuda(calls: list[str], error: str = "") -> ModuleType:
         def time_since(self, begin: object) -> float:
             return 2.0
 
-    context = SimpleNamespace(
-        push=lambda: calls.append("push"), pop=lambda: calls.append("pop")
-    )
+    context = SimpleNamespace(push=lambda: calls.append("push"), pop=lambda: calls.append("pop"))
     driver = SimpleNamespace(
         Error=Error,
         Event=Event,

@@ -88,8 +88,8 @@ def test_long_errors_are_cut() -> None:
         ("Skipping tactic 0x0 due to Myelin error: autotuning failed", True),
         (NO_DRIVER, False),
         (
-            "10: [optimizer.cpp::computeCosts::3869] Error Code 10: Internal Error (Could not find "
-            "any implementation for node {ForeignNode[a...b]}.)",
+            "10: [optimizer.cpp::computeCosts::3869] Error Code 10: Internal Error (Could not "
+            "find any implementation for node {ForeignNode[a...b]}.)",
             False,
         ),
     ],

@@ -37,6 +37,25 @@ def test_refused_layers_are_found_one_after_another(rtx: Flavour, tmp_path: Path
     assert found[NAMES[1]].startswith("importMish: Only FLOAT32 or FLOAT16 input is supported")
 
 
+def test_any_number_of_refused_layers_is_found(rtx: Flavour, tmp_path: Path) -> None:
+    """Sixty refused layers in sequence take sixty rounds, and all of them are found."""
+    names = tuple(LayerName(f"mish{index}") for index in range(60))
+
+    def chained(plan: Plan) -> TypedGraph:
+        steps = [
+            f"c{n} = Cast<to={1 if n in plan.kept else 16}>({f'v{n - 1}' if n else 'x'})"
+            f" v{n} = Mish(c{n})"
+            for n in range(len(names))
+        ]
+        body = f"(float[4] x) => (float[4] y) {{ {' '.join(steps)} y = Cast<to=1>(v59) }}"
+        proto = parse(body, opset=22)
+        for name, node in zip(names, proto.graph.node[1::2], strict=True):
+            node.name = name
+        return TypedGraph(proto=proto, weights={}, guarded=())
+
+    assert list(names) == list(refused_low(rtx, names, chained, TypedFolder(tmp_path)))
+
+
 def test_a_layer_that_is_refused_at_any_precision_is_none(rtx: Flavour, tmp_path: Path) -> None:
     """Keeping a layer high that the parser does not know at all would help nobody."""
 

@@ -16,7 +16,9 @@ from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
+from precision_bisect.isolation.survey import Survey
 from precision_bisect.layer_table import LayerName
+from precision_bisect.pinning import may_run_high
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import TrialStatus
 
@@ -197,3 +199,12 @@ def test_a_plan_of_which_nothing_can_be_marked_is_not_built(rtx: Flavour) -> Non
         prepare_network(rtx, Marks(kept=(LayerName("gone"),), low="fp16"), [], held[1])
     assert TrialStatus.BUILD_FAILED is caught.value.outcome.status
     assert "no layer to mark for any kept layer, such as 'gone'" in caught.value.outcome.message
+
+
+@pytest.mark.parametrize(("typing", "said"), [("weak", True), ("strong", False)])
+def test_a_run_says_that_low_layers_may_run_high(typing: str, said: bool) -> None:
+    """Weak typing allows the low type where layers are not kept, and asks for it in none."""
+    backend = Survey(name="tensorrt", emulated=False, said={"typing": typing}, stuck={})
+    assert said == may_run_high(backend, "bf16").startswith(
+        "weak typing allows BF16 in the layers"
+    )

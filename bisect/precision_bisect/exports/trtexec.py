@@ -35,7 +35,8 @@ _HEAD = """\
 # TRTEXEC=/path/to/trtexec says where the tool is, ONNX_MODEL=/path/to/model.onnx where weak finds
 # the model.
 #
-# weak names TensorRT's layers, which are called after the ONNX nodes. Of a node that becomes
+# weak lets the other layers run low; TensorRT takes FP32 for those where that is faster. It names
+# TensorRT's layers, which are called after the ONNX nodes. Of a node that becomes
 # several layers, such as a Gemm with a bias, only the first has the node's name;
 # polygraphy_constraints.py finds them all.
 {remarks}

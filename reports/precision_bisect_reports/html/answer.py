@@ -6,6 +6,7 @@ from typing import Any
 from precision_bisect.certificate import Certificate, Need
 from precision_bisect.endings import Status
 from precision_bisect.options import ANSWER
+from precision_bisect.result import runs
 from precision_bisect.saved import read_deployment, unpacked
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed
@@ -122,7 +123,7 @@ def _title(result: Mapping[str, Any], status: Status, answered: bool) -> str:
             if rung["layers"] is not None
         ]
         return f"{', '.join(kept)} {of}"
-    return f"{len(result['kept'])} {of} stay {high}, the rest runs {low}"
+    return f"{len(result['kept'])} {of} stay {high}, the rest {runs(result['fingerprint'])} {low}"
 
 
 def certificate_of(told: Mapping[str, Any]) -> Certificate:

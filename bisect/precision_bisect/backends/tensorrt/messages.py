@@ -15,7 +15,8 @@ _PLACE = re.compile(r"\s*In \w+ at \S+:\d+")
 _IMPORTER = re.compile(r"In function (\w+):\s*\[\d+\]\s*(.*)", re.S)
 _CONDITION = re.compile(r"Assertion failed: .*?: (?=\S)")
 _CUDA = re.compile(
-    r"Error Code:? \d+: (?:Cuda|Myelin|Cask|Cublas|Cudnn)\b(?!.*cudaError 35\b)|due to Myelin error",
+    r"Error Code:? \d+: (?:Cuda|Myelin|Cask|Cublas|Cudnn)\b(?!.*cudaError 35\b)"
+    r"|due to Myelin error",
     re.S,
 )
 """Errors of CUDA, or of a library that runs kernels in a build, other than a lack of a driver."""

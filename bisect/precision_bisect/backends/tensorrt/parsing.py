@@ -14,9 +14,6 @@ from precision_bisect.plan import Plan
 from precision_bisect.typed.files import TypedFolder
 from precision_bisect.typed.graph import TypedGraph
 
-MOST_ROUNDS = 50
-"""Of parsing; each takes the time to read the weights, and pins one layer at least."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -36,11 +33,12 @@ def refused_low(
 
     `names` are the candidates, `write` makes the typed graph of a plan, `folder` is where it goes.
     The all-low graph is parsed; the layers that its errors name are kept high, and it is parsed
-    again. A layer that is refused kept, too, is absent: it is not its precision, and every build
-    will say so.
+    again, until nothing new is named. The parser may stop at its first error, so that there are as
+    many rounds as refused layers. A layer that is refused kept, too, is absent: it is not its
+    precision, and every build will say so.
     """
     pinned: dict[LayerName, str] = {}
-    for _ in range(MOST_ROUNDS):
+    while True:
         plan = Plan.of(index for index, name in enumerate(names) if name in pinned)
         source = folder.save(write(plan), "parsed.onnx")
         graph = onnx.load(source, load_external_data=False).graph
@@ -50,10 +48,8 @@ def refused_low(
             for layer in to_blame(graph, refusal.node, set(names))
         }
         if blamed.keys() <= pinned.keys():
-            pinned = {name: text for name, text in pinned.items() if name not in blamed}
-            break
+            return {name: pinned[name] for name in names if name in pinned.keys() - blamed}
         pinned = {**blamed, **pinned}
-    return {name: pinned[name] for name in names if name in pinned}
 
 
 def refusals(flavour: Flavour, source: Path) -> Sequence[Refusal]:

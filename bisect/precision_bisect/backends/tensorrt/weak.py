@@ -12,11 +12,14 @@ from typing import Any
 
 from precision_bisect.inspection.engine_layers import onnx_nodes
 
-_NEVER_MARKED = (
+NEVER_MARKED = (
     *("CONSTANT", "SHAPE", "IDENTITY", "CAST", "QUANTIZE", "DEQUANTIZE", "DYNAMIC_QUANTIZE"),
     *("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT"),
     *("ITERATOR", "TRIP_LIMIT", "RECURRENCE", "LOOP_OUTPUT", "ASSERTION"),
     *("PLUGIN", "PLUGIN_V2", "PLUGIN_V3"),
+    # New in 10.16: the borders of a fused attention, a cache that shares its memory, traffic
+    # between GPUs, and experts that have types of their own.
+    *("ATTENTION_INPUT", "ATTENTION_OUTPUT", "KV_CACHE_UPDATE", "DIST_COLLECTIVE", "MOE"),
 )
 """Layers whose type is their meaning, that steer control flow, or that are not TensorRT's own."""
 _FLOATS = ("FLOAT", "HALF", "BF16")
@@ -44,7 +47,7 @@ def to_mark(
     A mark on a layer of integers, of shapes or of control flow would fail the build.
     """
     known = trt.LayerType.__members__
-    never = {known[name] for name in _NEVER_MARKED if name in known}
+    never = {known[name] for name in NEVER_MARKED if name in known}
     return [
         layer
         for name in names
