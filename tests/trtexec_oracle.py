@@ -91,8 +91,8 @@ def trtexec_profile(
     for argument in arguments:
         selector, _, spec = argument.partition("=")
         for item in spec.split(",") if selector in SELECTORS else ():
-            name, dims = _name_and_value(item)
-            shape = () if dims == "scalar" else tuple(map(int, dims.split("x")))
+            name, value = _name_and_value(item)
+            shape = () if value == "scalar" else tuple(map(int, value.split("x")))
             found.setdefault(name, {})[selector] = shape
     least, best, most = (selector in flags for selector in SELECTORS)
     # A selector is taken from another one only where its flag is missing as a whole.
@@ -103,15 +103,15 @@ def trtexec_profile(
     )
     filled = {name: tuple(each.get(s, ()) for s in sources) for name, each in found.items()}
     dynamic = {
-        name: shape for name, shape in inputs.items() if not all(isinstance(d, int) for d in shape)
+        name: dims for name, dims in inputs.items() if not all(isinstance(d, int) for d in dims)
     }
     if filled and not dynamic:
         raise TrtexecError("Static model does not take explicit shapes")
     profile = {}
-    for name, shape in dynamic.items():
-        ones = tuple(size if isinstance(size, int) else 1 for size in shape)
+    for name, dims in dynamic.items():
+        ones = tuple(size if isinstance(size, int) else 1 for size in dims)
         profile[name] = filled.get(name, (ones,) * 3)
-        if any(len(sizes) != len(shape) for sizes in profile[name]):
+        if any(len(sizes) != len(dims) for sizes in profile[name]):
             raise TrtexecError(f"dimensions of {name} do not match the network's")
     return profile
 

@@ -19,10 +19,11 @@ from precision_bisect.arguments.commands import (
     status_parser,
     verify_parser,
 )
-from precision_bisect.arguments.engine import to_engine_settings
+from precision_bisect.arguments.engine import libraries, to_engine_settings
 from precision_bisect.arguments.explain import explain_parser, to_explain_options
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run import curve_parser, to_options
+from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import ExitCode
 from precision_bisect.job import search
 from precision_bisect.saying import complain, tell
@@ -32,9 +33,12 @@ def layers_command(parsed: Namespace) -> int:
     """Print the candidates, and every other node with its reason."""
     from precision_bisect.listing import as_json, as_text
     from precision_bisect.model.load import load_model
+    from precision_bisect.ort import use_custom_ops
     from precision_bisect.pinning import pin_formless
     from precision_bisect.precisions import Pair
 
+    settings = EngineSettings(ort_custom_ops=libraries(parsed.ort_custom_ops))
+    use_custom_ops(settings.ort_custom_ops)
     pair = Pair(low=parsed.low, high=parsed.high)
     table = pin_formless(load_model(parsed.model), pair).table
     sys.stdout.write(as_json(table) if parsed.json else as_text(table))

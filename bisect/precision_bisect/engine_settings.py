@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import UsageError
+from precision_bisect.libraries import CUSTOM_OPS, PLUGINS, check_libraries
 from precision_bisect.ort_options import check_ort_options
 
 TypingName: TypeAlias = Literal["auto", "strong", "weak"]
@@ -23,7 +25,8 @@ class EngineSettings:
     `compute_capability`: as "8.6", to build for another GPU than the one at hand. `workspace_mib`
     in MiB; `optimization_level` 0 to 5; None leaves the library's default. The three shapes are
     the dynamic-shape profile, as in trtexec. `ort_options` are the user's own of ONNX Runtime's
-    CUDA provider, before those of this package. `build_timeout_s`: seconds after which a build
+    CUDA provider, before those of this package. `plugins` are libraries of TensorRT plugins,
+    `ort_custom_ops` of operators for ONNX Runtime. `build_timeout_s`: seconds after which a build
     counts as timed out. Raises UsageError for values that cannot work.
     """
 
@@ -37,6 +40,8 @@ class EngineSettings:
     opt_shapes: Shapes = field(default_factory=dict)
     max_shapes: Shapes = field(default_factory=dict)
     ort_options: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[Path, ...] = ()
+    ort_custom_ops: tuple[Path, ...] = ()
     build_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -50,6 +55,8 @@ class EngineSettings:
         if self.build_timeout_s is not None and not self.build_timeout_s > 0:
             raise UsageError(f"--build-timeout {self.build_timeout_s} is not above zero")
         check_ort_options(self.ort_options)
+        check_libraries(self.plugins, PLUGINS)
+        check_libraries(self.ort_custom_ops, CUSTOM_OPS)
         if self.tf32 and self.ort_options.get("use_tf32", "1") != "1":
             raise UsageError("--tf32 and --ort-option use_tf32=0 exclude each other", "keep one")
         if (self.min_shapes or self.max_shapes) and not self.opt_shapes:

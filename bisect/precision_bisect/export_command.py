@@ -14,6 +14,7 @@ from precision_bisect.finished import read_finished
 from precision_bisect.locking import RunLock
 from precision_bisect.model.load import load_model
 from precision_bisect.options import ANSWER
+from precision_bisect.ort import use_custom_ops
 from precision_bisect.runfolder import RunFolder, default_run_folder, point_folder
 
 
@@ -52,6 +53,7 @@ def export(
     folder to write to, None for that of the result, or for a folder in it where the `point` of the
     curve is another than the answer. Raises a PrecisionBisectError for bad input.
     """
+    use_custom_ops(settings.ort_custom_ops)
     model = load_model(path)
     finished = read_finished(plan or default_run_folder(path), model, point)
     wanted = Export(

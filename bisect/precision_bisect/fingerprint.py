@@ -10,6 +10,7 @@ from typing import Any
 from precision_bisect.backends.choose import sample_shapes
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.ledger.fingerprint import digest_samples
+from precision_bisect.libraries import digests
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Described, Sample
@@ -49,6 +50,8 @@ def fingerprint(
             "precision-bisect": version("precision-bisect"),
             "polygraphy": version("polygraphy"),
             "numpy": version("numpy"),
+            **digests(options.engine.ort_custom_ops, "operators of"),
+            **({} if backend.emulated else digests(options.engine.plugins, "plugins of")),
             **backend.versions(),
         },
     }
@@ -61,9 +64,10 @@ def _fixed(model: Model) -> str:
 
 
 def _plain(settings: EngineSettings) -> dict[str, Any]:
-    """Return the settings that decide what is built, as JSON-able values."""
+    """Return the settings that decide what is built, but for libraries, as JSON-able values."""
     plain = asdict(settings)
-    del plain["build_timeout_s"]
+    for key in ("build_timeout_s", "plugins", "ort_custom_ops"):
+        del plain[key]
     return {
         key: {name: each if isinstance(each, str) else list(each) for name, each in value.items()}
         if isinstance(value, Mapping)

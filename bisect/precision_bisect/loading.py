@@ -16,6 +16,7 @@ from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
+from precision_bisect.ort import use_custom_ops
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Comparator, Sample, Strategy
 from precision_bisect.reference import find_reference
@@ -55,6 +56,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     PrecisionBisectError for anything that cannot work.
     """
     strategy = _strategy(options)
+    use_custom_ops(options.engine.ort_custom_ops)
     model = load_model(options.model)
     if not (model.table.candidates or layers_inside(model)):
         raise ModelError(

@@ -19,6 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
+from precision_bisect.libraries import CUSTOM_OPS
 from precision_bisect.model.graph import HALF_TYPES, all_graphs
 
 if TYPE_CHECKING:
@@ -51,6 +52,34 @@ def runtime() -> ModuleType:
         why = "is not installed" if missing else f"does not load: {in_words(error)}"
         raise PluginError(f"onnxruntime {why}", "pip install 'precision-bisect[cpu]'") from error
     return module
+
+
+_custom_ops: tuple[Path, ...] = ()
+
+
+def use_custom_ops(libraries: Sequence[Path]) -> None:
+    """Have every session of this process from now on know the operators of these libraries.
+
+    Raises PluginError for one that ONNX Runtime cannot register.
+    """
+    global _custom_ops
+    _custom_ops = tuple(libraries)
+    if libraries:
+        session_options()
+
+
+def session_options() -> "onnxruntime.SessionOptions":
+    """Return options for a session, which knows the operators of libraries in use."""
+    options: onnxruntime.SessionOptions = runtime().SessionOptions()
+    for path in _custom_ops:
+        try:
+            options.register_custom_ops_library(str(path.absolute()))
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise PluginError(
+                f"{CUSTOM_OPS} {path} cannot be registered: {clean(error)}",
+                f"it must be built for ONNX Runtime {runtime().__version__} or older",
+            ) from error
+    return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +132,7 @@ class Session:
     ) -> None:
         if isinstance(graph, onnx.ModelProto):
             graph = check(graph, weights or {})
-        options = runtime().SessionOptions()
+        options = session_options()
         options.intra_op_num_threads = threads
         # Spinning between layers takes cores from others, which under load costs far more.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -168,7 +197,7 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
 
     Raises ModelError for a model that it cannot load.
     """
-    options = runtime().SessionOptions()
+    options = session_options()
     _leave_as_it_is(options)
     session = _open(_checked(proto, weights), options, ON_CPU)
     return {output.name: output.type for output in session.get_outputs()}
@@ -296,6 +325,7 @@ def _open(graph: Checked, options: Any, providers: Providers) -> "onnxruntime.In
     except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
         raise ModelError(
             f"ONNX Runtime {ort.__version__} cannot load the model: {clean(error)}",
-            "an operator, domain or opset that it does not know cannot be judged here",
+            "an operator, domain or opset that it does not know cannot be judged here; "
+            f"{CUSTOM_OPS} LIB.so registers operators",
         ) from error
     return session

@@ -12,6 +12,7 @@ from precision_bisect.errors import ExitCode, printable
 from precision_bisect.evidence import Evidence, Honour
 from precision_bisect.finished import Finished, read_finished
 from precision_bisect.model.load import load_model
+from precision_bisect.ort import use_custom_ops
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.runfolder import default_run_folder
@@ -90,6 +91,7 @@ def verify(
     Raises a PrecisionBisectError for bad input, and where nothing here can build engines. A build
     that fails is a finding, not an error.
     """
+    use_custom_ops(settings.ort_custom_ops)
     model = load_model(path)
     finished = read_finished(plan_path or default_run_folder(path), model)
     writer = TypedWriter(finished.settled(model), finished.pair, finished.scales())

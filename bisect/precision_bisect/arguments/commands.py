@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from precision_bisect.arguments.engine import add_engine_arguments
+from precision_bisect.arguments.engine import add_custom_ops, add_engine_arguments
 from precision_bisect.arguments.output import add_explain_search, add_export_point
 from precision_bisect.arguments.parser import Parser, add_pair, folder
 
@@ -17,6 +17,7 @@ def layers_parser() -> Parser:
     )
     parser.add_argument("model", type=Path, help="the ONNX model")
     add_pair(parser)
+    add_custom_ops(parser)
     _json(parser)
     return parser
 

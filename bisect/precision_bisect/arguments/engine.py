@@ -1,10 +1,13 @@
 """Flags that say how engines are built, shared by the commands that build or describe them."""
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
 from precision_bisect.durations import duration
 from precision_bisect.engine_settings import TYPINGS, EngineSettings
 from precision_bisect.inputs.shapes import parse_shapes
+from precision_bisect.libraries import CUSTOM_OPS, PLUGINS
 from precision_bisect.ort_options import FLAG, parse_ort_options
 
 
@@ -51,7 +54,27 @@ def add_engine_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--workspace", type=int, metavar="MIB", help="TensorRT: workspace limit")
     group.add_argument(
+        PLUGINS,
+        action="append",
+        type=Path,
+        metavar="LIB.so",
+        help="TensorRT: load plugins from this library before parsing and running, as trtexec's "
+        "--staticPlugins does; repeatable",
+    )
+    add_custom_ops(group)
+    group.add_argument(
         "--build-timeout", metavar="TIME", help="a build that takes longer counts as timed out"
+    )
+
+
+def add_custom_ops(group: argparse._ActionsContainer) -> None:
+    """Add the flag that teaches ONNX Runtime more operators."""
+    group.add_argument(
+        CUSTOM_OPS,
+        action="append",
+        type=Path,
+        metavar="LIB.so",
+        help="ONNX Runtime: register the operators of this library in every session; repeatable",
     )
 
 
@@ -68,5 +91,12 @@ def to_engine_settings(parsed: argparse.Namespace) -> EngineSettings:
         opt_shapes=parse_shapes(parsed.opt_shapes or (), "--opt-shapes"),
         max_shapes=parse_shapes(parsed.max_shapes or (), "--max-shapes"),
         ort_options=parse_ort_options(parsed.ort_option or ()),
+        plugins=libraries(parsed.plugins),
+        ort_custom_ops=libraries(parsed.ort_custom_ops),
         build_timeout_s=None if parsed.build_timeout is None else duration(parsed.build_timeout),
     )
+
+
+def libraries(given: Sequence[Path] | None) -> tuple[Path, ...]:
+    """Return libraries that a flag names, each once, by paths that hold in any folder."""
+    return tuple(dict.fromkeys(path.absolute() for path in given or ()))

@@ -3,12 +3,14 @@
 import argparse
 from pathlib import Path
 
+from precision_bisect.arguments.engine import add_custom_ops, libraries
 from precision_bisect.arguments.parser import Parser, add_pair, add_threads
 from precision_bisect.arguments.samples import (
     add_input_arguments,
     add_verdict_arguments,
     judged,
 )
+from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.options import (
     Options,
 )
@@ -44,6 +46,7 @@ def explain_parser() -> Parser:
     group = parser.add_argument_group("types")
     add_pair(group)
     add_threads(group)
+    add_custom_ops(group)
     return parser
 
 
@@ -55,5 +58,6 @@ def to_explain_options(parsed: argparse.Namespace) -> Options:
         low=parsed.low,
         high=parsed.high,
         backend="emulated",
+        engine=EngineSettings(ort_custom_ops=libraries(parsed.ort_custom_ops)),
         threads=parsed.threads,
     )

@@ -29,6 +29,8 @@ def polygraphy_command(
     """
     words = ["polygraphy", "run", MIXED_MODEL, "--trt", "--strongly-typed"]
     words += ["--tf32"] if settings.tf32 else []
+    if settings.plugins:
+        words += ["--plugins", *(str(path.absolute()) for path in settings.plugins)]
     words += _profile(model, settings, inputs)
     words += ["--load-inputs", GOLDEN_INPUTS, "--load-outputs", GOLDEN_OUTPUTS, "--validate"]
     return shlex.join([*words, *_limits(limits)])

@@ -227,6 +227,11 @@ def opened(how: How, provider: str) -> Any:
     ort.set_default_logger_severity(4)
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    for path in SETTINGS["custom_ops"]:
+        try:
+            options.register_custom_ops_library(path)
+        except Exception as error:
+            raise CannotJudge(f"the operators of {path} do not load: {one_line(error)}") from error
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, how.level)
     for key, value in how.session_config.items():
         options.add_session_config_entry(key, value)

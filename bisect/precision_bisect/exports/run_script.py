@@ -36,6 +36,7 @@ def write_run_script(
         "graph_optimization_level": options.graph_optimization_level,
         "disabled_optimizers": list(options.disabled_optimizers),
         "limits": dict(limits),
+        "custom_ops": [str(path.absolute()) for path in export.settings.ort_custom_ops],
         LOW_LAYERS: _low_layers(export),
     }
     template = files(__package__).joinpath(RUN_SCRIPT).read_text(encoding="utf-8")

@@ -86,9 +86,11 @@ def write_trtexec(export: Export, folder: Path, no_mixed: str | None) -> str:
         ("strong11", "trtexec", []),
         ("rtx", "tensorrt_rtx", []),
     ):
-        branches.append(_branch(mode, _of_mixed(tool, [*own, *common], no_mixed)))
+        plugins = [] if mode == "rtx" else _plugins(export)
+        flags = [*own, *common, *plugins]
+        branches.append(_branch(mode, _of_mixed(tool, flags, no_mixed)))
     try:
-        flags = [*_by_name(export), *common]
+        flags = [*_by_name(export), *common, *_plugins(export)]
         if export.quantized:
             weak = _of_mixed("trtexec", flags, no_mixed)
         else:
@@ -154,6 +156,10 @@ def _by_name(export: Export) -> Iterator[str]:
     yield PRECISIONS + precisions
     if types:
         yield OUTPUT_TYPES + types
+
+
+def _plugins(export: Export) -> list[str]:
+    return [f"--staticPlugins={path.absolute()}" for path in export.settings.plugins]
 
 
 def _common(export: Export) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, CPU_LAYOUTS
 from precision_bisect.evidence import Opening
-from precision_bisect.ort import Providers, clean, runtime
+from precision_bisect.ort import Providers, clean, runtime, session_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -113,7 +113,7 @@ class Opener:
         self, path: Path, opening: Opening, deadline: float | None
     ) -> "onnxruntime.InferenceSession":
         ort = runtime()
-        options = ort.SessionOptions()
+        options = session_options()
         options.log_severity_level = 4
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = getattr(levels, opening.level)

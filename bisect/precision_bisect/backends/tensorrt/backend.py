@@ -10,6 +10,7 @@ from precision_bisect.backends.tensorrt.eight_bit import FP8_CAPABILITY, has_fp8
 from precision_bisect.backends.tensorrt.engine import TensorRTEngine
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
 from precision_bisect.backends.tensorrt.parsing import refused_low
+from precision_bisect.backends.tensorrt.plugin_libraries import load_plugin_libraries
 from precision_bisect.backends.tensorrt.profiles import SampleShapes, shape_ranges
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import RefusedError, UsageError
@@ -54,6 +55,7 @@ class TensorRTBackend:
                 f"give --compute-capability {FP8_CAPABILITY} or higher, or --low int8",
             )
         use_in_polygraphy(flavour)
+        load_plugin_libraries(flavour, settings.plugins)
         self._flavour = flavour
         self._settings = settings
         self._ranges = shape_ranges(model.inputs, settings, shapes)
