@@ -35,6 +35,7 @@ class FindOptions(TypedDict, total=False):
 
     resume: bool
     overwrite: bool
+    reference: Path | None
     fuse_norms: bool
     take_branches: bool
     input_shapes: Mapping[str, tuple[int, ...]]

@@ -121,6 +121,9 @@ def conclude(
         else write_answer(prepared, exported, folder, diagnosis, judge)
     )
     deployment = written.deployment
+    builds = len(driver.trials if prepared.emulator is None else counted)
+    if prepared.backend.emulated:
+        builds = 0
     timed = _latencies(driver, everything, final)
     if deployment is not None and not part and ending.status is not Status.INTERRUPTED:
         deployment = rechecked(prepared, folder, deployment)
@@ -147,8 +150,8 @@ def conclude(
         non_monotone=rows(broken, names),
         trials=len(counted),
         unresolved=_unresolved(counted),
-        engine_builds=0 if prepared.backend.emulated else len(counted),
-        emulated_trials=len(driver.trials) - (0 if prepared.backend.emulated else len(counted)),
+        engine_builds=builds,
+        emulated_trials=len(driver.trials) - builds,
         wall_s=round(budget.elapsed_s(), 3),
         latency_ms=_medians(timed),
         latency_method=next((each.method for each in timed if each), None),

@@ -12,6 +12,7 @@ from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.inputs.check import check_samples
 from precision_bisect.inputs.files import read_samples
+from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
@@ -19,7 +20,7 @@ from precision_bisect.options import Options
 from precision_bisect.ort import use_custom_ops
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Comparator, Sample, Strategy
-from precision_bisect.reference import find_reference
+from precision_bisect.reference import Reference, find_reference, given_reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,8 @@ class Loaded:
     `options` say how many threads ONNX Runtime gets; so many samples are emulated `abreast`, which
     brings in other cores where layers are too small for several threads. All cores together take
     `seconds` for one plain inference. The reference is that of an `optimised` session, or of one
-    that is not.
+    that is not; `runs` is False where ONNX Runtime cannot run the model, so that nothing can
+    forecast.
     """
 
     options: Options
@@ -39,6 +41,7 @@ class Loaded:
     comparator: Comparator
     strategy: Strategy
     optimised: bool = True
+    runs: bool = True
     abreast: int = 1
     seconds: float = 0.0
     remarks: Sequence[str] = ()
@@ -82,8 +85,9 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             f"{options.model} has {len(model.table.candidates)}",
             "choose --strategy guided",
         )
-    reference = find_reference(original, samples, options.threads or usable())
+    options, reference, without = _reference(options, original, samples)
     remarks = [
+        *without,
         *([reference.remark] if reference.remark else []),
         *overlooked_remarks(comparator, reference.outputs),
     ]
@@ -97,6 +101,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         samples=samples,
         reference=reference.outputs,
         optimised=reference.optimised,
+        runs=reference.runs,
         comparator=comparator,
         strategy=strategy,
         abreast=1 if options.threads else abreast(seconds, threads),
@@ -104,6 +109,21 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
+
+
+def _reference(
+    options: Options, model: Model, samples: Sequence[Sample]
+) -> tuple[Options, Reference, Sequence[str]]:
+    """Return the reference, computed or given; a given one is of no copies, which is said."""
+    threads = options.threads or usable()
+    if options.reference is None:
+        return options, find_reference(model, samples, threads), ()
+    if options.inputs is None:
+        raise UsageError("--reference is of samples that are given", "give them by --inputs")
+    outputs = read_outputs(options.reference, model, len(samples))
+    reference = given_reference(model, samples, outputs, threads)
+    remark = "answers are judged on the samples alone: --reference has no outputs of their copies"
+    return replace(options, copies=0), reference, [remark] if options.copies else ()
 
 
 def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:

@@ -61,7 +61,8 @@ class Options:
     """What to search and how. Times are in seconds; None means no limit or a default.
 
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
-    `inputs.files`) or the samples themselves. With a `ladder`, lowest type first, `low` and `high`
+    `inputs.files`) or the samples themselves; `reference` is the file of their FP32 outputs, None
+    to have ONNX Runtime compute them. With a `ladder`, lowest type first, `low` and `high`
     say nothing. An answer is judged on `copies` of the samples, of which `copies_failing` may
     fail. Before the search a run ends `until` the culprits or the curve. `export_point` is one of
     EXPORT_POINTS or a number of kept layers. `gpus` has one for each
@@ -75,6 +76,7 @@ class Options:
     resume: bool = False
     overwrite: bool = False
     inputs: "Path | Sequence[Sample] | None" = None
+    reference: Path | None = None
     fuse_norms: bool = False
     take_branches: bool = False
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -326,6 +326,6 @@ def _open(graph: Checked, options: Any, providers: Providers) -> "onnxruntime.In
         raise ModelError(
             f"ONNX Runtime {ort.__version__} cannot load the model: {clean(error)}",
             "an operator, domain or opset that it does not know cannot be judged here; "
-            f"{CUSTOM_OPS} LIB.so registers operators",
+            f"{CUSTOM_OPS} LIB.so registers operators, and with --reference TensorRT needs none",
         ) from error
     return session

@@ -17,6 +17,7 @@ from precision_bisect.events import Observer, Warned
 from precision_bisect.fingerprint import fingerprint
 from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.isolation.kit import Kit
+from precision_bisect.ledger.fingerprint import digest_samples
 from precision_bisect.loading import Loaded, load
 from precision_bisect.lowtypes import KINDS
 from precision_bisect.model.load import Model
@@ -52,12 +53,12 @@ class Prepared:
 
     `options` name the backend. `reference` has the FP32 outputs of `samples`; the last
     `options.holdout` of both are held out. `here` builds plans in this process, None where child
-    processes do; `emulator` predicts in this process, None where nothing does: it is the backend
-    itself where there is no engine, and at rest where a GPU forecasts. `scales` are those of
-    what is quantized. `work` is an empty folder for files that nobody needs afterwards. `why` says
-    why the backend was chosen, `remarks` what else the report should say. `graph` says what plans
-    cost where speed counts. `leaving` keeps what leaves the low type's range, None where nothing
-    does. `cluster` is where trials run, None for this machine.
+    processes do; `emulator` predicts in this process, None where what builds does: it is the
+    backend itself where there is no engine, and at rest where a GPU forecasts. `scales` are those
+    of what is quantized. `work` is an empty folder for files that nobody needs afterwards. `why`
+    says why the backend was chosen, `remarks` what else the report should say. `graph` says what
+    plans cost where speed counts. `leaving` keeps what leaves the low type's range, None where
+    nothing does. `cluster` is where trials run, None for this machine.
     """
 
     options: Options
@@ -200,6 +201,11 @@ def assemble(
     placed = place(replace(loaded, model=model), scales, work, cluster)
     model, backend, here = placed.model, placed.backend, placed.here
     options = settle_forecasts(placed.options, model, loaded.seconds)
+    if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):
+        raise UsageError(
+            "the emulator runs on ONNX Runtime, which cannot run the model",
+            "choose --backend tensorrt, or register the operators by --ort-custom-ops LIB.so",
+        )
     if options.speed.given and backend.emulated:
         raise UsageError(
             "--max-latency and --min-speedup need a backend that measures latency, and the "
@@ -237,14 +243,17 @@ def assemble(
         strategy=loaded.strategy,
         backend=backend,
         here=here,
-        emulator=here if backend.emulated else forecaster(model, options, scales),
+        emulator=here if backend.emulated else _forecasts(loaded, model, options, scales),
         work=work,
         scales=scales,
         why=placed.why,
         abreast=loaded.abreast,
         optimised=loaded.optimised,
         remarks=[*loaded.remarks, *said],
-        fingerprint=fingerprint(options, model, samples, loaded.comparator, backend),
+        fingerprint={
+            **fingerprint(options, model, samples, loaded.comparator, backend),
+            **({"reference": digest_samples(loaded.reference)} if options.reference else {}),
+        },
         graph=_graph(loaded, model, backend),
         leaving=leaving(
             model, pair, loaded.judging, [each.name for each in beyond], options.threads
@@ -260,6 +269,11 @@ def assemble(
     if options.forecast_on == "cuda":
         prepared.rest()
     return prepared
+
+
+def _forecasts(loaded: Loaded, model: Model, options: Options, scales: Scales) -> Backend | None:
+    """Return the emulator beside an engine; None where ONNX Runtime cannot run the model."""
+    return forecaster(model, options, scales) if loaded.runs else None
 
 
 def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError, ModelError, PrecisionBisectError
+from precision_bisect.inputs.given_outputs import same_samples
 from precision_bisect.model.load import Model
 from precision_bisect.ort import Checked, Session, check, clean
 from precision_bisect.polygraphy_quiet import quiet, without_torch
@@ -25,6 +26,8 @@ MOST_DIFFERENT = 1e-4
 
 Sums in another order differ by about 1e-6; what is rewritten wrongly, by far more.
 """
+FAR = 1e-2
+"""Other FP32 libraries differ by a smaller share of the largest value, other samples by more."""
 _NUDGE = 1e-7
 """The relative change of an input that rounding it to FP32 might have brought."""
 _AS_ROUNDING = 10
@@ -40,12 +43,14 @@ class Reference:
 
     All cores together take `seconds` for a sample in an optimised session. The outputs are those
     of a session that is `optimised`, or else not; `remark` says why not, or what was not checked.
+    They can be given although no session `runs` the model.
     """
 
     outputs: list[Sample]
     seconds: float
     optimised: bool = True
     remark: str = ""
+    runs: bool = True
 
 
 def reference_outputs(
@@ -78,6 +83,26 @@ def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Ref
         return found
     outputs, _ = _timed(graph, samples, threads, optimised=False)
     return replace(found, outputs=outputs, optimised=False, remark=remark)
+
+
+def given_reference(
+    model: Model, samples: Sequence[Sample], outputs: Sequence[Sample], threads: int
+) -> Reference:
+    """Return outputs that were given, beside what ONNX Runtime makes of the first sample.
+
+    Raises ModelError for outputs that no comparator can judge.
+    """
+    found = [judgeable(each, number) for number, each in enumerate(outputs)]
+    try:
+        (own,), seconds = _timed(check(model.proto, model.weights), samples[:1], threads)
+    except PrecisionBisectError as error:
+        remark = (
+            "nothing forecasts, since ONNX Runtime cannot run the model; layers are ranked by "
+            f"engine builds: {error.message}"
+        )
+        return Reference(outputs=found, seconds=0.0, runs=False, remark=remark)
+    apart = [*differences({**own}, {name: found[0][name] for name in own}).items()]
+    return Reference(outputs=found, seconds=seconds, remark=same_samples(apart, FAR))
 
 
 def _changed(graph: Checked, sample: Sample, outputs: Sample, threads: int) -> str:
@@ -156,11 +181,11 @@ def _timed(
                 f"ONNX Runtime cannot run the model on these inputs: {clean(error)}",
                 "check the inputs' shapes and values",
             ) from error
-    outputs = [_judgeable(outputs, number) for number, outputs in enumerate(results)]
+    outputs = [judgeable(outputs, number) for number, outputs in enumerate(results)]
     return outputs, min((end - start for start, end in pairwise(spent)), default=0.0)
 
 
-def _judgeable(outputs: Mapping[str, Any], number: int) -> Sample:
+def judgeable(outputs: Mapping[str, Any], number: int) -> Sample:
     """Return the outputs as they are; raise ModelError for one that no comparator can judge."""
     for name, array in outputs.items():
         numbers = isinstance(array, np.ndarray) and array.dtype.kind in "fiub"

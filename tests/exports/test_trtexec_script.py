@@ -69,6 +69,7 @@ def test_every_dynamic_input_has_all_three_shapes(tmp_path: Path) -> None:
     )
     path = save(parse(body), tmp_path)
     settings = EngineSettings(opt_shapes={"a": (2, 4)}, max_shapes={"a": (8, 4)})
+    shapes: dict[str, list[tuple[int, ...]]]
     shapes = {"a": [(3, 4)], "b": [(1, 4), (8, 4)], "c": [(4,)]}
     export = dataclasses.replace(export_of(path, [], settings), shapes=shapes)
     write_exports(RunFolder(tmp_path), export)

@@ -22,6 +22,7 @@ class Judged(TypedDict):
     """The options that say which samples are run, and which outputs pass."""
 
     inputs: Path | None
+    reference: Path | None
     input_shapes: Mapping[str, tuple[int, ...]]
     synthetic: int
     holdout: int
@@ -37,6 +38,7 @@ def judged(parsed: argparse.Namespace) -> Judged:
     """Return these options as the parsed arguments say them. Raises UsageError."""
     return Judged(
         inputs=parsed.inputs,
+        reference=parsed.reference,
         input_shapes=parse_shapes(parsed.input_shapes or ()),
         synthetic=parsed.synthetic,
         holdout=parsed.holdout,
@@ -57,6 +59,13 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         metavar="PATH",
         help="a .npz, a folder of .npz or .npy, Polygraphy's .json (run --save-inputs), or a .py "
         "with load_data(); every sample is used. Without it inputs are made up",
+    )
+    group.add_argument(
+        "--reference",
+        type=Path,
+        metavar="PATH",
+        help="the FP32 outputs of --inputs instead of ONNX Runtime's own: a .npz or a folder of "
+        "them, by output name, or Polygraphy's .json (run --save-outputs)",
     )
     group.add_argument(
         "--input-shapes",

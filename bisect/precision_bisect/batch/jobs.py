@@ -128,7 +128,7 @@ def _job(
     options = to_options(parser.parse_args([*arguments, "--", model]))
     load_strategy(options.strategy)
     script = options.check and options.check.rpartition(":")[0]
-    for needed in (model, options.inputs, script):
+    for needed in (model, options.inputs, options.reference, script):
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
             raise UsageError(f"no such file: {base / needed}", "paths start at the jobs file")

@@ -104,9 +104,22 @@ def _read_polygraphy_json(path: Path) -> list[Sample]:
         except (Exception, SystemExit) as error:  # anything can be wrong with a foreign JSON file
             raise InputError(
                 f"cannot read {path}: {first_line(error)}",
-                "it should come from `polygraphy run --save-inputs`",
+                "it should come from `polygraphy run --save-inputs` or `--save-outputs`",
             ) from error
-        return _checked([feeds] if isinstance(feeds, Mapping) else feeds, path)
+        return _checked(_sample_list(feeds, path), path)
+
+
+def _sample_list(loaded: Any, path: Path) -> Any:
+    """Return what Polygraphy stores as a list: one feed, feeds, or the outputs of one runner."""
+    from polygraphy.comparator import RunResults
+
+    if isinstance(loaded, RunResults):
+        if len(loaded) != 1:
+            names = ", ".join(loaded.keys())
+            raise InputError(f"{path} has outputs of several runners: {names}", "save one alone")
+        (outputs,) = loaded.values()
+        return [dict(each.items()) for each in outputs]
+    return [loaded] if isinstance(loaded, Mapping) else loaded
 
 
 def _read_script(path: Path) -> list[Sample]:

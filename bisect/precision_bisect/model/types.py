@@ -1,13 +1,14 @@
 """Element types of a model's tensors, as far as ONNX or else ONNX Runtime infers them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, cycle
 from typing import Any
 
 import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.model.graph import all_graphs
+from precision_bisect.model.graph import all_graphs, opset
 
 ElemTypes = dict[str, int]
 
@@ -53,7 +54,37 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
     unknown = [name for name in outputs if name not in types and name not in known]
     if unknown:
         types |= _ask_runtime(proto, weights, unknown)
+        _spread(proto, types)
     return types
+
+
+def _spread(proto: onnx.ModelProto, types: ElemTypes) -> None:
+    """Add what the signatures of standard operators tell behind one that nobody here knows.
+
+    An operand of a known type, such as a weight, gives its type to what must be of the same one.
+    """
+    version = opset(proto)
+    for node in proto.graph.node:
+        if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, version):
+            continue
+        schema = onnx.defs.get_schema(node.op_type, version)
+        bound = {
+            formal.type_str: types[name]
+            for name, formal in zip(node.input, _formals(schema.inputs), strict=False)
+            if name in types
+        }
+        for name, formal in zip(node.output, _formals(schema.outputs), strict=False):
+            found = bound.get(formal.type_str, _BY_ORT_NAME.get(formal.type_str))
+            if name and found is not None:
+                types.setdefault(name, found)
+
+
+def _formals(formals: Sequence[Any]) -> Iterator[Any]:
+    """Return the formal parameters; the last one again and again, where it is of any number."""
+    many = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    last = formals[-1:] if formals and formals[-1].option == many else ()
+    homogeneous = [each for each in last if each.is_homogeneous]
+    return chain(formals if homogeneous or not last else formals[:-1], cycle(homogeneous))
 
 
 def _ask_runtime(

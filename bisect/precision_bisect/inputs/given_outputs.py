@@ -1,0 +1,69 @@
+"""The reference from a file: outputs that something else computed from the same samples."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.errors import InputError
+from precision_bisect.inputs.files import read_samples
+from precision_bisect.inputs.shapes import fits, show
+from precision_bisect.model.load import Model
+from precision_bisect.model.spec import TensorSpec
+from precision_bisect.protocols import Sample
+
+FLAG = "--reference"
+
+
+def read_outputs(path: Path, model: Model, count: int) -> list[Sample]:
+    """Return the outputs of so many samples, by name, in the order of the model's outputs.
+
+    The file is as those that `read_samples` takes, or what `polygraphy run --save-outputs` writes
+    of one runner. What is no output of the model is left out. Raises InputError for a file that
+    cannot be read or is not of these samples.
+    """
+    found = read_samples(path, [spec.name for spec in model.outputs])
+    if len(found) != count:
+        raise InputError(
+            f"{FLAG} {path} holds the outputs of {len(found)} samples, and --inputs {count}",
+            "give those of every sample, in the same order",
+        )
+    return [_of_model(model, outputs, number) for number, outputs in enumerate(found)]
+
+
+def _of_model(model: Model, outputs: Sample, number: int) -> Sample:
+    missing = [spec.name for spec in model.outputs if spec.name not in outputs]
+    if missing:
+        raise InputError(
+            f"{FLAG} lacks {', '.join(missing)} for sample {number}",
+            f"the model's outputs are {', '.join(spec.name for spec in model.outputs)}",
+        )
+    return {spec.name: _as_computed(spec, outputs[spec.name], number) for spec in model.outputs}
+
+
+def _as_computed(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[Any]:
+    """Return the array in the type that a reference has, FP32 for any float below."""
+    wanted = np.dtype("float32" if spec.dtype in ("float16", "bfloat16", None) else spec.dtype)
+    where = f"{FLAG}: output {spec.name!r} of sample {number}"
+    if spec.dtype is not None and (array.dtype.kind == "f") != (wanted.kind == "f"):
+        raise InputError(f"{where} is {array.dtype.name}, and the model has {spec.dtype}")
+    if not fits(spec, array.shape):
+        raise InputError(
+            f"{where} has the shape {show(array.shape)}, but the model has {show(spec.shape)}",
+            "give the outputs of these samples, in their order",
+        )
+    keeps = spec.dtype is None and array.dtype.kind != "f"
+    return array if keeps else array.astype(wanted)
+
+
+def same_samples(apart: Sequence[tuple[str, float]], limit: float) -> str:
+    """Return a remark where ONNX Runtime's own outputs are further apart than rounding, or ""."""
+    name, share = max(apart, key=lambda each: each[1])
+    if share <= limit:
+        return ""
+    return (
+        f"{FLAG} is far from what ONNX Runtime computes in FP32: output {name!r} of the first "
+        f"sample differs by {share:.2g} of its largest value; check the order of the samples"
+    )
