@@ -7,7 +7,7 @@ has seen its end, some microseconds later. Events need PyCUDA: Polygraphy's stre
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from precision_bisect.evidence import LatencyMethod
@@ -31,12 +31,14 @@ class Launches(Protocol):
 @contextmanager
 def launches(own: Any) -> Iterator[Launches]:
     """Yield what times launches; by the host on `own`, a stream of Polygraphy, without PyCUDA."""
-    try:
+    context = None
+    # Not installed, or for another CUDA: what it raises shares no base but Exception.
+    with suppress(Exception):
         from pycuda import driver
 
         driver.init()
         context = driver.Device(0).retain_primary_context()
-    except Exception:  # not installed, or for another CUDA: the errors share no base but Exception
+    if context is None:
         yield _ByHost(own)
         return
     context.push()

@@ -26,7 +26,7 @@ def latency_of(session: "onnxruntime.InferenceSession", feed: Sample, device: st
 
     Raises what ONNX Runtime raises where a run fails.
     """
-    binding = _bound(session, feed, device)
+    binding = bound(session, feed, device)
 
     def run() -> None:
         session.run_with_iobinding(binding)
@@ -35,7 +35,8 @@ def latency_of(session: "onnxruntime.InferenceSession", feed: Sample, device: st
     return measure(run)
 
 
-def _bound(session: "onnxruntime.InferenceSession", feed: Sample, device: str) -> Any:
+def bound(session: "onnxruntime.InferenceSession", feed: Sample, device: str) -> Any:
+    """Return a binding of the session with the feed, and room for outputs, on the device."""
     binding = session.io_binding()
     for name, array in feed.items():
         if array.dtype.kind in "OSU":
