@@ -2,27 +2,27 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.advice.case import PASSES
 from precision_bisect.advice.explaining import Answer, Explained, explained
-from precision_bisect.backends.choose import sample_shapes
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import SPREAD
 from precision_bisect.charting import Charted, charted, culprits_of, retraced
 from precision_bisect.comparators.remarks import decided_remark
-from precision_bisect.deploying import judge_of, rechecked, session_options
+from precision_bisect.deploying import (
+    Written,
+    judge_of,
+    rechecked,
+    session_options,
+    write_answer,
+)
 from precision_bisect.deployment import Deployment
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.errors import UsageError
 from precision_bisect.evidence import Evidence, Latency, Stability
-from precision_bisect.exports.export import Export
-from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.trtexec_names import layer_precisions
-from precision_bisect.exports.write import gains, remove_exports, write_gain, write_judged
 from precision_bisect.layer_table import LayerName
 from precision_bisect.monotone import Break, breaks, remarks, rows
 from precision_bisect.options import ANSWER
@@ -36,10 +36,7 @@ from precision_bisect.proving import Terms, certificate
 from precision_bisect.result import Advised, Diagnosis, Result, Rung
 from precision_bisect.runfolder import (
     DIAGNOSIS,
-    LAYER_PRECISIONS,
-    MIXED_MODEL,
     RESULT,
-    RUN_SCRIPT,
     RunFolder,
 )
 from precision_bisect.speed.report import Timings
@@ -194,60 +191,6 @@ def conclude(
         folder.write(DIAGNOSIS, findings.to_text())
         folder.write(RESULT, result.to_text())
     return result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What became of the files for deployment.
-
-    `point` is the point of the curve that they hold, None where none is written. `string` is
-    trtexec's, else `reason` says why there is none. `notes` tell what went wrong with the typed
-    model, which is large: the answer is written all the same; and what is not stored.
-    """
-
-    point: str | None = None
-    string: str | None = None
-    reason: str | None
-    notes: Sequence[str] = ()
-    deployment: Deployment | None = None
-
-
-def write_answer(
-    prepared: Prepared,
-    held: Held | None,
-    folder: RunFolder,
-    diagnosis: Sequence[Diagnosis],
-    judge: Judge,
-) -> Written:
-    """Write the files for deployment; `held` is None where there is no plan to export."""
-    if held is None:
-        remove_exports(folder)
-        return Written(reason="the run has no answer")
-    export = Export(
-        model=prepared.model,
-        kept=held.kept,
-        point=held.point,
-        pair=Pair(low=prepared.options.low, high=prepared.options.high),
-        settings=prepared.options.engine,
-        scales=prepared.scales,
-        diagnosis=diagnosis,
-        shapes=sample_shapes(prepared.samples),
-    )
-    if not gains(export):
-        return Written(reason=write_gain(folder, export)[LAYER_PRECISIONS])
-    reasons, deployment = write_judged(folder, export, judge)
-    reason = reasons[LAYER_PRECISIONS]
-    missing = MIXED_MODEL if reasons[MIXED_MODEL] else RUN_SCRIPT
-    notes = [f"no {missing}: {reasons[missing]}"] if reasons[missing] else []
-    if deployment is not None and deployment.left_out:
-        notes.append(deployment.left_out)
-    return Written(
-        point=held.point,
-        string=layer_precisions(export) if reason is None else None,
-        reason=reason,
-        notes=notes,
-        deployment=deployment,
-    )
 
 
 def _exported(

@@ -1,10 +1,11 @@
-"""From a run to what judges its answer where it is deployed, and the last check of that."""
+"""From a run to its files for deployment and what judges them there; the last check of both."""
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from precision_bisect.backends.choose import sample_shapes
 from precision_bisect.backends.cuda.defaults import warning_of
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
@@ -18,13 +19,71 @@ from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.mixed import write_mixed
 from precision_bisect.exports.recheck import judged, recheck
+from precision_bisect.exports.trtexec_names import layer_precisions
+from precision_bisect.exports.write import gains, remove_exports, write_gain, write_judged
+from precision_bisect.pointing import Held
 from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
-from precision_bisect.runfolder import RUN_SCRIPT, RunFolder
+from precision_bisect.result import Diagnosis
+from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RUN_SCRIPT, RunFolder
 
 _HIGH = "every-layer-high"
 """A folder for files that are gone once they were judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of the files for deployment.
+
+    `point` is the point of the curve that they hold, None where none is written. `string` is
+    trtexec's, else `reason` says why there is none. `notes` tell what went wrong with the typed
+    model, which is large: the answer is written all the same; and what is not stored.
+    """
+
+    point: str | None = None
+    string: str | None = None
+    reason: str | None
+    notes: Sequence[str] = ()
+    deployment: Deployment | None = None
+
+
+def write_answer(
+    prepared: Prepared,
+    held: Held | None,
+    folder: RunFolder,
+    diagnosis: Sequence[Diagnosis],
+    judge: Judge,
+) -> Written:
+    """Write the files for deployment; `held` is None where there is no plan to export."""
+    if held is None:
+        remove_exports(folder)
+        return Written(reason="the run has no answer")
+    export = Export(
+        model=prepared.model,
+        kept=held.kept,
+        point=held.point,
+        pair=Pair(low=prepared.options.low, high=prepared.options.high),
+        settings=prepared.options.engine,
+        scales=prepared.scales,
+        diagnosis=diagnosis,
+        shapes=sample_shapes(prepared.samples),
+    )
+    if not gains(export):
+        return Written(reason=write_gain(folder, export)[LAYER_PRECISIONS])
+    reasons, deployment = write_judged(folder, export, judge)
+    reason = reasons[LAYER_PRECISIONS]
+    missing = MIXED_MODEL if reasons[MIXED_MODEL] else RUN_SCRIPT
+    notes = [f"no {missing}: {reasons[missing]}"] if reasons[missing] else []
+    if deployment is not None and deployment.left_out:
+        notes.append(deployment.left_out)
+    return Written(
+        point=held.point,
+        string=layer_precisions(export) if reason is None else None,
+        reason=reason,
+        notes=notes,
+        deployment=deployment,
+    )
 
 
 def session_options(settings: EngineSettings, opening: Opening | None = None) -> SessionOptions:

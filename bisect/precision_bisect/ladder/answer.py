@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import Certificate, Need
-from precision_bisect.conclude import tolerance_of, write_answer
-from precision_bisect.deploying import judge_of, rechecked, session_options
+from precision_bisect.conclude import tolerance_of
+from precision_bisect.deploying import judge_of, rechecked, session_options, write_answer
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.endings import Status
 from precision_bisect.ladder.climbed import Climbed
