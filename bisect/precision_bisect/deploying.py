@@ -68,6 +68,7 @@ def write_answer(
         scales=prepared.scales,
         diagnosis=diagnosis,
         shapes=sample_shapes(prepared.samples),
+        run=prepared.fingerprint,
     )
     if not gains(export):
         return Written(reason=write_gain(folder, export)[LAYER_PRECISIONS])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import UsageError
-from precision_bisect.libraries import CUSTOM_OPS, PLUGINS, check_libraries
+from precision_bisect.libraries import CUSTOM_OPS, PLUGINS, check_libraries, check_script
 from precision_bisect.ort_options import check_ort_options
 
 TypingName: TypeAlias = Literal["auto", "strong", "weak"]
@@ -26,7 +26,8 @@ class EngineSettings:
     in MiB; `optimization_level` 0 to 5; None leaves the library's default. The three shapes are
     the dynamic-shape profile, as in trtexec. `ort_options` are the user's own of ONNX Runtime's
     CUDA provider, before those of this package. `plugins` are libraries of TensorRT plugins,
-    `ort_custom_ops` of operators for ONNX Runtime. `build_timeout_s`: seconds after which a build
+    `ort_custom_ops` of operators for ONNX Runtime. `config_script` is SCRIPT.py[:FUNCTION], which
+    changes TensorRT's builder configuration. `build_timeout_s`: seconds after which a build
     counts as timed out. Raises UsageError for values that cannot work.
     """
 
@@ -42,6 +43,7 @@ class EngineSettings:
     ort_options: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[Path, ...] = ()
     ort_custom_ops: tuple[Path, ...] = ()
+    config_script: str | None = None
     build_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -57,6 +59,8 @@ class EngineSettings:
         check_ort_options(self.ort_options)
         check_libraries(self.plugins, PLUGINS)
         check_libraries(self.ort_custom_ops, CUSTOM_OPS)
+        if self.config_script is not None:
+            check_script(self.config_script)
         if self.tf32 and self.ort_options.get("use_tf32", "1") != "1":
             raise UsageError("--tf32 and --ort-option use_tf32=0 exclude each other", "keep one")
         if (self.min_shapes or self.max_shapes) and not self.opt_shapes:

@@ -65,6 +65,7 @@ def export(
         scales=finished.scales(),
         diagnosis=finished.diagnosis,
         shapes=finished.shapes,
+        run=finished.fingerprint,
     )
     run = finished.path.parent
     where = out or (run if point == ANSWER else point_folder(run, point))

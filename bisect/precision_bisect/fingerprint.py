@@ -10,7 +10,7 @@ from typing import Any
 from precision_bisect.backends.choose import sample_shapes
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.ledger.fingerprint import digest_samples
-from precision_bisect.libraries import digests
+from precision_bisect.libraries import digests, script_and_function
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Described, Sample
@@ -51,7 +51,7 @@ def fingerprint(
             "polygraphy": version("polygraphy"),
             "numpy": version("numpy"),
             **digests(options.engine.ort_custom_ops, "operators of"),
-            **({} if backend.emulated else digests(options.engine.plugins, "plugins of")),
+            **({} if backend.emulated else _of_builds(options.engine)),
             **backend.versions(),
         },
     }
@@ -63,10 +63,17 @@ def _fixed(model: Model) -> str:
     return hashlib.sha256("\0".join(fixed).encode()).hexdigest() if fixed else ""
 
 
+def _of_builds(settings: EngineSettings) -> dict[str, str]:
+    """Return hashes of the files that builds run."""
+    script = settings.config_script
+    path = [] if script is None else [script_and_function(script)[0]]
+    return {**digests(settings.plugins, "plugins of"), **digests(path, "configuration by")}
+
+
 def _plain(settings: EngineSettings) -> dict[str, Any]:
-    """Return the settings that decide what is built, but for libraries, as JSON-able values."""
+    """Return the settings that decide what is built, but for files, as JSON-able values."""
     plain = asdict(settings)
-    for key in ("build_timeout_s", "plugins", "ort_custom_ops"):
+    for key in ("build_timeout_s", "plugins", "ort_custom_ops", "config_script"):
         del plain[key]
     return {
         key: {name: each if isinstance(each, str) else list(each) for name, each in value.items()}

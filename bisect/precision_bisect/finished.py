@@ -42,7 +42,8 @@ class Finished:
     `kept` are candidates of the model, in network order, which stay in the pair's high type.
     `fixed` maps the layers of higher rungs to their precision, `pinned` the layers that were no
     candidates, because they cannot run low, to the reason; `shapes` each input to those that the
-    samples had, as far as the file says. `path` is the file that says so.
+    samples had, as far as the file says. `fingerprint` is the run's. `path` is the file that
+    says so.
     """
 
     kept: tuple[LayerName, ...]
@@ -52,6 +53,7 @@ class Finished:
     status: Status
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
     diagnosis: Sequence[Diagnosis]
+    fingerprint: Mapping[str, Any]
     path: Path
 
     def scales(self) -> Scales:
@@ -105,6 +107,7 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
         status=status,
         shapes=_shapes(fields["fingerprint"].get("shapes")),
         diagnosis=_diagnosis(file, fields.get("diagnosis", [])),
+        fingerprint=fields["fingerprint"],
         path=file,
     )
 

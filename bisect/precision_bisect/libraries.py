@@ -1,4 +1,4 @@
-"""Shared libraries that a user names: looked at before anything loads them."""
+"""Libraries and scripts that a user names: looked at before anything loads them."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -8,6 +8,8 @@ from precision_bisect.errors import UsageError
 
 PLUGINS = "--plugins"
 CUSTOM_OPS = "--ort-custom-ops"
+CONFIG_SCRIPT = "--trt-config-postprocess-script"
+_FUNCTION = "postprocess_config"
 _MAGIC = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How the libraries of Linux, Windows and macOS begin."""
 _ELF_SHARED = 3
@@ -26,6 +28,19 @@ def check_libraries(paths: Iterable[Path], flag: str) -> None:
         kind = int.from_bytes(head[16:18], "big" if head[5:6] == b"\2" else "little")
         if not head.startswith(_MAGIC) or (head.startswith(b"\x7fELF") and kind != _ELF_SHARED):
             raise UsageError(f"{flag} {path} is no shared library", "give the .so, .dll or .dylib")
+
+
+def script_and_function(script: str) -> tuple[Path, str]:
+    """Return the parts of SCRIPT.py[:FUNCTION]; the function is Polygraphy's if none is named."""
+    path, colon, name = script.rpartition(":")
+    return (Path(path), name) if colon and name.isidentifier() else (Path(script), _FUNCTION)
+
+
+def check_script(script: str) -> None:
+    """Raise UsageError where the file of SCRIPT.py[:FUNCTION] is missing."""
+    path, _ = script_and_function(script)
+    if not path.is_file():
+        raise UsageError(f"{CONFIG_SCRIPT}: there is no file {path}", "check the path")
 
 
 def digests(paths: Sequence[Path], what: str) -> dict[str, str]:

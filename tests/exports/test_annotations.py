@@ -55,6 +55,17 @@ def test_kept_layers_carry_their_diagnosis(tmp_path: Path) -> None:
     assert expected == metadata(written(tmp_path, 10))
 
 
+def test_the_model_says_what_judged_it(tmp_path: Path) -> None:
+    """A run's model, and the one that `export` writes again, have the run's fingerprint."""
+    result = tiny.search(tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
+    export(tmp_path / "tiny.onnx", tmp_path / "run", tmp_path / "again", EngineSettings())
+    for folder in ("run", "again"):
+        told = onnx.load(tmp_path / folder / MIXED_MODEL).metadata_props
+        (run,) = [json.loads(each.value) for each in told if each.key == "precision_bisect.run"]
+        assert json.loads(json.dumps(result.fingerprint)) == run
+        assert {"precision-bisect", "onnxruntime"} <= run["versions"].keys()
+
+
 def test_older_files_tell_it_in_the_model(tmp_path: Path) -> None:
     """Their nodes have no metadata; the version and what the exporter wrote stay as they are."""
     model = written(tmp_path, 9)

@@ -7,7 +7,7 @@ from pathlib import Path
 from precision_bisect.durations import duration
 from precision_bisect.engine_settings import TYPINGS, EngineSettings
 from precision_bisect.inputs.shapes import parse_shapes
-from precision_bisect.libraries import CUSTOM_OPS, PLUGINS
+from precision_bisect.libraries import CONFIG_SCRIPT, CUSTOM_OPS, PLUGINS, script_and_function
 from precision_bisect.ort_options import FLAG, parse_ort_options
 
 
@@ -61,6 +61,13 @@ def add_engine_arguments(group: argparse._ArgumentGroup) -> None:
         help="TensorRT: load plugins from this library before parsing and running, as trtexec's "
         "--staticPlugins does; repeatable",
     )
+    group.add_argument(
+        CONFIG_SCRIPT,
+        metavar="SCRIPT.py[:FUNCTION]",
+        help="TensorRT: have postprocess_config(builder, network, config) of this script, or the "
+        "FUNCTION, change the builder's configuration, as in Polygraphy: refit, version or "
+        "hardware compatibility, weight streaming, DLA",
+    )
     add_custom_ops(group)
     group.add_argument(
         "--build-timeout", metavar="TIME", help="a build that takes longer counts as timed out"
@@ -93,6 +100,7 @@ def to_engine_settings(parsed: argparse.Namespace) -> EngineSettings:
         ort_options=parse_ort_options(parsed.ort_option or ()),
         plugins=libraries(parsed.plugins),
         ort_custom_ops=libraries(parsed.ort_custom_ops),
+        config_script=script(parsed.trt_config_postprocess_script),
         build_timeout_s=None if parsed.build_timeout is None else duration(parsed.build_timeout),
     )
 
@@ -100,3 +108,11 @@ def to_engine_settings(parsed: argparse.Namespace) -> EngineSettings:
 def libraries(given: Sequence[Path] | None) -> tuple[Path, ...]:
     """Return libraries that a flag names, each once, by paths that hold in any folder."""
     return tuple(dict.fromkeys(path.absolute() for path in given or ()))
+
+
+def script(given: str | None) -> str | None:
+    """Return a script and its function by a path that holds in any folder."""
+    if given is None:
+        return None
+    path, function = script_and_function(given)
+    return f"{path.absolute()}:{function}"

@@ -14,14 +14,17 @@ from precision_bisect.exports.export import Export
 
 PREFIX = "precision_bisect"
 LAYERS = f"{PREFIX}.layers"
+RUN = f"{PREFIX}.run"
+POINT = f"{PREFIX}.point"
 _METADATA_SINCE = 10
 
 
 def annotate(proto: onnx.ModelProto, export: Export) -> None:
     """Write the keys `precision_bisect.precision`, `.cause` and `.evidence` into nodes of a graph.
 
-    The model has `precision_bisect.point`, the point of the curve that its plan is; where nodes
-    cannot have metadata, `precision_bisect.layers` are their keys by name, as JSON.
+    The model has `precision_bisect.point`, the point of the curve that its plan is, and
+    `precision_bisect.run`, what judged it (the run's fingerprint, with tolerance and versions), as
+    JSON; where nodes cannot have metadata, `precision_bisect.layers` are their keys by name.
 
     Layers above the lowest precision have the first, diagnosed ones all. The evidence of a layer
     that was no candidate is why. Nodes keep what they had.
@@ -36,10 +39,10 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
         elif layer.detail:
             values["evidence"] = layer.detail
         told[layer.name] = {f"{PREFIX}.{key}": value for key, value in values.items()}
-    model = {f"{PREFIX}.point": export.point}
+    model = {POINT: export.point, RUN: json.dumps(export.run)}
     if proto.ir_version < _METADATA_SINCE:
         model[LAYERS] = json.dumps(told)
-    kept = [each for each in proto.metadata_props if each.key not in (f"{PREFIX}.point", LAYERS)]
+    kept = [each for each in proto.metadata_props if each.key not in (POINT, RUN, LAYERS)]
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
     _add(proto, model)

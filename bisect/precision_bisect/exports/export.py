@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from precision_bisect.backends.tensorrt.profiles import SampleShapes
 from precision_bisect.engine_settings import EngineSettings
@@ -29,7 +30,7 @@ class Export:
     table calls pinned stays high, too, or in the form that it is fixed to: the plan was judged
     with those layers so. `scales` are needed where a layer is INT8 or FP8. The `diagnosis` is told
     by the exports that have a place for it, and so is the `point` of the curve that the plan is.
-    `shapes` are those that the samples of the run had, by input.
+    `shapes` are those that the samples of the run had, by input; `run` is the fingerprint of it.
     """
 
     model: Model
@@ -40,6 +41,7 @@ class Export:
     diagnosis: Sequence[Diagnosis] = ()
     point: str = ANSWER
     shapes: SampleShapes = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:

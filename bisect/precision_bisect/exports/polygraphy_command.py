@@ -6,6 +6,7 @@ from typing import Any
 
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.libraries import CONFIG_SCRIPT
 from precision_bisect.model.load import Model
 from precision_bisect.protocols import Sample
 from precision_bisect.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
@@ -31,6 +32,8 @@ def polygraphy_command(
     words += ["--tf32"] if settings.tf32 else []
     if settings.plugins:
         words += ["--plugins", *(str(path.absolute()) for path in settings.plugins)]
+    if settings.config_script is not None:
+        words += [CONFIG_SCRIPT, settings.config_script]
     words += _profile(model, settings, inputs)
     words += ["--load-inputs", GOLDEN_INPUTS, "--load-outputs", GOLDEN_OUTPUTS, "--validate"]
     return shlex.join([*words, *_limits(limits)])

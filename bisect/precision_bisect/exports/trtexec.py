@@ -118,6 +118,10 @@ def _head(export: Export, folder: Path) -> str:
         remarks.append("# BF16 by layer name needs TensorRT 10.")
     if "fp8" in export.below_fp32:
         remarks.append("# FP8 needs a GPU of compute capability 8.9 or higher.")
+    if export.settings.config_script is not None:
+        remarks.append(
+            "# A script changed the builder's configuration; trtexec runs none: add its flags."
+        )
     if _unsettled(export):
         remarks.append(
             "# The model has dynamic inputs: add --minShapes, --optShapes and --maxShapes, or "

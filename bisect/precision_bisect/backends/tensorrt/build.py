@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.backends.tensorrt.config_script import with_script
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import LAYERS, Message, collected
 from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error
@@ -174,7 +175,8 @@ def prepare_network(
 def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Callable[..., Any]:
     """Return a callable that makes the builder's configuration from builder and network.
 
-    TF32 is on by default in TensorRT; here it is on only where the settings ask for it.
+    TF32 is on by default in TensorRT; here it is on only where the settings ask for it. The
+    user's own script has the last word.
     """
     from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
     from polygraphy.backend.trt import CreateConfig
@@ -183,14 +185,14 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
     common = _common(flavour, recipe, monitor)
     if not flavour.targets:
         low = marks.low if marks else None
-        config: Callable[..., Any] = CreateConfig(
+        config = CreateConfig(
             tf32=settings.tf32,
             fp16=low == "fp16",
             bf16=low == "bf16",
             precision_constraints="obey" if marks else None,
             **common,
         )
-        return config
+        return with_script(config, settings.config_script)
     target = settings.compute_capability
     create = CreateConfigRTX(
         use_gpu=target is None,
@@ -204,7 +206,7 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
             config.clear_flag(flavour.module.BuilderFlag.TF32)
         return config
 
-    return with_tf32
+    return with_script(with_tf32, settings.config_script)
 
 
 def _common(flavour: Flavour, recipe: Recipe, monitor: Any) -> dict[str, Any]:

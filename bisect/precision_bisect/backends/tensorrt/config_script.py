@@ -1,0 +1,39 @@
+"""The user's own settings of a build: a script that changes the builder's configuration.
+
+It is the script of Polygraphy's `--trt-config-postprocess-script`: for flags of deployed engines
+such as version or hardware compatibility, refit, weight streaming and DLA.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from precision_bisect.errors import UsageError
+from precision_bisect.libraries import CONFIG_SCRIPT, script_and_function
+from precision_bisect.scripts import first_line, load_function, running_script
+
+
+def with_script(config: Callable[..., Any], script: str | None) -> Callable[..., Any]:
+    """Return what makes the same configuration and has the script change it, if there is one.
+
+    Raises UsageError where the script does not run or lacks the function, and, when a
+    configuration is made, where the function fails.
+    """
+    if script is None:
+        return config
+    from polygraphy.backend.trt import PostprocessConfig
+
+    path, name = script_and_function(script)
+    function = load_function(path, name)
+
+    def changed(builder: Any, network: Any, made: Any) -> None:
+        try:
+            with running_script(path):
+                function(builder, network, made)
+        except (Exception, SystemExit) as error:  # the user's function may raise anything
+            raise UsageError(
+                f"{CONFIG_SCRIPT} {path.name}: {name}() failed: {first_line(error)}",
+                "it is given the builder, the network and the configuration",
+            ) from error
+
+    loader: Callable[..., Any] = PostprocessConfig(config, changed)
+    return loader
