@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+import tiny
 from precision_bisect.batch import process
 
 Write = Callable[[str], Path]
@@ -130,8 +131,8 @@ def test_an_interrupt_ends_the_job_with_its_best(
     assert [0, 130, None] == [job["exit_code"] for job in jobs.values()]
     result = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
     assert "interrupted" == result["status"]
-    # Nothing has passed yet but the plan that keeps every layer, which is no answer.
-    assert ([], None) == (result["kept"], jobs["slow"]["kept"])
+    # What leaves the range of FP16 is the first plan, and has passed.
+    assert (tiny.KEPT, 4) == (result["kept"], jobs["slow"]["kept"])
     assert "Traceback" not in (tmp_path / "out" / "slow.log").read_text()
     assert ["job", "b", "slow", "last", "written"] == [
         line.split()[0] for line in table.splitlines()

@@ -9,7 +9,7 @@ from typing import Any
 
 import tiny
 
-KILLS = (1, 5, 6, 7, 4, 8, 9, 5, 10, 6, 4, 8, 7, 5, 10, 6)
+KILLS = (1, 5, 6, 7, 4, 8, 9, 5, 10, 6, 4, 8, 7, 6, 10, 6)
 """At which of its own events each process dies. A trial has three (started, evaluated, finished),
 on copies more. So all but the first outlive the trial that they begin with, and no trial is killed
 twice."""

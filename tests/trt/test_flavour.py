@@ -122,7 +122,8 @@ def test_a_library_that_takes_its_process_with_it(
 ) -> None:
     """A library that ends the process it is loaded in is one line as well."""
     (tmp_path / "tensorrt.py").write_text("import os\nos.abort()\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     why_not_started.cache_clear()
     said = why_not_started("tensorrt")
     why_not_started.cache_clear()
