@@ -1,6 +1,7 @@
 """What a run is doing, in words."""
 
 from precision_bisect.telling.progress import Progress
+from precision_bisect.telling.status_text import spoken
 from precision_bisect.trial import BELIEVED, Outcome, Phase, Proposal
 
 TITLES = {
@@ -27,7 +28,9 @@ def sentence(progress: Progress) -> str:
     if len(progress.flights) > 1:
         parts.append(f"{len(progress.flights)} side by side")
     if progress.about_left:
-        parts.append(f"about {progress.about_left} trials left")
+        seconds = progress.seconds_left
+        time = f", {spoken(max(1, round(seconds)))}" if seconds else ""
+        parts.append(f"about {progress.about_left} trials left{time}")
     return ", ".join(parts)
 
 

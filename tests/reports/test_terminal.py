@@ -63,6 +63,21 @@ def test_narrowing_is_said_in_one_sentence() -> None:
     assert expected == sentence(progress)
 
 
+def test_time_left_goes_by_the_last_trials_of_the_phase() -> None:
+    """What took longer in another phase does not count; side by side it goes faster."""
+    progress = Progress()
+    progress.take(STARTED)
+    for phase, times in ((Phase.RANKING, (100.0,)), (Phase.SEARCH, (9.0, 11.0, 30.0))):
+        progress.take(PhaseStarted(phase=phase))
+        for seconds in times:
+            event = finished(12, Verdict.PASS)
+            progress.take(replace(event, outcome=replace(event.outcome, wall_s=seconds)))
+    assert sentence(progress).endswith("about 5 trials left, 55 s")
+    for n in (3, 4):
+        progress.take(TrialStarted(proposal=finished(n, Verdict.PASS).proposal))
+    assert sentence(progress).endswith("2 side by side, about 5 trials left, 28 s")
+
+
 def test_trials_side_by_side_are_counted() -> None:
     """What flies together is said, and no more once it has landed."""
     progress = Progress()

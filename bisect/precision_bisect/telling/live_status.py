@@ -91,6 +91,7 @@ class LiveStatus:
                 "best": best and _figures(best, progress.candidates),
                 "narrowed_to": progress.narrowed_to,
                 "about_left": progress.about_left,
+                "seconds_left": progress.seconds_left,
                 "flights": self._flights(),
                 "last": [{**asked(t.proposal), **shown(t.outcome)} for t in progress.last],
             }

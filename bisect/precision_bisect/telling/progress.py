@@ -3,6 +3,7 @@
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from statistics import median
 
 from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
 from precision_bisect.plan import Plan
@@ -18,6 +19,8 @@ from precision_bisect.trial import (
 
 MOST_LAST = 5
 """So many trials are remembered as the last ones."""
+MOST_TIMED = 20
+"""So many trials of a phase tell how long the next ones take."""
 
 
 @dataclass(slots=True)
@@ -27,7 +30,8 @@ class Progress:
     `trials` are those evaluated now, `predictions` those of the emulator that only predict, and
     `recalled` those told again from the ledger. `flights` are the trials that go on, each with the
     time by the monotonic clock at which it began; `last` are the last of the `trials`.
-    `narrowed_to` counts layers, `unresolved` the trials without a verdict by their status.
+    `narrowed_to` counts layers, `about_left` trials, of which each of the last `took` so many
+    seconds; `unresolved` are the trials without a verdict by their status.
     """
 
     started: RunStarted | None = None
@@ -40,6 +44,7 @@ class Progress:
     predictions: int = 0
     recalled: int = 0
     speedup: float | None = None
+    took: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_TIMED))
     flights: dict[Identity, tuple[Proposal, float]] = field(default_factory=dict)
     last: deque[Trial] = field(default_factory=lambda: deque(maxlen=MOST_LAST))
     unresolved: Counter[str] = field(default_factory=Counter)
@@ -52,6 +57,13 @@ class Progress:
     def candidates(self) -> int:
         """How many layers the plans choose from."""
         return 0 if self.started is None else self.started.candidates
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the phase, by the time that its last trials took; None for unknown."""
+        if not self.about_left or not self.took:
+            return None
+        return self.about_left * median(self.took) / max(1, len(self.flights))
 
     @property
     def best(self) -> Trial | None:
@@ -75,6 +87,7 @@ class Progress:
                 self._held, self._refuted = None, -1
             case PhaseStarted():
                 self.phase = event.phase
+                self.took.clear()
             case TrialStarted():
                 self.flights[event.proposal.identity] = (event.proposal, time.monotonic())
                 self._propose(event.proposal)
@@ -97,6 +110,8 @@ class Progress:
         latency = outcome.evidence.latency
         if latency is not None:
             self.speedup = latency.speedup
+        if not event.recalled:
+            self.took.append(outcome.wall_s)
         if event.recalled:
             self.recalled += 1
         elif proposal.kind is Kind.PREDICT:

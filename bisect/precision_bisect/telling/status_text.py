@@ -57,7 +57,8 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str]]:
     rung = f", {run['rung']}" if run["rung"] else ""
     yield "model", f"{run['model']}, {run['backend']} backend, strategy {run['strategy']}{rung}"
     if searching and told["phase"] is not None:
-        left = f", about {told['about_left']} trials left" if told["about_left"] else ""
+        time = f", {spoken(told['seconds_left'])}" if told.get("seconds_left") else ""
+        left = f", about {told['about_left']} trials left{time}" if told["about_left"] else ""
         narrowed = told["narrowed_to"]
         to = "" if narrowed is None else f", narrowed to {narrowed} of {run['candidates']} layers"
         yield "phase", f"{told['phase']}{to}{left}"
