@@ -21,11 +21,13 @@ from precision_bisect.arguments.commands import (
 )
 from precision_bisect.arguments.engine import libraries, to_engine_settings
 from precision_bisect.arguments.explain import explain_parser, to_explain_options
+from precision_bisect.arguments.isolation import mebibytes
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run import curve_parser, to_options
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.errors import ExitCode
+from precision_bisect.errors import ExitCode, PrecisionBisectError
 from precision_bisect.job import search
+from precision_bisect.runfolder import REPORT
 from precision_bisect.saying import complain, tell
 
 
@@ -46,12 +48,22 @@ def layers_command(parsed: Namespace) -> int:
 
 
 def verify_command(parsed: Namespace) -> int:
-    """Build the found plan once and print what the engine honours."""
+    """Build the found plan once, print what the engine honours, and put it into the report."""
     settings = to_engine_settings(parsed)
+    memory = None if parsed.build_memory is None else mebibytes(parsed.build_memory)
+    from precision_bisect.plugins import REPORTS, load
     from precision_bisect.verify import verify
 
-    found = verify(parsed.model, parsed.plan, parsed.backend, settings)
+    verified = verify(parsed.model, parsed.plan, parsed.backend, settings, memory)
+    found = verified.found
     sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    if verified.trouble:
+        complain(f"warning: {verified.trouble}")
+    if verified.run is not None and (verified.run / REPORT).exists():
+        try:
+            load(REPORTS, "html")(verified.run, None)
+        except PrecisionBisectError as error:
+            complain(f"warning: {REPORT} stays as it was: {error.one_line()}")
     return found.exit_code
 
 

@@ -8,12 +8,18 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process returns, for scripts and CI. BUDGET: ended early, for crashes, too."""
+    """What the process returns, for scripts and CI. BUDGET: ended early, for crashes, too.
+
+    NOT_BUILT and NOT_OBSERVABLE are those of `verify`: there is no engine, whatever the plan; what
+    the engine makes of the plan does not show.
+    """
 
     OK = 0
     NO_PLAN = 1
     USAGE = 2
     BUDGET = 3
+    NOT_BUILT = 4
+    NOT_OBSERVABLE = 5
     INTERRUPTED = 130
 
 

@@ -37,6 +37,10 @@ ENGINE = "model.engine"
 TIMING_CACHE = "timing.cache"
 TRTEXEC_ENGINE = "trtexec.engine"
 """What `trtexec.sh` builds, so that it does not replace the engine that was judged."""
+VERIFIED = "verify.json"
+VERIFIED_ENGINE = "verify.engine.txt"
+VERIFIED_LOG = "verify.log"
+"""What `verify` found, the library's own words on the engine's layers, and its messages."""
 JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
 """What judges the exported model on the target: of one run, whatever it is exported with later."""
 EXPORTS = (
@@ -46,6 +50,7 @@ EXPORTS = (
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
     *(TAKEN_MODEL, TAKEN_DATA, SCALES, ENGINE, TIMING_CACHE, TRTEXEC_ENGINE),
+    *(VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG),
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""

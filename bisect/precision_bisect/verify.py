@@ -1,119 +1,145 @@
 """`precision-bisect verify`: build a found plan once and say what the engine made of it."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from precision_bisect.backends.choose import Builder, choose_builder
+import psutil
+
+from precision_bisect import plain_json
+from precision_bisect.backends.choose import choose_builder
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.errors import ExitCode, printable
-from precision_bisect.evidence import Evidence, Honour
+from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.finished import Finished, read_finished
+from precision_bisect.isolation.slot import Limits
+from precision_bisect.locking import LOCK, RunLock
 from precision_bisect.model.load import load_model
+from precision_bisect.one_build import OneBuild, Order, build_once
 from precision_bisect.ort import use_custom_ops
-from precision_bisect.plan import Plan
-from precision_bisect.protocols import BackendFailure
-from precision_bisect.runfolder import default_run_folder
-from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.runfolder import (
+    LEDGER,
+    RESULT,
+    STATUS,
+    VERIFIED,
+    VERIFIED_ENGINE,
+    VERIFIED_LOG,
+    RunFolder,
+    default_run_folder,
+)
+from precision_bisect.verification import Verification
 from precision_bisect.workdir import workdir
 
-_WORDS = {
-    Honour.HONOURED: "honoured",
-    Honour.DEMOTED: "DEMOTED",
-    Honour.NOT_OBSERVABLE: "not observable",
-}
-_MOST_LISTED = 4
+BUILD_TIMEOUT_S = 1800.0
+MEMORY_SHARE = 0.75
+"""What a build may take unless it is told: half an hour, this share of the memory that is free."""
+_GRACE_S = 60.0
+"""A build that does not end itself this long after its limit, the loading included, is ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """What one build of a plan showed; `failure` is the builder's own word where it failed."""
+class Verified:
+    """What a build showed, and the run folder in which it is recorded.
 
-    backend: str
-    remark: str
-    kept: Sequence[str]
-    evidence: Evidence
-    failure: str | None
+    `run` is None where the result lies in no run folder, or cannot be recorded: `trouble` says
+    why.
+    """
 
-    @property
-    def exit_code(self) -> ExitCode:
-        """0 where no kept layer is demoted, 1 where one is or the build fails."""
-        wrong = self.failure is not None or self.evidence.demoted
-        return ExitCode.NO_PLAN if wrong else ExitCode.OK
-
-    def to_json(self) -> str:
-        """Return the verification as JSON."""
-        plain: dict[str, Any] = {
-            "backend": self.backend,
-            "honoured": self.evidence.honoured,
-            "layers": [
-                {"layer": h.layer, "honoured": h.honour.value, "evidence": h.evidence}
-                for h in self.evidence.honours
-            ],
-            "notes": list(self.evidence.notes),
-            "listed": {each.note: list(each.names) for each in self.evidence.listed},
-            "failure": self.failure,
-        }
-        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
-
-    def to_text(self) -> str:
-        """Return one line per kept layer, the remarks, and a count."""
-        lines = [f"{self.backend}: {self.remark}" if self.remark else self.backend]
-        if self.failure is not None:
-            return "\n".join([*lines, f"  the build failed: {printable(self.failure)}"]) + "\n"
-        width = max((len(printable(entry.layer)) for entry in self.evidence.honours), default=0)
-        for entry in self.evidence.honours:
-            name = printable(entry.layer)
-            word = _WORDS[entry.honour]
-            lines.append(f"  {name:<{width}}  {word:<14}  {printable(entry.evidence)}")
-        lines += [f"  note: {printable(note)}{self._listed(note)}" for note in self.evidence.notes]
-        counts = [
-            f"{sum(entry.honour is honour for entry in self.evidence.honours)} {word.lower()}"
-            for honour, word in _WORDS.items()
-        ]
-        lines.append(f"{len(self.kept)} kept: {', '.join(counts)}")
-        return "\n".join(lines) + "\n"
-
-    def _listed(self, note: str) -> str:
-        """Return the first names that the builder gave with a remark."""
-        names = [name for each in self.evidence.listed if each.note == note for name in each.names]
-        more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-        return f": {printable(', '.join(names[:_MOST_LISTED]))}{more}" if names else ""
+    found: Verification
+    run: Path | None = None
+    trouble: str = ""
 
 
 def verify(
-    path: Path, plan_path: Path | None, backend: str, settings: EngineSettings
-) -> Verification:
+    path: Path,
+    plan_path: Path | None,
+    backend: str,
+    settings: EngineSettings,
+    memory_mib: float | None = None,
+) -> Verified:
     """Build the plan of a finished run once and look into the engine.
 
+    `path` is the model, or a run folder. Where the build fails, that of every layer in FP32 tells
+    what is at fault. `memory_mib` is what a build may take, None for a share of what is free.
     Raises a PrecisionBisectError for bad input, and where nothing here can build engines. A build
     that fails is a finding, not an error.
     """
     use_custom_ops(settings.ort_custom_ops)
-    model = load_model(path)
-    finished = read_finished(plan_path or default_run_folder(path), model)
-    writer = TypedWriter(finished.settled(model), finished.pair, finished.scales())
+    model_path, result = _named(path, plan_path)
+    finished = read_finished(result, load_model(model_path))
     builder = choose_builder(backend, settings, finished.pair.low)
+    if settings.build_timeout_s is None:
+        settings = replace(settings, build_timeout_s=BUILD_TIMEOUT_S)
+    limits = _limits(settings, memory_mib)
+    order = Order(model=model_path, result=finished.path, backend=builder.name, settings=settings)
     with workdir() as work:
-        evidence, failure = _build(builder, writer, finished, work)
-    return Verification(
+        built = build_once(order, limits, work)
+        plain = build_once(replace(order, plain=True), limits, work) if built.failure else None
+    found = Verification(
         backend=builder.name,
         remark=builder.remark,
         kept=[*finished.fixed, *finished.kept],
-        evidence=evidence,
-        failure=failure,
+        evidence=built.evidence,
+        failure=built.failure,
+        plain=plain.failure if plain else None,
     )
-
-
-def _build(
-    builder: Builder, writer: TypedWriter, finished: Finished, work: Path
-) -> tuple[Evidence, str | None]:
-    names, kept = writer.model.table.names, frozenset(finished.kept)
-    plan = Plan.of(i for i, name in enumerate(names) if name in kept)
     try:
-        with builder.make(writer, finished.shapes, work).build(plan) as engine:
-            return engine.evidence(), None
-    except BackendFailure as failure:
-        return Evidence(), failure.outcome.message
+        return Verified(found=found, run=_record(found, built, plain, finished))
+    except RunFolderError as error:
+        return Verified(found=found, trouble=f"not recorded: {error.one_line()}")
+
+
+def _limits(settings: EngineSettings, memory_mib: float | None) -> Limits:
+    if memory_mib is None:
+        memory_mib = MEMORY_SHARE * psutil.virtual_memory().available / 2**20
+    assert settings.build_timeout_s is not None
+    return Limits(time_s=settings.build_timeout_s + _GRACE_S, memory_mib=memory_mib)
+
+
+def _named(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
+    """Return the model and the result that the arguments name. Raises UsageError."""
+    if not (os.path.isdir(path) or path.suffix == ".json"):  # noqa: PTH112 - never raises
+        return path, plan_path or default_run_folder(path)
+    if plan_path is not None:
+        raise UsageError(f"{path} is a run, which has its plan", "leave --plan out, or name MODEL")
+    run = path.parent if path.suffix == ".json" else path
+    return model_of(run), path
+
+
+def model_of(run: Path) -> Path:
+    """Return the model of a run: where the run had it, else in its folder or beside that.
+
+    Raises UsageError where it is in none of these places.
+    """
+    try:
+        told = Path(str(plain_json.read_object(run / STATUS)["run"]["model"]))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(
+            f"{run} does not say which model it is of",
+            f"name it: precision-bisect verify MODEL --plan {run}",
+        ) from error
+    places = (told, run.parent / told, run / told.name, run.parent / told.name)
+    found = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
+    if found is None:
+        raise UsageError(
+            f"the model of {run} is not at {told} any more",
+            f"name it: precision-bisect verify MODEL --plan {run}",
+        )
+    return found
+
+
+def _record(
+    found: Verification, built: OneBuild, plain: OneBuild | None, finished: Finished
+) -> Path | None:
+    """Write what was found beside the result, where that is a run's. Raises RunFolderError."""
+    run = finished.path.parent
+    if finished.path.name != RESULT or not any(
+        (run / name).exists() for name in (LOCK, LEDGER, STATUS)
+    ):
+        return None
+    log = built.log + (f"\nevery layer in FP32:\n{plain.log}" if plain else "")
+    with RunLock(run):
+        folder = RunFolder(run)
+        folder.write(VERIFIED, found.to_json())
+        folder.write(VERIFIED_ENGINE, built.engine)
+        folder.write(VERIFIED_LOG, log)
+    return run

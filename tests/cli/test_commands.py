@@ -18,8 +18,6 @@ from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName
 from precision_bisect.cli import main
 from precision_bisect.doctor import examine
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.evidence import Evidence, Honour, LayerHonour
-from precision_bisect.verify import Verification
 
 
 def test_doctor_says_what_auto_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,26 +118,6 @@ def test_guards_decide_what_verify_says(
     assert 0 == main([*asked, "--json"])
     assert tiny.KEPT == [entry["layer"] for entry in json.loads(capsys.readouterr().out)["layers"]]
     assert 2 == main([*asked[:-1], "1.0"])
-
-
-def test_what_verify_makes_of_its_findings() -> None:
-    """A demoted layer or a failed build ends with exit code 1; names are printed as text."""
-    seen = LayerHonour(layer="a\x1b[31m", honour=Honour.DEMOTED, evidence="weights are fp16")
-    found = Verification(
-        backend="tensorrt-rtx",
-        remark="",
-        kept=["a\x1b[31m"],
-        evidence=Evidence(honours=(seen,), notes=("careful",)),
-        failure=None,
-    )
-    assert 1 == found.exit_code
-    assert "\x1b" not in found.to_text()
-    assert "1 kept: 0 honoured, 1 demoted, 0 not observable" in found.to_text()
-    assert "note: careful" in found.to_text()
-    failed = replace(found, evidence=Evidence(), failure="no tactic")
-    assert 1 == failed.exit_code
-    assert "the build failed: no tactic" in failed.to_text()
-    assert 0 == replace(failed, failure=None).exit_code
 
 
 def no_gpu(name: FlavourName, targets: tuple[str, ...]) -> Flavour:

@@ -43,7 +43,7 @@ def search(model: Path, out: Path) -> precision_bisect.Result:
 
 def assert_built(model: Path, run: Path) -> None:
     """Build the found plan with TensorRT-RTX and see that no kept layer is demoted."""
-    found = verify(model, run, "tensorrt-rtx", EngineSettings())
+    found = verify(model, run, "tensorrt-rtx", EngineSettings()).found
     assert found.failure is None
     assert [] == found.evidence.demoted
     assert len(found.kept) == len(found.evidence.honours)

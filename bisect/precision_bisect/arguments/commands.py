@@ -28,11 +28,15 @@ def verify_parser() -> Parser:
         "verify",
         description="Build the engine of a finished run's plan once, look into it, and say for "
         "each kept layer whether the engine computes it at the precision that was asked for. "
-        "TensorRT-RTX builds and looks on a machine without a GPU, too.",
-        epilog="exit codes: 0 no kept layer is demoted; 1 one is, or the build fails; 2 wrong "
-        "usage or bad input",
+        "Where the build fails, every layer in FP32 is built to see what is at fault. The run "
+        "folder keeps what was found: verify.json. TensorRT-RTX builds and looks on a machine "
+        "without a GPU, too.",
+        epilog="exit codes: 0 every kept layer is seen to be honoured; 1 one is demoted, or the "
+        "build fails and that of every layer in FP32 does not; 2 wrong usage or bad input; 4 the "
+        "build fails, and that of every layer in FP32, too; 5 the engine does not show of every "
+        "kept layer in which type it computes, and none is seen to be demoted",
     )
-    _model_and_plan(parser)
+    _model_and_plan(parser, "the ONNX model that was searched, or the run folder alone")
     parser.add_argument(
         "--backend",
         choices=("auto", "tensorrt", "tensorrt-rtx", "onnxruntime"),
@@ -40,7 +44,14 @@ def verify_parser() -> Parser:
         help="what builds the engine; auto takes the first that is installed (auto)",
     )
     _json(parser)
-    add_engine_arguments(parser.add_argument_group("engine"))
+    engine = parser.add_argument_group("engine")
+    add_engine_arguments(engine, timeout="30m")
+    engine.add_argument(
+        "--build-memory",
+        metavar="SIZE",
+        help="kill a build whose process takes more main memory: 8G, 512M (three quarters of "
+        "what is free)",
+    )
     return parser
 
 
@@ -144,8 +155,10 @@ def _run(parser: argparse.ArgumentParser, what: str = "the run folder") -> None:
     parser.add_argument("run", type=folder, metavar="RUN", help=what)
 
 
-def _model_and_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="the ONNX model that was searched")
+def _model_and_plan(
+    parser: argparse.ArgumentParser, model: str = "the ONNX model that was searched"
+) -> None:
+    parser.add_argument("model", type=Path, help=model)
     parser.add_argument(
         "--plan",
         type=Path,

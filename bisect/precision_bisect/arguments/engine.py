@@ -11,8 +11,8 @@ from precision_bisect.libraries import CONFIG_SCRIPT, CUSTOM_OPS, PLUGINS, scrip
 from precision_bisect.ort_options import FLAG, parse_ort_options
 
 
-def add_engine_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add the flags to a group."""
+def add_engine_arguments(group: argparse._ArgumentGroup, timeout: str = "no limit") -> None:
+    """Add the flags to a group; `timeout` is the limit of a build that is not told one."""
     group.add_argument(
         "--typing",
         choices=TYPINGS,
@@ -70,7 +70,9 @@ def add_engine_arguments(group: argparse._ArgumentGroup) -> None:
     )
     add_custom_ops(group)
     group.add_argument(
-        "--build-timeout", metavar="TIME", help="a build that takes longer counts as timed out"
+        "--build-timeout",
+        metavar="TIME",
+        help=f"a build that takes longer counts as timed out ({timeout})",
     )
 
 

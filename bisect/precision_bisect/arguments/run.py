@@ -50,7 +50,7 @@ exit codes:
 other commands:
   precision-bisect curve MODEL    say what breaks the low type, and what each error takes
   precision-bisect layers MODEL   list the candidates, and every exclusion with its reason
-  precision-bisect verify MODEL   build the found plan once; say which layers the engine honours
+  precision-bisect verify RUN     build the found plan once; say which layers the engine honours
   precision-bisect export MODEL   write the files for deployment again from a finished run
   precision-bisect batch JOBS     search many models, one after the other
   precision-bisect status RUN     say what a run is doing, from another terminal

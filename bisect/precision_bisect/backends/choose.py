@@ -1,6 +1,7 @@
 """Which backend builds or runs plans: the one asked for, or the most real one that can."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -15,6 +16,7 @@ from precision_bisect.backends.tensorrt.flavour import (
     installed,
     load_flavour,
 )
+from precision_bisect.backends.tensorrt.log import Message, collected
 from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PluginError, RefusedError
@@ -58,11 +60,15 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """What builds engines to look into, without running them; `remark` is for people."""
+    """What builds engines to look into, without running them; `remark` is for people.
+
+    In the context of `listening` the library's messages appear in a list, if it has any.
+    """
 
     name: BackendName
     remark: str
     make: Callable[[TypedWriter, SampleShapes, Path], Backend]
+    listening: Callable[[], AbstractContextManager[Sequence[Message]]] = lambda: nullcontext(())
 
 
 def availabilities() -> list[Availability]:
@@ -197,6 +203,7 @@ def _tensorrt_builder(flavour: Flavour, settings: EngineSettings, low: LowName) 
         name=flavour.name,
         remark=remark,
         make=lambda writer, shapes, work: TensorRTBackend(writer, settings, flavour, shapes, work),
+        listening=lambda: collected(flavour),
     )
 
 

@@ -91,11 +91,14 @@ class Slot:
         self._silence()
         return self._within(limits, function, *arguments)
 
-    def call_bare(self, function: Callable[..., R], *arguments: Any) -> R:
+    def call_bare(
+        self, function: Callable[..., R], *arguments: Any, limits: Limits | None = None
+    ) -> R:
         """Return what a function returns in a child that has loaded nothing; see `call`."""
         if self._pool is None:
             self._start()
-        return self._within(Limits(time_s=LOAD_S), function, *arguments, self._work)
+        limits = limits or Limits(time_s=LOAD_S)
+        return self._within(limits, function, *arguments, self._work)
 
     def end(self, *, lost: bool = False) -> None:
         """Kill the child and what it has started, if there is one; the next call makes another.

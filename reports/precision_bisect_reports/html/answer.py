@@ -32,6 +32,7 @@ def _found(source: Source) -> dict[str, Any]:
     status = Status(result["status"])
     tolerance = result["tolerance"]
     gained = not _gains_nothing(result)
+    seen = _seen(source.looked_into)
     answered = bool(result["rungs"]) and (gained or status not in _CUT_OFF)
     tone = "good" if status in _GOOD and gained else "bad" if status in _BAD else "open"
     return {
@@ -52,7 +53,8 @@ def _found(source: Source) -> dict[str, Any]:
         "precisions": [[rung["precision"], rung["count"]] for rung in result["rungs"]],
         "latency": result["latency_ms"],
         "speed": result["speed"],
-        "honoured": result["honoured"],
+        "honoured": source.looked_into.get("honoured") if seen else result["honoured"],
+        "seen": seen,
         "facts": list(_facts(result, source.told)),
         "remarks": list(_remarks(result)),
     }
@@ -90,6 +92,7 @@ def _so_far(source: Source) -> dict[str, Any]:
         "latency": None,
         "speed": None,
         "honoured": None,
+        "seen": "",
         "facts": [
             ["Trials so far", str(trials)],
             ["Strategy", str(header["strategy"])],
@@ -97,6 +100,14 @@ def _so_far(source: Source) -> dict[str, Any]:
         ],
         "remarks": [],
     }
+
+
+def _seen(verified: Mapping[str, Any]) -> str:
+    """Return what `verify` has seen, "" where it was not asked."""
+    if not verified:
+        return ""
+    built = verified["remark"].partition(";")[0]
+    return f"verify, with {verified['backend']} {built}: {verified['summary']}."
 
 
 def _gains_nothing(result: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from precision_bisect.runfolder import (
     STATUS,
     TRTEXEC,
 )
+from precision_bisect.verification import read_verification
 
 DIAGNOSIS = "diagnosis.json"
 COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, RUN_SCRIPT)
@@ -39,7 +40,8 @@ class Source:
     """The files of a run folder, each as parsed JSON, empty where it is not there yet.
 
     `result` is empty, too, while a run goes on that has found something before: it is the former
-    answer. `exports` are texts by file name, None for one that is too long to copy.
+    answer. `verified` is what `verify` has seen, maybe of a former answer. `exports` are texts by
+    file name, None for one that is too long to copy.
     """
 
     searches: Sequence[Search]
@@ -47,7 +49,14 @@ class Source:
     told: Mapping[str, Any] = field(default_factory=dict)
     layers: Mapping[str, Any] = field(default_factory=dict)
     diagnosis: Mapping[str, Any] = field(default_factory=dict)
+    verified: Mapping[str, Any] = field(default_factory=dict)
     exports: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def looked_into(self) -> Mapping[str, Any]:
+        """What `verify` has seen of this answer, empty where it was not asked."""
+        same = self.result and set(self.verified.get("kept", ())) == set(self.result["kept"])
+        return self.verified if same else {}
 
 
 def read(folder: Path) -> Source:
@@ -70,6 +79,7 @@ def read(folder: Path) -> Source:
         told=told,
         layers=_json(folder / LAYERS),
         diagnosis={} if unfinished else _json(folder / DIAGNOSIS),
+        verified=read_verification(folder),
         exports={} if unfinished else _exports(folder),
     )
 

@@ -36,7 +36,7 @@ def _view(source: Source) -> dict[str, Any]:
         "low": low,
         "answer": answer(source),
         "layers": network.columns(_precisions(source, network), pinned, low),
-        "kept": _kept(result),
+        "kept": _kept(result, source.looked_into),
         "sensitivity": _sensitivity(source, network),
         "searches": [
             {"title": search.title, "trials": columns(search.recorded.trials)}
@@ -88,13 +88,14 @@ def _sensitivity(source: Source, network: Network) -> dict[str, Any]:
     }
 
 
-def _kept(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _kept(result: Mapping[str, Any], verified: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what is known of each kept layer: certificate, cause, whether the engine obeys."""
     if not result:
         return []
     needs = {need["layer"]: need for need in result["certificate"]["evidence"]}
     causes = {each["layer"]: each for each in result["diagnosis"]}
-    honours = {each["layer"]: each for each in result["honoured_layers"]}
+    looked = verified.get("layers") or result["honoured_layers"]
+    honours = {each["layer"]: each for each in looked}
     keys = ("needed", "how", "error", "more_kept", "group", "reason")
     rows = []
     for name in result["kept"]:

@@ -12,7 +12,7 @@ from precision_bisect.backends.launches import LaunchError, launches
 from precision_bisect.backends.tensorrt.build import Built
 from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.inspector import inspected
+from precision_bisect.backends.tensorrt.inspector import information, inspected
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import first_error
 from precision_bisect.backends.timing import measure_by
@@ -100,6 +100,16 @@ class TensorRTEngine:
             notes=remarks.notes,
             listed=remarks.listed,
         )
+
+    def description(self) -> str:
+        """Return the library's own words on the engine's layers, "" where it has none.
+
+        Raises BackendFailure where the engine cannot be loaded.
+        """
+        if self._why_not:
+            return self._built.layers
+        with self._running() as runner:
+            return information(self._flavour.module, runner.engine, runner.context)
 
     def save(self, folder: Path) -> None:
         """Write the engine and the timing cache: complete under their names, or the old ones stay.

@@ -8,7 +8,12 @@ from precision_bisect.inspection.engine_layers import EngineLayer
 
 
 def inspected(trt: ModuleType, engine: Any, context: Any) -> list[EngineLayer]:
-    """Return the engine's layers.
+    """Return the engine's layers; see `information`."""
+    return parse_json(information(trt, engine, context))
+
+
+def information(trt: ModuleType, engine: Any, context: Any) -> str:
+    """Return the inspector's JSON on the engine.
 
     Where shapes are dynamic, an inspector without a context, or one whose context has no shapes,
     gives neither shapes nor types. Shapes that `context` has already stay; others become those
@@ -20,7 +25,7 @@ def inspected(trt: ModuleType, engine: Any, context: Any) -> list[EngineLayer]:
             context.set_input_shape(name, best)
     inspector = engine.create_engine_inspector()
     inspector.execution_context = context
-    return parse_json(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
 def _inputs(trt: ModuleType, engine: Any) -> list[str]:

@@ -54,7 +54,7 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
 
     Kept are errors, warnings, the names that belong to them, and the description of the engine: a
     build says much more. Of blocks in several threads each has its own thread's messages, and
-    those of threads without a block.
+    those of threads without a block. A block has those of a block inside it once that one ends.
     Raises RefusedError where Polygraphy uses the other library already, and where CUDA does not
     start, so that TensorRT makes nothing.
     """
@@ -78,6 +78,7 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
         if outer is None:
             del logger.blocks[thread]
         else:
+            outer.extend(messages)
             logger.blocks[thread] = outer
 
 

@@ -33,7 +33,7 @@ function speedTile(answer) {
 function honouredTile(answer) {
   const words = { true: ["yes", "Every kept layer was seen at its type in the engine."], false: ["no", "The engine computes a kept layer low; see the list below."] };
   const [value, note] = words[answer.honoured] ?? ["not seen", "No engine was looked into; precision-bisect verify does."];
-  return tile("Engine obeys", value, note);
+  return tile("Engine obeys", answer.seen && value === "not seen" ? "not shown" : value, answer.seen || note);
 }
 
 function proofTile(answer) {

@@ -1,0 +1,128 @@
+"""One build of a finished run's plan, in a process of its own, which has limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from precision_bisect.backends.choose import choose_builder
+from precision_bisect.backends.tensorrt.log import LAYERS, Message
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.errors import InputError, RefusedError
+from precision_bisect.evidence import Evidence
+from precision_bisect.finished import Finished, read_finished
+from precision_bisect.inputs.synthetic import synthetic_samples
+from precision_bisect.isolation.logs import tail
+from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.ort import use_custom_ops
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import BackendFailure, Engine
+from precision_bisect.trial import Outcome
+from precision_bisect.typed.rewrite import TypedWriter
+
+_PLAIN = Pair(low="fp16", high="fp32")
+"""Of this pair a plan with every layer high is the model in FP32, whatever the run's types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to build: the plan of `result` for the model, or with `plain` every layer in FP32."""
+
+    model: Path
+    result: Path
+    backend: str
+    settings: EngineSettings
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneBuild:
+    """What became of a build; `failure` is how it failed, if it did.
+
+    `engine` are the library's own words on the engine's layers, `log` its messages and what its
+    process printed; either may be "".
+    """
+
+    evidence: Evidence = field(default_factory=Evidence)
+    failure: Outcome | None = None
+    engine: str = ""
+    log: str = ""
+
+
+def build_once(order: Order, limits: Limits, work: Path) -> OneBuild:
+    """Build in a child process; `work` is a folder for files. What ends the child is a failure.
+
+    Raises the PrecisionBisectErrors of `build_here`, and RunFolderError.
+    """
+    slot = Slot(kit=work / "no.kit", folder=work / ("plain" if order.plain else "plan"))
+    try:
+        built = slot.call_bare(build_here, order, limits=limits)
+    except Death as death:
+        built = OneBuild(failure=death.outcome)
+    finally:
+        slot.end()
+    printed = tail(slot.log).decode("utf-8", errors="replace")
+    return replace(built, log=built.log + printed)
+
+
+def build_here(order: Order, work: Path) -> OneBuild:
+    """Build in this process and look into the engine; `work` is an empty folder.
+
+    Raises a PrecisionBisectError for bad input, and where nothing here can build engines. A build
+    that fails is a finding, not an error.
+    """
+    use_custom_ops(order.settings.ort_custom_ops)
+    model = load_model(order.model)
+    finished = read_finished(order.result, model)
+    writer, plan = _plain(model) if order.plain else _found(model, finished)
+    builder = choose_builder(order.backend, order.settings, finished.pair.low)
+    with builder.listening() as messages:
+        evidence, failure, engine = Evidence(), None, ""
+        try:
+            with builder.make(writer, finished.shapes, work).build(plan) as built:
+                evidence = looked_into(built, model, finished) if plan else built.evidence()
+                engine = built.description() if isinstance(built, _Described) else ""
+        except BackendFailure as failed:
+            failure = failed.outcome
+    return OneBuild(evidence=evidence, failure=failure, engine=engine, log=_log(messages))
+
+
+def looked_into(engine: Engine, model: Model, finished: Finished) -> Evidence:
+    """Return what an engine shows; where that is nothing, it runs once on made-up inputs.
+
+    ONNX Runtime shows its kernels only then. Raises BackendFailure.
+    """
+    evidence = engine.evidence()
+    if evidence.honours:
+        return evidence
+    shapes = {name: seen[0] for name, seen in finished.shapes.items()}
+    try:
+        engine.run(synthetic_samples(model, shapes, count=1, seed=0)[0])
+    except (InputError, RefusedError):
+        return evidence
+    return engine.evidence()
+
+
+@runtime_checkable
+class _Described(Protocol):
+    """An engine of which its library says something."""
+
+    def description(self) -> str: ...
+
+
+def _found(model: Model, finished: Finished) -> tuple[TypedWriter, Plan]:
+    writer = TypedWriter(finished.settled(model), finished.pair, finished.scales())
+    names, kept = writer.model.table.names, frozenset(finished.kept)
+    return writer, Plan.of(i for i, name in enumerate(names) if name in kept)
+
+
+def _plain(model: Model) -> tuple[TypedWriter, Plan]:
+    return TypedWriter(model, _PLAIN), Plan.all_high(len(model.table.candidates))
+
+
+def _log(messages: Sequence[Message]) -> str:
+    """Return the library's messages, one after the other; that of the layers is kept elsewhere."""
+    loud = (each for each in messages if not each.text.startswith(LAYERS))
+    return "".join(f"[{each.severity}] {each.text.strip()}\n" for each in loud)

@@ -1,0 +1,148 @@
+"""What one build of a found plan showed: in words, as `verify.json`, and read back from there."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precision_bisect import plain_json
+from precision_bisect.errors import ExitCode, printable
+from precision_bisect.evidence import Evidence, Honour
+from precision_bisect.runfolder import VERIFIED
+from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.unpacking import Unfit, chosen, flag, many, maybe, row, text
+
+SCHEMA = 1
+_WORDS = {
+    Honour.HONOURED: "honoured",
+    Honour.DEMOTED: "DEMOTED",
+    Honour.NOT_OBSERVABLE: "not observable",
+}
+_MOST_LISTED = 4
+_FAULTS = {
+    "plan": "every layer in FP32 builds, so the plan is at fault",
+    "model": "every layer in FP32 does not build either, so it is not the plan: ",
+    "unclear": "every layer in FP32 does not build either, for another reason: ",
+}
+_MORE = {
+    TrialStatus.TIMED_OUT: "; --build-timeout allows more",
+    TrialStatus.OUT_OF_MEMORY: "; --build-memory allows more",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What one build of a plan showed.
+
+    `failure` is how the build failed, if it did; `plain` then how that of every layer in FP32 did,
+    None where that one builds.
+    """
+
+    backend: str
+    remark: str
+    kept: Sequence[str]
+    evidence: Evidence
+    failure: Outcome | None = None
+    plain: Outcome | None = None
+
+    @property
+    def fault(self) -> str | None:
+        """What is at fault for a failed build: "plan", "model" (or the build), or "unclear"."""
+        if self.failure is None:
+            return None
+        if self.plain is None:
+            return "plan"
+        return "model" if self.plain.status is self.failure.status else "unclear"
+
+    @property
+    def honoured(self) -> bool | None:
+        """Whether the engine keeps what it should; None without one, or where it does not show."""
+        if self.failure is not None or self._count(Honour.NOT_OBSERVABLE):
+            return False if self.evidence.demoted else None
+        return not self.evidence.demoted
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 only where every kept layer was seen honoured."""
+        if self.failure is not None:
+            return ExitCode.NO_PLAN if self.fault == "plan" else ExitCode.NOT_BUILT
+        if self.honoured is None:
+            return ExitCode.NOT_OBSERVABLE
+        return ExitCode.OK if self.honoured else ExitCode.NO_PLAN
+
+    def to_json(self) -> str:
+        """Return the verification as JSON."""
+        plain: dict[str, Any] = {
+            "schema": SCHEMA,
+            "backend": self.backend,
+            "remark": self.remark,
+            "kept": list(self.kept),
+            "exit_code": int(self.exit_code),
+            "honoured": self.honoured,
+            "layers": [
+                {"layer": h.layer, "honoured": h.honour.value, "evidence": h.evidence}
+                for h in self.evidence.honours
+            ],
+            "notes": list(self.evidence.notes),
+            "listed": {each.note: list(each.names) for each in self.evidence.listed},
+            "failure": self.failure and self.failure.message,
+            "fp32_failure": self.plain and self.plain.message,
+            "fault": self.fault,
+            "summary": self.summary,
+        }
+        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+
+    def to_text(self) -> str:
+        """Return one line per kept layer, the remarks, and a count."""
+        lines = [f"{self.backend}: {self.remark}" if self.remark else self.backend]
+        width = max((len(printable(entry.layer)) for entry in self.evidence.honours), default=0)
+        for entry in self.evidence.honours:
+            name = printable(entry.layer)
+            word = _WORDS[entry.honour]
+            lines.append(f"  {name:<{width}}  {word:<14}  {printable(entry.evidence)}")
+        lines += [f"  note: {printable(note)}{self._listed(note)}" for note in self.evidence.notes]
+        return "\n".join([*lines, self.summary]) + "\n"
+
+    @property
+    def summary(self) -> str:
+        """How many layers have which verdict, or why there is no engine and what is at fault."""
+        if self.failure is None:
+            counts = [f"{self._count(honour)} {word.lower()}" for honour, word in _WORDS.items()]
+            return f"{len(self.kept)} kept: {', '.join(counts)}"
+        said = f"the build failed: {_ending(self.failure)}; {_FAULTS[str(self.fault)]}"
+        return said + (_ending(self.plain) if self.plain else "")
+
+    def _count(self, honour: Honour) -> int:
+        """Count the kept layers with a verdict; what was not looked at is not observable."""
+        found = sum(entry.honour is honour for entry in self.evidence.honours)
+        unseen = max(0, len(self.kept) - len(self.evidence.honours))
+        return found + (unseen if honour is Honour.NOT_OBSERVABLE else 0)
+
+    def _listed(self, note: str) -> str:
+        """Return the first names that the builder gave with a remark."""
+        names = [name for each in self.evidence.listed if each.note == note for name in each.names]
+        more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+        return f": {printable(', '.join(names[:_MOST_LISTED]))}{more}" if names else ""
+
+
+def _ending(outcome: Outcome) -> str:
+    return printable(outcome.message).rstrip(".") + _MORE.get(outcome.status, "")
+
+
+_READ = row(
+    backend=text,
+    remark=text,
+    kept=many(text),
+    honoured=maybe(flag),
+    layers=many(row(layer=text, honoured=chosen(*Honour), evidence=text)),
+    summary=text,
+)
+
+
+def read_verification(folder: Path) -> Mapping[str, Any]:
+    """Return what `verify` has left in a run folder, {} where that is nothing."""
+    try:
+        return _READ(plain_json.read_object(folder / VERIFIED))
+    except (OSError, ValueError, Unfit):
+        return {}

@@ -1,0 +1,264 @@
+"""`verify` on real engines of TensorRT-RTX: what it says, keeps, and ends with."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import run_folders
+import tiny
+from models import parse, save, with_weights
+from precision_bisect.backends.cuda.building import TypedSessions
+from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.opening import Opener
+from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.cli import main
+from precision_bisect.evidence import Evidence, Honour, LayerHonour
+from precision_bisect.finished import read_finished
+from precision_bisect.locking import LOCK, RunLock
+from precision_bisect.model.load import load_model
+from precision_bisect.one_build import looked_into
+from precision_bisect.ort import CPU
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.result import Rung
+from precision_bisect.runfolder import (
+    REPORT,
+    RESULT,
+    STATUS,
+    VERIFIED,
+    VERIFIED_ENGINE,
+    VERIFIED_LOG,
+)
+from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.verification import Verification, read_verification
+from precision_bisect_reports.html.source import read
+from precision_bisect_reports.html.view import view_of
+
+pytestmark = pytest.mark.usefixtures("rtx")
+SQUARE = "(float[4] x) => (float[4] y) { a = Exp(x) [k] b = Mul(a, a) y = Tanh(b) }"
+LONE = "(float[16, 32] x) => (float[16, 32] y) { a = Exp(x) [k] b = MatMul(a, w) y = Tanh(b) }"
+UNSEEN = "(float[4] x) => (float[4] y) { a = Exp(x) [k] b = Max(a) y = Tanh(b) }"
+UNKNOWN = "(float[3, 3] x) => (float y) { a = Exp(x) [k] b = Mul(a, a) y = Det(b) }"
+WEIGHT = {"w": np.full((32, 32), 0.01, np.float32)}
+
+
+def finished(folder: Path, body: str, kept: list[str], low: str = "fp16") -> Path:
+    """Write a model, and beside it the folder of a run that keeps these layers; return that."""
+    graph = parse(body)
+    path = save(with_weights(graph, WEIGHT) if "w)" in body else graph, folder)
+    model = load_model(path)
+    names = [str(name) for name in model.table.names]
+    result = run_folders.result_of(
+        names,
+        [names.index(name) for name in kept],
+        fingerprint={**run_folders.FINGERPRINT, "model": model.digest},
+        low=low,
+        rungs=[
+            Rung(precision="fp32", layers=kept, count=len(kept)),
+            Rung(precision=low, layers=None, count=len(names) - len(kept)),
+        ],
+    )
+    run = folder / "run"
+    run.mkdir()
+    (run / RESULT).write_text(result.to_text())
+    (run / STATUS).write_text(json.dumps({"run": {"model": str(path)}, "state": "finished"}))
+    return run
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
+    """Return the exit code of `verify` and what it prints as JSON."""
+    code = main(["verify", *map(str, arguments), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of the tiny model, which lies beside it."""
+    folder = tmp_path_factory.mktemp("searched")
+    tiny.search(tiny.write_model(folder / "m.onnx"), folder / "run")
+    return folder / "run"
+
+
+def test_a_run_folder_is_enough(searched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folder, result.json, and model with plan are one; what is found is kept, and reported."""
+    code, found = asked(capsys, searched)
+    assert 0 == code == found["exit_code"]
+    assert tiny.KEPT == [entry["layer"] for entry in found["layers"]]
+    assert found == json.loads((searched / VERIFIED).read_text())
+    assert "Datatype: Half" in (searched / VERIFIED_ENGINE).read_text()
+    assert (searched / VERIFIED_LOG).exists()
+    assert (0, found) == asked(capsys, searched / RESULT)
+    assert (0, found) == asked(capsys, searched.parent / "m.onnx", "--plan", searched)
+    page = view_of(read(searched), searched)
+    assert page["answer"]["honoured"] is True
+    assert found["summary"] in page["answer"]["seen"]
+    assert {"honoured"} == {row["honoured"] for row in page["kept"]}
+    assert found["summary"] in (searched / REPORT).read_text()
+
+
+def test_a_report_knows_only_what_was_seen_of_its_own_answer(searched: Path) -> None:
+    """After another answer, or with a file that is none, nothing was looked into."""
+    asked_before = (searched / VERIFIED).read_text()
+    for text in (json.dumps({**json.loads(asked_before), "kept": []}), "{}", "["):
+        (searched / VERIFIED).write_text(text)
+        answer = view_of(read(searched), searched)["answer"]
+        assert (None, "") == (answer["honoured"], answer["seen"])
+    assert {} == read_verification(searched)
+    (searched / VERIFIED).write_text(asked_before)
+
+
+def test_a_run_that_moved_finds_its_model_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that is gone, and a folder that is no run's, are one line with what to type."""
+    run = finished(tmp_path, SQUARE, ["k"])
+    (run / STATUS).write_text(json.dumps({"run": {"model": "/gone/model.onnx"}}))
+    assert 0 == asked(capsys, run)[0]
+    (tmp_path / "model.onnx").rename(tmp_path / "other.onnx")
+    assert 2 == main(["verify", str(run)])
+    assert f"name it: precision-bisect verify MODEL --plan {run}" in capsys.readouterr().err
+    (run / STATUS).unlink()
+    assert 2 == main(["verify", str(run)])
+    assert "does not say which model it is of" in capsys.readouterr().err
+    assert 2 == main(["verify", str(run), "--plan", str(run)])
+    assert "leave --plan out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "kept", "flags", "code", "said"),
+    [
+        (LONE, ["k"], [], 0, "1 kept: 1 honoured, 0 demoted, 0 not observable"),
+        (LONE, ["k"], ["--no-guard-islands"], 1, "1 kept: 0 honoured, 1 demoted, "),
+        (UNSEEN, ["k"], [], 5, "1 kept: 0 honoured, 0 demoted, 1 not observable"),
+        (UNKNOWN, ["k"], [], 4, "every layer in FP32 does not build either, so it is not the"),
+    ],
+)
+def test_exit_codes_can_be_trusted(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    body: str,
+    kept: list[str],
+    flags: list[str],
+    code: int,
+    said: str,
+) -> None:
+    """Only what is seen to be honoured is a success; that an engine is missing has its own."""
+    run = finished(tmp_path, body, kept)
+    ended, found = asked(capsys, run, *flags)
+    assert code == ended
+    assert said in found["summary"]
+
+
+def test_a_plan_that_does_not_build_is_at_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """BF16 does not build for compute capability 7.5, and FP32 does."""
+    run = finished(tmp_path, SQUARE, ["k"], low="bf16")
+    code, found = asked(capsys, run, "--compute-capability", "7.5")
+    assert (1, "plan", None) == (code, found["fault"], found["fp32_failure"])
+    assert "HW-specific datatypes: b16" in found["failure"]
+    assert found["honoured"] is None
+    assert "[ERROR] IBuilder::buildSerializedNetwork" in (run / VERIFIED_LOG).read_text()
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (("--build-memory", "60M"), "60 are allowed, and was killed; --build-memory allows more"),
+        (("--build-timeout", "0.01s"), "longer than 0.01 s; --build-timeout allows more"),
+    ],
+)
+def test_a_build_has_limits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: tuple[str, str], said: str
+) -> None:
+    """One that takes more is ended, and it is not the plan that needs so much."""
+    code, found = asked(capsys, finished(tmp_path, LONE, ["k"]), *limit)
+    assert (4, "model") == (code, found["fault"])
+    assert 2 == found["summary"].count(said)
+
+
+def test_a_build_that_ends_its_process_is_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the process printed is in the log, and the command lives on."""
+    script = tmp_path / "flags.py"
+    script.write_text(
+        "import os\n"
+        "def postprocess_config(builder, network, config):\n"
+        "    os.write(2, b'last words\\n')\n"
+        "    os.abort()\n"
+    )
+    run = finished(tmp_path, SQUARE, ["k"])
+    code, found = asked(capsys, run, "--trt-config-postprocess-script", script)
+    assert (4, "model") == (code, found["fault"])
+    assert "its process died of SIGABRT" in found["failure"]
+    assert 2 == (run / VERIFIED_LOG).read_text().count("last words")
+
+
+def test_a_result_in_no_run_folder_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A baseline in a repository gets no company."""
+    run = finished(tmp_path, SQUARE, ["k"])
+    baseline = tmp_path / "committed" / RESULT
+    baseline.parent.mkdir()
+    baseline.write_bytes((run / RESULT).read_bytes())
+    assert 0 == asked(capsys, tmp_path / "model.onnx", "--plan", baseline)[0]
+    assert [baseline] == list(baseline.parent.iterdir())
+
+
+def test_a_folder_in_use_costs_only_the_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The finding is printed with its exit code, and one line says that it is not recorded."""
+    run = finished(tmp_path, SQUARE, ["k"])
+    (run / LOCK).touch()
+    with RunLock(run):
+        assert 0 == main(["verify", str(run)])
+    said = capsys.readouterr()
+    assert "1 kept: 1 honoured" in said.out
+    assert "warning: not recorded: " in said.err
+    assert not (run / VERIFIED).exists()
+
+
+def test_what_is_made_of_findings(rtx: Flavour) -> None:
+    """Names are printed as text; a layer that nobody looked at is not observable."""
+    seen = LayerHonour(layer="a\x1b[31m", honour=Honour.DEMOTED, evidence="weights are fp16")
+    found = Verification(
+        backend=rtx.name,
+        remark="",
+        kept=["a\x1b[31m"],
+        evidence=Evidence(honours=(seen,), notes=("careful",)),
+    )
+    assert (1, False) == (found.exit_code, found.honoured)
+    assert "\x1b" not in found.to_text()
+    assert "1 kept: 0 honoured, 1 demoted, 0 not observable" in found.to_text()
+    assert "note: careful" in found.to_text()
+    blind = replace(found, evidence=Evidence())
+    assert (5, None) == (blind.exit_code, blind.honoured)
+    assert 0 == replace(blind, kept=[]).exit_code
+    failed = Outcome(status=TrialStatus.BUILD_FAILED, message="no tactic.")
+    late = Outcome(status=TrialStatus.TIMED_OUT, message="took longer")
+    for plain, code, fault in ((None, 1, "plan"), (failed, 4, "model"), (late, 4, "unclear")):
+        ended = replace(blind, failure=failed, plain=plain)
+        assert (code, fault) == (ended.exit_code, ended.fault)
+        assert "the build failed: no tactic; every layer in FP32 " in ended.to_text()
+
+
+def test_an_engine_that_shows_itself_only_in_a_run_is_run(tmp_path: Path) -> None:
+    """ONNX Runtime's kernels are seen after one inference, whose inputs are made up."""
+    run = finished(tmp_path, SQUARE, ["k"])
+    model = load_model(tmp_path / "model.onnx")
+    opener = Opener(providers=[CPU], profiles=tmp_path / "profile")
+    sessions = TypedSessions(
+        TypedWriter(model, Pair(low="fp16", high="fp32")), opener, tmp_path / "typed"
+    )
+    with SessionEngine(sessions.open(Plan.all_high(3)), "cpu") as engine:
+        assert () == engine.evidence().honours
+        evidence = looked_into(engine, model, read_finished(run, model))
+    assert [Honour.HONOURED] * 3 == [entry.honour for entry in evidence.honours]
