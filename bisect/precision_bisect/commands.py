@@ -25,7 +25,7 @@ from precision_bisect.arguments.isolation import mebibytes
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run import curve_parser, to_options
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.errors import ExitCode, PrecisionBisectError
+from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.job import search
 from precision_bisect.runfolder import REPORT
 from precision_bisect.saying import complain, tell
@@ -118,11 +118,18 @@ def curve_command(parsed: Namespace) -> int:
 
 
 def doctor_command(parsed: Namespace) -> int:
-    """Print what is installed and what works."""
+    """Print what is installed and what works; write it, and what a run has left, if asked."""
+    if parsed.run is not None and parsed.bundle is None:
+        raise UsageError("doctor looks at a run only for an archive", "add --bundle")
+    from precision_bisect.bundle import with_bundle, write_bundle
     from precision_bisect.doctor import examine
 
     found = examine()
-    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    if parsed.bundle is None:
+        sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+        return ExitCode.OK
+    bundle = write_bundle(parsed.bundle, parsed.run, found)
+    sys.stdout.write(with_bundle(found, bundle) if parsed.json else bundle.to_text())
     return ExitCode.OK
 
 

@@ -7,6 +7,8 @@ from precision_bisect.arguments.engine import add_custom_ops, add_engine_argumen
 from precision_bisect.arguments.output import add_explain_search, add_export_point
 from precision_bisect.arguments.parser import Parser, add_pair, folder
 
+DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")
+
 
 def layers_parser() -> Parser:
     """Return the parser of `precision-bisect layers`."""
@@ -81,7 +83,20 @@ def doctor_parser() -> Parser:
     parser = Parser(
         "doctor",
         description="Say what is installed, which backends can run here and why others cannot, "
-        "and what to install for more.",
+        "and what to install for more. With --bundle write an archive to send to others: that, "
+        "and of a run its result, plan, logs and what verify has left; no model, no weights, no "
+        "inputs, no outputs.",
+    )
+    parser.add_argument(
+        "run", type=folder, metavar="RUN", nargs="?", help="a run folder, for --bundle"
+    )
+    parser.add_argument(
+        "--bundle",
+        type=folder,
+        metavar="FILE",
+        nargs="?",
+        const=DEFAULT_BUNDLE,
+        help=f"write the archive ({DEFAULT_BUNDLE})",
     )
     _json(parser)
     return parser

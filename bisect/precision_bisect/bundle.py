@@ -1,0 +1,179 @@
+"""`precision-bisect doctor --bundle`: one archive of what tells how a run went, to send to others.
+
+It holds files by name, and only texts: no model, no engine, no ledger, no inputs, no outputs. So
+no bytes of weights or samples can be in it. Links are not followed.
+"""
+
+import io
+import json
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+from precision_bisect import plain_json
+from precision_bisect.atomic import whole
+from precision_bisect.doctor import Examination
+from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.runfolder import (
+    AUTOCAST,
+    EVENTS,
+    LAYER_PRECISIONS,
+    LAYERS,
+    LOGS,
+    POLYGRAPHY_SCRIPT,
+    RESULT,
+    STATUS,
+    TRTEXEC,
+    VERIFIED,
+    VERIFIED_ENGINE,
+    VERIFIED_LOG,
+)
+
+LARGEST = 16 * 2**20
+"""Bytes: of a longer file the end is taken."""
+MOST_LOGS = 50
+_ROOT = "precision-bisect-bundle"
+_SUFFIXES = (".tar.gz", ".tgz")
+_EXPORTS = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST)
+_NAMES = (RESULT, STATUS, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, LAYERS, EVENTS, *_EXPORTS)
+_LOG = re.compile(r"\d{6}-[a-z_]+\.log")
+_RUNG = re.compile(r"rung-\d+-\w+")
+_PACKAGES = re.compile(r"(nvidia|cuda|cupy|pycuda|tensorrt|onnx|polygraphy|numpy|torch)", re.I)
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH")
+_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""No link is followed, and nobody waited for who writes into a pipe."""
+_HOST = re.compile(r'("host": )"[^"]*"')
+_HINTS = {
+    RESULT: "the run has no result",
+    VERIFIED: "precision-bisect verify builds the engine and looks into it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """An archive that was written: its files, and what a run could have added, with what to do."""
+
+    path: Path
+    files: Sequence[str]
+    missing: Mapping[str, str]
+
+    def to_text(self) -> str:
+        """Return what was written, for people."""
+        lines = [f"Written: {self.path}, {len(self.files)} files; `tar tzf` lists them"]
+        lines += [f"  without {name}: {hint}" for name, hint in self.missing.items()]
+        return "\n".join(lines) + "\n"
+
+
+def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
+    """Write the archive of this machine's examination and of a run folder, if one is given.
+
+    Raises UsageError for a name that is no archive's, and RunFolderError for a folder that is no
+    run's, or where it cannot be written.
+    """
+    if not out.name.endswith(_SUFFIXES):
+        raise UsageError(
+            f"--bundle {out} is no name of an archive",
+            f"end it in {_SUFFIXES[0]}; a run comes first: precision-bisect doctor RUN --bundle",
+        )
+    texts = {"doctor.txt": found.to_text(), "doctor.json": found.to_json()}
+    texts["machine.json"] = json.dumps(_machine(), indent=2) + "\n"
+    if run is not None:
+        texts |= _of_run(run)
+    places = list(_places(run, texts.get(STATUS, "")))
+    missing = {name: hint for name, hint in _HINTS.items() if run and name not in texts}
+    try:
+        with whole(out) as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
+            for name, text in texts.items():
+                data = _clean(text, places).encode()
+                member = tarfile.TarInfo(f"{_ROOT}/{name}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {out}: {error.strerror}", "name a writable file by --bundle FILE"
+        ) from error
+    return Bundle(path=out, files=list(texts), missing=missing)
+
+
+def with_bundle(found: Examination, bundle: Bundle) -> str:
+    """Return the examination and the archive as JSON."""
+    written = {**asdict(bundle), "path": str(bundle.path)}
+    return json.dumps({**json.loads(found.to_json()), "bundle": written}, indent=2) + "\n"
+
+
+def _machine() -> dict[str, Mapping[str, str]]:
+    """Return the packages that decide how engines come out, and the variables that do."""
+    packages = {str(each.metadata["Name"]): each.version for each in distributions()}
+    return {
+        "packages": {name: packages[name] for name in sorted(packages) if _PACKAGES.match(name)},
+        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+
+
+def _of_run(run: Path) -> dict[str, str]:
+    """Return the texts of a run folder by name. Raises RunFolderError where it is none."""
+    texts = {}
+    for name in _members(run):
+        with suppress(OSError):
+            texts[name] = _text(run / name)
+    if not texts:
+        raise RunFolderError(f"{run} is no run folder", "name the one that a run has written")
+    return texts
+
+
+def _members(run: Path) -> Iterator[str]:
+    """Yield the names, inside the folder, of files that may go with it."""
+    yield from _NAMES
+    with suppress(OSError):
+        rungs = sorted(path.name for path in run.iterdir() if _RUNG.fullmatch(path.name))
+        for folder in (LOGS, *(f"{rung}/{LOGS}" for rung in rungs)):
+            if not (run / folder).is_dir() or _linked(run, folder):
+                continue
+            logs = sorted(p.name for p in (run / folder).iterdir() if _LOG.fullmatch(p.name))
+            yield from (f"{folder}/{name}" for name in logs[-MOST_LOGS:])
+
+
+def _linked(run: Path, folder: str) -> bool:
+    """Tell whether a folder, or one above it in the run, is a link."""
+    parts = Path(folder).parts
+    return any((run / Path(*parts[: n + 1])).is_symlink() for n in range(len(parts)))
+
+
+def _text(path: Path) -> str:
+    """Return the end of a plain file as text. Raises OSError for anything else."""
+    descriptor = os.open(path, os.O_RDONLY | _CAREFULLY)
+    with os.fdopen(descriptor, "rb") as stream:
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            raise OSError(f"{path} is no plain file")
+        stream.seek(max(0, seen.st_size - LARGEST))
+        return stream.read(LARGEST).decode("utf-8", errors="replace")
+
+
+def _places(run: Path | None, status: str) -> Iterator[tuple[str, str]]:
+    """Yield folders that texts should not name, the longest first, with what stands for each."""
+    found = {str(Path.home()): "~"}
+    if run is not None:
+        found[str(run.absolute())] = "RUN"
+        with suppress(ValueError, LookupError, TypeError):
+            model = Path(str(plain_json.parse(status)["run"]["model"]))
+            if model.is_absolute():
+                found.setdefault(str(model.parent), "MODELS")
+    longest = sorted(found.items(), key=lambda each: -len(each[0]))
+    yield from ((place, word) for place, word in longest if len(Path(place).parts) > 1)
+
+
+def _clean(text: str, places: Sequence[tuple[str, str]]) -> str:
+    """Return printable text, without the user's folders and the machine's name."""
+    for place, word in places:
+        text = text.replace(place, word)
+    text = _HOST.sub(r'\1""', text)
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
