@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-trt: Any = pytest.importorskip("tensorrt_rtx", reason="pip install 'precision-bisect[rtx]'")
+trt: Any = pytest.importorskip("tensorrt_rtx", reason="pip install tensorrt_rtx")
 
 
 class Log(trt.ILogger):  # type: ignore[misc] # the bindings have no types

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from precision_bisect.backends.choose import Availability, availabilities
-from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributions
+from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributions, suited
 from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.gpu import cuda_version, devices, driver_version
 
@@ -110,18 +110,17 @@ def _advice(packages: dict[str, str | None], gpu: bool) -> list[str]:
             "install one"
         )
     if not packages["onnxruntime"] and not packages["onnxruntime-gpu"]:
-        advice.append("the FP32 reference: pip install 'precision-bisect[cpu]' (or [gpu])")
+        advice.append("the FP32 reference: pip install onnxruntime (or onnxruntime-gpu)")
     if gpu and absent("tensorrt"):
-        advice.append("TensorRT engines: pip install 'precision-bisect[tensorrt]'")
+        advice.append(f"TensorRT engines: pip install {suited('tensorrt')}")
     if gpu and not packages["onnxruntime-gpu"]:
         advice.append(
-            "ONNX Runtime on CUDA: pip uninstall onnxruntime, then pip install "
-            "'precision-bisect[gpu]'"
+            "ONNX Runtime on CUDA: pip uninstall onnxruntime, then pip install onnxruntime-gpu"
         )
     if absent("tensorrt-rtx"):
         advice.append(
             "TensorRT-RTX, which builds and verifies without a GPU, too: pip install "
-            "'precision-bisect[rtx]'"
+            f"{suited('tensorrt-rtx')}"
         )
     return advice
 

@@ -50,7 +50,7 @@ def runtime() -> ModuleType:
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime"
         why = "is not installed" if missing else f"does not load: {in_words(error)}"
-        raise PluginError(f"onnxruntime {why}", "pip install 'precision-bisect[cpu]'") from error
+        raise PluginError(f"onnxruntime {why}", "pip install onnxruntime") from error
     return module
 
 

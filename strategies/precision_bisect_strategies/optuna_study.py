@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import optuna
 
 HIGH, LOW = "high", "low"
-_INSTALL = "install it: pip install 'precision-bisect[pareto]'"
+_INSTALL = "install it: pip install optuna"
 DIRECTIONS = ("minimize", "minimize")
 
 

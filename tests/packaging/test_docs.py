@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def test_strategies_are_documented_with_their_assumptions(name: str) -> None:
     """docs/strategies.md has a row per strategy, with the assumption that --help shows."""
     text = (REPO / "docs" / "strategies.md").read_text(encoding="utf-8")
     assert f"| `{name}` | {load_strategy(name).assumption} |" in text
+
+
+def test_every_extra_is_documented() -> None:
+    """docs/install.md names each extra of the package, and no other."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (REPO / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    assert set(project["optional-dependencies"]) == named
 
 
 def test_result_keys_are_documented() -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.backends.tensorrt.flavour import Flavour, absent, installed, load_flavour
+from precision_bisect.backends.tensorrt.flavour import (
+    Flavour,
+    absent,
+    installed,
+    load_flavour,
+    suited,
+)
 from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.errors import PluginError
 
@@ -42,16 +48,30 @@ def test_without_a_gpu_it_says_that_it_cannot_run(rtx: Flavour) -> None:
 def test_a_missing_library_is_one_line_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A library that is not installed is an error that names the extra to install."""
+    """A library that is not installed is an error that names the package to install."""
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     monkeypatch.setattr(sys, "path", [])  # nor a package of pip
     with pytest.raises(PluginError) as caught:
         load_flavour("tensorrt-rtx")
-    assert (
-        "tensorrt-rtx is not installed; pip install 'precision-bisect[rtx]'"
-        == caught.value.one_line()
-    )
+    assert "tensorrt-rtx is not installed; pip install tensorrt_rtx" == caught.value.one_line()
     assert "tensorrt-rtx" not in [flavour.name for flavour in installed()]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "tensorrt", "rtx"),
+    [
+        ("12.8", "tensorrt-cu12", "tensorrt_rtx_cu12"),
+        ("13.0", "tensorrt-cu13", "tensorrt_rtx"),
+        (None, "tensorrt-cu13", "tensorrt_rtx"),
+    ],
+)
+def test_what_to_install_fits_the_driver(
+    monkeypatch: pytest.MonkeyPatch, cuda: str | None, tensorrt: str, rtx: str
+) -> None:
+    """A library for a newer CUDA than the driver serves would not start."""
+    monkeypatch.setattr("precision_bisect.backends.tensorrt.flavour.cuda_version", lambda: cuda)
+    assert suited("tensorrt").startswith(f"'{tensorrt}==10.*'")
+    assert rtx == suited("tensorrt-rtx")
 
 
 def test_a_library_that_lacks_a_part_says_which(

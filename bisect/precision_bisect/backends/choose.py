@@ -133,7 +133,7 @@ def choose_builder(name: str, settings: EngineSettings, low: LowName = "fp16") -
         what = "neither TensorRT nor TensorRT-RTX is" if name == "auto" else f"{name} is not"
         raise PluginError(
             f"{what} installed, so no engine can be built",
-            "pip install 'precision-bisect[rtx]', which builds without a GPU, too",
+            "pip install tensorrt_rtx, which builds without a GPU, too",
         )
     return _tensorrt_builder(wanted[0], settings, low)
 

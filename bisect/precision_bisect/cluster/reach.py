@@ -35,7 +35,7 @@ def reached(options: Options, work: Path) -> Iterator[Site | None]:
     except ImportError as error:
         raise PluginError(
             f"--cluster needs Dask: {first_line(error)}",
-            "pip install 'precision-bisect[cluster]', here and on the workers",
+            "pip install distributed, here and on the workers",
         ) from error
     with ExitStack() as held:
         held.enter_context(silence_logging_cmgr(logging.CRITICAL))

@@ -46,9 +46,7 @@ def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, W
         import onnx_ir as ir
         from onnx_ir.passes.common import RemoveUnusedNodesPass, TopologicalSortPass
     except ImportError as error:
-        raise PluginError(
-            "--fuse-norms needs onnx-ir", "pip install 'precision-bisect[fuse]'"
-        ) from error
+        raise PluginError("--fuse-norms needs onnx-ir", "pip install onnx-ir") from error
     rebuilt = ir.from_proto(model.proto)
     writer = _Writer(model, rebuilt.graph)
     for found in every:

@@ -45,7 +45,7 @@ def require_cuda() -> None:
     if CUDA not in ort.get_available_providers():
         raise PluginError(
             f"this onnxruntime ({ort.__version__}) is built without CUDA",
-            "pip uninstall onnxruntime, then pip install 'precision-bisect[gpu]'",
+            "pip uninstall onnxruntime, then pip install onnxruntime-gpu",
         )
     if not hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
         raise PluginError(

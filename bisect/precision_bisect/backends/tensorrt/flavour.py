@@ -20,7 +20,6 @@ from precision_bisect.gpu import GpuDevice, cuda_version, devices, driver_versio
 FlavourName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
 NAMES: tuple[FlavourName, ...] = get_args(FlavourName)
 _MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-_EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
 _CUDAS = ("", "_cu11", "_cu12", "_cu13")
 _PARTS = ("", "_bindings", "_libs")
 
@@ -175,7 +174,20 @@ def install_hint(name: FlavourName) -> str:
     for package, found in distributions(name).items():
         whole = package.removesuffix("_bindings").removesuffix("_libs")
         return f"{package} {found} is there: pip install --force-reinstall {whole}=={found}"
-    return f"pip install 'precision-bisect[{_EXTRAS[name]}]'"
+    return f"pip install {suited(name)}"
+
+
+def suited(name: FlavourName) -> str:
+    """Return what pip should install of a library: for the CUDA that this machine's driver serves.
+
+    Where there is no driver it is the newest.
+    """
+    cuda = cuda_version()
+    old = cuda is not None and int(cuda.partition(".")[0]) < 13
+    if name == "tensorrt-rtx":
+        return "tensorrt_rtx_cu12" if old else "tensorrt_rtx"
+    package = "tensorrt-cu12" if old else "tensorrt-cu13"
+    return f"'{package}==10.*', or 11.*, by the version that you deploy"
 
 
 def _there(name: FlavourName) -> str:
