@@ -38,6 +38,7 @@ class Simulated:
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
         self.built: list[Plan] = []
+        self.afresh: list[Plan] = []
         self.shown: dict[Plan, Evidence] = {}
         self.clock: Callable[[Plan], float] = lambda plan: 1.0 + len(plan)
         self.clockless = False
@@ -51,9 +52,10 @@ class Simulated:
         """Return nothing: every layer can run low."""
         return {}
 
-    def build(self, plan: Plan) -> "SimulatedEngine":
-        """Note that the plan was built."""
+    def build(self, plan: Plan, *, afresh: bool = False) -> "SimulatedEngine":
+        """Note that the plan was built, and whether afresh."""
         self.built.append(plan)
+        self.afresh += [plan] if afresh else []
         return SimulatedEngine(self, plan)
 
     def evaluate(self, plan: Plan, feed: Sample) -> Sample:

@@ -74,7 +74,8 @@ class Evaluator:
         if proposal.kind is Kind.REPEAT:
             reference = self._first_outputs(proposal, feeds)
         with ExitStack() as held:
-            engine = held.enter_context(backend.build(proposal.plan))
+            afresh = proposal.kind in (Kind.REPEAT, Kind.AGAIN, Kind.REBUILD)
+            engine = held.enter_context(backend.build(proposal.plan, afresh=afresh))
             outputs = _outputs(engine, feeds, self.abreast if backend.emulated else 1)
             judgement = _judge(self.comparator, outputs, reference)
             evidence = engine.evidence()

@@ -181,8 +181,11 @@ class Backend(Described, Protocol):
     engine to itself.
     """
 
-    def build(self, plan: Plan) -> Engine:
-        """Build the plan. Raises `BackendFailure`."""
+    def build(self, plan: Plan, *, afresh: bool = False) -> Engine:
+        """Build the plan, or build it `afresh`: as if nothing had been built before.
+
+        Raises `BackendFailure`.
+        """
         ...
 
 

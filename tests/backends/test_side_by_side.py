@@ -194,6 +194,18 @@ def test_builds_have_a_timing_cache_of_their_own(tmp_path: Path) -> None:
         assert nothing is None
 
 
+def test_a_build_afresh_neither_reads_nor_leaves_timings(tmp_path: Path) -> None:
+    """What it timed is its own, to be saved with its engine."""
+    shared = tmp_path / "timing.cache"
+    shared.write_bytes(b"shared")
+    with private(shared, afresh=True) as own:
+        assert own is not None
+        assert not own.exists()
+        own.write_bytes(b"own")
+    assert b"shared" == shared.read_bytes()
+    assert [shared] == list(tmp_path.iterdir())
+
+
 def test_engines_are_built_side_by_side(rtx: Flavour, tmp_path: Path) -> None:
     """Real builds in several threads honour what the same builds one by one honour."""
     weights = {"w": normal(64, 64), "v": normal(64, 64, seed=1)}

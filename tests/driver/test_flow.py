@@ -1,5 +1,6 @@
 """The course of a run over simulated backends: endings, noise, failures, held-out samples."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,6 +44,17 @@ def test_a_plan_is_found_and_every_kept_layer_was_dropped_once(tmp_path: Path) -
         assert drop is not None
         assert drop.failed
     assert len(backend.built) == len(driver.trials)
+
+
+def test_noise_and_answer_are_built_afresh(tmp_path: Path) -> None:
+    """What earlier builds have timed would make them more alike than those of others."""
+    driver, ledger = driver_of(tmp_path, backend := Simulated(by(oracles.monotone([4]))))
+    with ledger:
+        asked = replace(oracles.problem(SIZE), predicts=True)
+        ending = driver.run(flow(asked, Guided(), Course()))
+    assert ending.plan == Plan.of((4,))
+    assert {Plan.all_high(SIZE), ending.plan} <= set(backend.afresh)
+    assert len(backend.afresh) < len(backend.built)
 
 
 def test_all_high_that_fails_is_no_precision_problem(tmp_path: Path) -> None:

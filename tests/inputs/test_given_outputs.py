@@ -195,12 +195,12 @@ class PluginBackend:
         """Return nothing: every candidate has a low form."""
         return {}
 
-    def build(self, plan: Plan) -> Engine:
+    def build(self, plan: Plan, *, afresh: bool = False) -> Engine:
         """Note the plan and build it."""
         self.built.append(plan)
         low = {name for index, name in enumerate(self.names) if index not in plan.kept}
         kept = Plan.of(index for index, name in enumerate(self._exact) if name not in low)
-        return self._emulator.build(kept)
+        return self._emulator.build(kept, afresh=afresh)
 
 
 def plugin_run(

@@ -61,9 +61,9 @@ class Clocked:
         """Return nothing: every layer can run low."""
         return {}
 
-    def build(self, plan: Plan) -> "ClockedEngine":
+    def build(self, plan: Plan, *, afresh: bool = False) -> "ClockedEngine":
         """Build the plan on the other backend."""
-        return ClockedEngine(self.backend.build(plan), self.clock, plan)
+        return ClockedEngine(self.backend.build(plan, afresh=afresh), self.clock, plan)
 
 
 class ClockedEngine:

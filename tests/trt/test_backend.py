@@ -116,21 +116,18 @@ def test_an_engine_that_says_nothing_is_judged_all_the_same(rtx: Flavour) -> Non
         looked_at.append(list(layers))
         return ()
 
-    with TensorRTEngine(rtx, built, "no GPU was found", judge, None) as engine:
+    with TensorRTEngine(rtx, built, "no GPU was found", judge) as engine:
         assert Evidence(notes=("a remark",)) == engine.evidence()
     assert [[]] == looked_at
 
 
 def test_the_timing_cache_is_saved_beside_the_engine(rtx: Flavour, tmp_path: Path) -> None:
     """Where builds leave a timing cache, it goes with the engine."""
-    cache, folder = tmp_path / "work.cache", tmp_path / "kept"
-    cache.write_bytes(b"timings")
-    folder.mkdir()
-    built = Built(engine=b"plan", layers="", remarks=Remarks(), seconds=0.0)
-    with TensorRTEngine(rtx, built, "", lambda layers: (), cache) as engine:
-        engine.save(folder)
+    built = Built(engine=b"plan", layers="", remarks=Remarks(), seconds=0.0, timings=b"timings")
+    with TensorRTEngine(rtx, built, "", lambda layers: ()) as engine:
+        engine.save(tmp_path)
     assert {ENGINE: b"plan", TIMING_CACHE: b"timings"} == {
-        file.name: file.read_bytes() for file in folder.iterdir()
+        file.name: file.read_bytes() for file in tmp_path.iterdir()
     }
 
 

@@ -104,7 +104,7 @@ def test_the_inspector_comes_first(
         return []
 
     built = Built(engine=b"", layers=message(GEMM), remarks=Remarks(), seconds=0.0)
-    engine = TensorRTEngine(rtx, built, why_not, judge, None)
+    engine = TensorRTEngine(rtx, built, why_not, judge)
     loaded = SimpleNamespace(
         engine=RecordedEngine(rtx.module, metadata), context=RecordedContext(1, 8)
     )

@@ -196,7 +196,7 @@ def engine_of(
 
     def make(runner: Runner) -> TensorRTEngine:
         built = Built(engine=b"", layers="", remarks=Remarks(), seconds=0.0)
-        engine = TensorRTEngine(rtx, built, "", lambda layers: (), None)
+        engine = TensorRTEngine(rtx, built, "", lambda layers: ())
         engine._runner = runner
         return engine
 

@@ -66,6 +66,7 @@ class CudaBackend:
         """Return the candidates that cannot run low on CUDA, each with the reason."""
         return self._sessions.unbuildable()
 
-    def build(self, plan: Plan) -> SessionEngine:
-        """Open a session for the plan. Raises BackendFailure."""
+    def build(self, plan: Plan, *, afresh: bool = False) -> SessionEngine:
+        """Open a session for the plan, always afresh. Raises BackendFailure."""
+        del afresh
         return SessionEngine(self._sessions.open(plan), "cuda")

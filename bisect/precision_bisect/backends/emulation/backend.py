@@ -92,8 +92,9 @@ class EmulatedBackend:
         """Return no layers: any operator can be rounded."""
         return {}
 
-    def build(self, plan: Plan) -> "EmulatedEngine":
+    def build(self, plan: Plan, *, afresh: bool = False) -> "EmulatedEngine":
         """Return the plan as an engine; nothing is built."""
+        del afresh
         return EmulatedEngine(self, plan)
 
     def rest(self) -> None:

@@ -87,31 +87,32 @@ class TensorRTBackend:
         idle = without_kernel(self.name, self._model, self._pair)
         return {**self._writer.not_low, **idle, **refused}
 
-    def build(self, plan: Plan) -> TensorRTEngine:
+    def build(self, plan: Plan, *, afresh: bool = False) -> TensorRTEngine:
         """Build the plan; this works without a GPU where the library does.
 
-        Raises BackendFailure where TensorRT cannot build it, or not in time.
+        A build `afresh` times kernels anew, as builds elsewhere do. Raises BackendFailure where
+        TensorRT cannot build it, or not in time.
         """
         if self._typing == "weak":
-            typed, built = None, self._built(self._unmarked, self._marks(plan))
+            typed, built = None, self._built(self._unmarked, self._marks(plan), afresh=afresh)
         else:
             typed = self._writer.write(plan, guard_islands=self._settings.guard_islands)
             with self._folder.saved(typed) as source:
-                built = self._built(source)
+                built = self._built(source, afresh=afresh)
         return TensorRTEngine(
             self._flavour,
             built,
             self._why_not(),
             lambda layers: judge_layers(self._model, plan, typed, layers, self._pair),
-            self._timing_cache,
         )
 
-    def _built(self, source: Path, marks: Marks | None = None) -> Built:
+    def _built(self, source: Path, marks: Marks | None = None, *, afresh: bool) -> Built:
         recipe = Recipe(
             settings=self._settings,
             ranges=self._ranges,
             marks=marks,
             timing_cache=self._timing_cache,
+            afresh=afresh,
         )
         return build(self._flavour, source, recipe)
 

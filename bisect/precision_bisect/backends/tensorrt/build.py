@@ -44,13 +44,15 @@ class Recipe:
     """How to build, beside the graph itself.
 
     `marks` is None for a typed graph. `ranges` are the shapes of dynamic inputs. `timing_cache`
-    is the file that all builds of a run share, None where the library measures nothing.
+    is the file that all builds of a run share, None where the library measures nothing; a build
+    `afresh` does not look into it.
     """
 
     settings: EngineSettings
     ranges: Mapping[str, ShapeRange]
     marks: Marks | None = None
     timing_cache: Path | None = None
+    afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +61,14 @@ class Built:
 
     `layers` is the builder's own description of the engine layer by layer, "" where the library
     gives none; `remarks` are what it warned of; `seconds` is how long parsing and building took.
+    `timings` are the contents of its timing cache, b"" for none.
     """
 
     engine: bytes
     layers: str
     remarks: Remarks
     seconds: float
+    timings: bytes = b""
 
 
 def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
@@ -81,9 +85,10 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
         from polygraphy.exception import PolygraphyException
 
         try:
-            with private(recipe.timing_cache) as cache:
+            with private(recipe.timing_cache, afresh=recipe.afresh) as cache:
                 own = replace(recipe, timing_cache=cache)
                 engine = bytes(_loader(flavour, source, own, watch, unmarked)())
+                timings = cache.read_bytes() if cache is not None and cache.exists() else b""
         except PolygraphyException as error:
             if watch.expired:
                 raise _timed_out(limit_s) from error
@@ -95,6 +100,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
         layers=next((m.text for m in messages if m.text.startswith(LAYERS)), ""),
         remarks=remarks(messages, unmarked),
         seconds=time.perf_counter() - start,
+        timings=timings,
     )
 
 

@@ -29,20 +29,17 @@ Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]
 
 
 class TensorRTEngine:
-    """One plan as an engine, and beside it the timing cache that its build left, if any.
+    """One plan as an engine, which is saved with the timing cache of its build, if it has one.
 
     `why_not` says why this machine cannot run it, "" where it can; it can be judged and saved all
     the same.
     """
 
-    def __init__(
-        self, flavour: Flavour, built: Built, why_not: str, judge: Judge, timing_cache: Path | None
-    ) -> None:
+    def __init__(self, flavour: Flavour, built: Built, why_not: str, judge: Judge) -> None:
         self._flavour = flavour
         self._built = built
         self._why_not = why_not
         self._judge = judge
-        self._timing_cache = timing_cache
         self._runner: Any = None
 
     def __enter__(self) -> Self:
@@ -118,9 +115,9 @@ class TensorRTEngine:
         """
         with whole(folder / ENGINE) as stream:
             stream.write(self._built.engine)
-        if self._timing_cache is not None and self._timing_cache.exists():
+        if self._built.timings:
             with whole(folder / TIMING_CACHE) as stream:
-                stream.write(self._timing_cache.read_bytes())
+                stream.write(self._built.timings)
 
     def _layers(self) -> Sequence[EngineLayer]:
         """Return the engine's layers: from the inspector, which says most, else from the builder.

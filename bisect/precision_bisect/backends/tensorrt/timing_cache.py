@@ -14,21 +14,24 @@ _NUMBERS = count()
 
 
 @contextmanager
-def private(shared: Path | None) -> Iterator[Path | None]:
+def private(shared: Path | None, *, afresh: bool = False) -> Iterator[Path | None]:
     """Yield a copy of the cache for one build; it becomes the shared one if the build succeeds.
 
-    Of builds side by side the last to end wins: what the others timed is timed again, no more.
+    A build `afresh` begins without timings, and leaves the shared ones as they are. Of builds side
+    by side the last to end wins: what the others timed is timed again, no more.
     """
     if shared is None:
         yield None
         return
     own = shared.with_name(f"{shared.name}.{next(_NUMBERS)}")
-    with suppress(FileNotFoundError):
-        shutil.copyfile(shared, own)
+    if not afresh:
+        with suppress(FileNotFoundError):
+            shutil.copyfile(shared, own)
     try:
         yield own
-        with suppress(FileNotFoundError):
-            own.replace(shared)
+        if not afresh:
+            with suppress(FileNotFoundError):
+                own.replace(shared)
     finally:
         own.unlink(missing_ok=True)
         own.with_name(f"{own.name}.lock").unlink(missing_ok=True)
