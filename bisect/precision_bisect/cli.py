@@ -11,9 +11,10 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import NoReturn
 
+from precision_bisect.arguments.parser import alike
 from precision_bisect.arguments.run import run_parser, to_options
 from precision_bisect.commands import COMMANDS
-from precision_bisect.errors import ExitCode, PrecisionBisectError
+from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.job import search
 from precision_bisect.saying import complain
 from precision_bisect.watched import TOO_EARLY
@@ -58,6 +59,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if first in COMMANDS:
         parser, command = COMMANDS[first]
         return command(parser().read(arguments[1:]))
+    meant = alike(first, COMMANDS) if first.isalpha() else []
+    if meant and not os.path.lexists(first):
+        raise UsageError(f"no command {first!r}", f"did you mean {meant[0]}?")
     return _run(arguments[1:] if first == "run" else arguments)
 
 

@@ -1,12 +1,19 @@
 """What every command's arguments share."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from precision_bisect.errors import UsageError
 from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW, HIGH_NAMES, LOW_NAMES
+
+UNKNOWN = "unrecognized arguments"
+"""How argparse begins to say so."""
+NEAR = 0.7
+"""Words are alike from this share of common letters on, as difflib counts it."""
+SHORT = 4
+"""Longer words are alike, too, where one is the beginning of the other."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +38,19 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(arguments)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, f"see {self.prog} --help")
+        flags = [word for word in message.split() if word.startswith("--")]
+        meant = [meant for flag in flags for meant in alike(flag, self._option_string_actions)]
+        hint = f"did you mean {meant[0]}? " if message.startswith(UNKNOWN) and meant else ""
+        raise UsageError(message, f"{hint}see {self.prog} --help")
+
+
+def alike(word: str, known: Iterable[str]) -> list[str]:
+    """Return the known word that one which is not known may mean, none where all are far off."""
+    from difflib import get_close_matches
+
+    every = list(known)
+    begun = [each for each in every if len(each) > SHORT and word.startswith(each)]
+    return get_close_matches(word, every, 1, NEAR) or begun
 
 
 def add_threads(group: argparse._ArgumentGroup) -> None:

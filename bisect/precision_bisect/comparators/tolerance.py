@@ -1,7 +1,8 @@
 """Tolerances: one number, or one per output."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -65,12 +66,16 @@ def _trouble(limit: Any, *, zero: bool) -> str:
     return "no number from zero up" if zero else "not above zero"
 
 
-def parse_limits(texts: Iterable[str], flag: str) -> dict[str, float]:
+def parse_limits(texts: Sequence[str], flag: str) -> dict[str, float]:
     """Parse `1e-2` or `logits=1e-2,boxes=1e-1` (and both mixed), comma separated or repeated.
 
     The key "" is the default. Raises UsageError, naming `flag`, for what is no number.
     """
     limits: dict[str, float] = {}
+    for text in texts:
+        if re.fullmatch(r"\d+,\d+(e-?\d+)?", text):
+            number = text.replace(",", ".")
+            raise UsageError(f"{flag} cannot read {text!r}", f"write {flag} {number}")
     for item in (part for text in texts for part in text.split(",")):
         name, _, number = item.rpartition("=")
         try:

@@ -1,0 +1,41 @@
+"""What is misspelt gets a hint that can be followed."""
+
+from pathlib import Path
+
+import pytest
+
+from precision_bisect.cli import main
+from precision_bisect.errors import ExitCode
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["explian", "m.onnx"], "no command 'explian'; did you mean explain?"),
+        (["verfy"], "no command 'verfy'; did you mean verify?"),
+        (["m.onnx", "--tolerance", "1"], "--tolerance 1; did you mean --tol? see "),
+        (["m.onnx", "--inputz", "a"], "--inputz a; did you mean --inputs? see "),
+        (["show", "run", "--jsn"], "--jsn; did you mean --json? see precision-bisect show --help"),
+        (["m.onnx", "--tol", "0,01"], "--tol cannot read '0,01'; write --tol 0.01"),
+    ],
+)
+def test_the_nearest_is_named(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands, flags and a decimal comma: one line each."""
+    assert ExitCode.USAGE == main(arguments)
+    error = capsys.readouterr().err
+    assert said in error
+    assert 1 == error.count("\n")
+
+
+def test_what_is_far_off_gets_no_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does a file whose name is like a command's."""
+    assert ExitCode.USAGE == main(["m.onnx", "--zzz"])
+    assert ExitCode.USAGE == main(["layers.onnx", "--tol", "1"])
+    (tmp_path / "explian").write_text("no model")
+    monkeypatch.chdir(tmp_path)
+    assert ExitCode.USAGE == main(["explian", "--tol", "1"])
+    assert "did you mean" not in capsys.readouterr().err
