@@ -11,6 +11,8 @@ from precision_bisect.ort_options import check_ort_options
 
 TypingName: TypeAlias = Literal["auto", "strong", "weak"]
 TYPINGS: tuple[TypingName, ...] = get_args(TypingName)
+IoTypes: TypeAlias = Literal["model", "fp16"]
+IO_TYPES: tuple[IoTypes, ...] = get_args(IoTypes)
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
@@ -27,7 +29,8 @@ class EngineSettings:
     the dynamic-shape profile, as in trtexec. `ort_options` are the user's own of ONNX Runtime's
     CUDA provider, before those of this package. `plugins` are libraries of TensorRT plugins,
     `ort_custom_ops` of operators for ONNX Runtime. `config_script` is SCRIPT.py[:FUNCTION], which
-    changes TensorRT's builder configuration. `build_timeout_s`: seconds after which a build
+    changes TensorRT's builder configuration. `io_types`: "fp16" has the exported typed model take
+    and give FP16 where the model has FP32. `build_timeout_s`: seconds after which a build
     counts as timed out. Raises UsageError for values that cannot work.
     """
 
@@ -44,11 +47,14 @@ class EngineSettings:
     plugins: tuple[Path, ...] = ()
     ort_custom_ops: tuple[Path, ...] = ()
     config_script: str | None = None
+    io_types: IoTypes = "model"
     build_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.typing not in TYPINGS:
             raise UsageError(f"--typing cannot be {self.typing!r}", f"choose {', '.join(TYPINGS)}")
+        if self.io_types not in IO_TYPES:
+            raise UsageError(f"--io-types cannot be {self.io_types!r}", "choose model or fp16")
         level = self.optimization_level
         if level is not None and not 0 <= level <= 5:
             raise UsageError(f"--builder-optimization-level {level} is not within 0 to 5")

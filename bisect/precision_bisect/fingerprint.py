@@ -71,9 +71,9 @@ def _of_builds(settings: EngineSettings) -> dict[str, str]:
 
 
 def _plain(settings: EngineSettings) -> dict[str, Any]:
-    """Return the settings that decide what is built, but for files, as JSON-able values."""
+    """Return the settings that decide what is judged, but for files, as JSON-able values."""
     plain = asdict(settings)
-    for key in ("build_timeout_s", "plugins", "ort_custom_ops", "config_script"):
+    for key in ("build_timeout_s", "plugins", "ort_custom_ops", "config_script", "io_types"):
         del plain[key]
     return {
         key: {name: each if isinstance(each, str) else list(each) for name, each in value.items()}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precision_bisect.durations import duration
-from precision_bisect.engine_settings import TYPINGS, EngineSettings
+from precision_bisect.engine_settings import IO_TYPES, TYPINGS, EngineSettings
 from precision_bisect.inputs.shapes import parse_shapes
 from precision_bisect.libraries import CONFIG_SCRIPT, CUSTOM_OPS, PLUGINS, script_and_function
 from precision_bisect.ort_options import FLAG, parse_ort_options
@@ -70,6 +70,12 @@ def add_engine_arguments(group: argparse._ArgumentGroup, timeout: str = "no limi
     )
     add_custom_ops(group)
     group.add_argument(
+        "--io-types",
+        choices=IO_TYPES,
+        default="model",
+        help="fp16: model.mixed.onnx takes and gives FP16 where the model has FP32 (model)",
+    )
+    group.add_argument(
         "--build-timeout",
         metavar="TIME",
         help=f"a build that takes longer counts as timed out ({timeout})",
@@ -102,6 +108,7 @@ def to_engine_settings(parsed: argparse.Namespace) -> EngineSettings:
         ort_options=parse_ort_options(parsed.ort_option or ()),
         plugins=libraries(parsed.plugins),
         ort_custom_ops=libraries(parsed.ort_custom_ops),
+        io_types=parsed.io_types,
         config_script=script(parsed.trt_config_postprocess_script),
         build_timeout_s=None if parsed.build_timeout is None else duration(parsed.build_timeout),
     )

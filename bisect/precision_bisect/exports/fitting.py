@@ -31,7 +31,7 @@ def fit(folder: Path) -> int:
     """
     graph = _graph(folder / MIXED_MODEL)
     with quiet(), without_torch():
-        inputs, outputs = _stored(folder)
+        inputs, outputs = stored_samples(folder)
     if not inputs or len(inputs) != len(outputs):
         raise Unfit(f"{len(inputs)} stored inputs and {len(outputs)} stored outputs")
     weights = {tensor.name for tensor in graph.initializer}
@@ -59,7 +59,9 @@ def _graph(path: Path) -> onnx.GraphProto:
     return graph
 
 
-def _stored(folder: Path) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+def stored_samples(
+    folder: Path,
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
     """Return the stored inputs and outputs as Polygraphy reads them. Raises Unfit."""
     from polygraphy.comparator import RunResults
     from polygraphy.json import load_json

@@ -9,10 +9,12 @@ import onnx
 
 from precision_bisect.deployment import Deployment, SessionOptions
 from precision_bisect.exports.export import Export
+from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.golden import golden_of
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.run_script import of_plan, write_run_script
+from precision_bisect.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
 from precision_bisect.runfolder import (
     GOLDEN_INPUTS,
@@ -72,19 +74,23 @@ def write_judging(
 def carry_judging(run: Path, folder: RunFolder, export: Export) -> Mapping[str, str | None]:
     """Have what judges a run in another folder as well, for the plan that is exported there.
 
-    Says what the run does not have. Raises RunFolderError.
+    Stored samples get the types of the model there. Says what the run does not have, or what
+    cannot be read. Raises RunFolderError.
     """
-    reasons: dict[str, str | None] = {}
-    for name in JUDGING:
-        path = run / name
-        if not path.is_file():
-            reasons[name] = "the run has left none; a new run writes it"
-            continue
-        reasons[name] = None
-        if folder.path.resolve() != run.resolve():
-            text = path.read_text(encoding="utf-8")
-            folder.write(name, of_plan(text, export) if name == RUN_SCRIPT else text)
-    return reasons
+    if not all((run / name).is_file() for name in JUDGING):
+        return dict.fromkeys(JUDGING, "the run has left none; a new run writes it")
+    script = (run / RUN_SCRIPT).read_text(encoding="utf-8")
+    try:
+        graph = onnx.load(folder.path / MIXED_MODEL, load_external_data=False).graph
+        with quiet(), without_torch():
+            inputs, outputs = stored_samples(run)
+        golden = golden_of(graph, inputs, outputs)
+    except (OSError, NotWritable, Unfit) as reason:
+        return dict.fromkeys(JUDGING, str(reason))
+    folder.write(GOLDEN_INPUTS, golden.inputs_text())
+    folder.write(GOLDEN_OUTPUTS, golden.outputs_text())
+    folder.write(RUN_SCRIPT, of_plan(script, export))
+    return dict.fromkeys(JUDGING)
 
 
 def _command(export: Export, judge: Judge, inputs: Sequence[Sample]) -> str | None:

@@ -7,6 +7,7 @@ import onnx
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.annotations import annotate
 from precision_bisect.exports.export import Export
+from precision_bisect.exports.io_types import take_half
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES
@@ -36,6 +37,8 @@ def write_mixed(folder: RunFolder, export: Export) -> onnx.GraphProto:
     for name in differing(export, typed):
         why = writer.not_low.get(name, "its types say otherwise than the plan")
         raise NotWritable(f"layer {name!r} of the typed model: {why}")
+    if export.settings.io_types == "fp16":
+        take_half(typed.proto)
     annotate(typed.proto, export)
     try:
         with folder.writing(MIXED_MODEL) as path:

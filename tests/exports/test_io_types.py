@@ -1,0 +1,121 @@
+"""model.mixed.onnx with inputs and outputs in FP16."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import tiny
+from exports_models import export_of
+from models import normal, parse, save
+from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.errors import ExitCode, UsageError
+from precision_bisect.export_command import export
+from precision_bisect.exports.fitting import fit
+from precision_bisect.exports.write import write_exports
+from precision_bisect.ort import runtime
+from precision_bisect.protocols import Sample
+from precision_bisect.runfolder import MIXED_MODEL, RunFolder
+
+FLOAT16 = onnx.TensorProto.FLOAT16
+HALF = EngineSettings(io_types="fp16")
+MODELS = {
+    "low at both ends": ("(float[4] x) => (float[4] y) { [a] h = Tanh(x) [b] y = Neg(h) }", []),
+    "high at both ends": (
+        "(float[4] x) => (float[4] y) { [a] y = Tanh(x) [b] z = Neg(y) }",
+        ["a"],
+    ),
+    "read by both": (
+        "(float[4] x) => (float[4] y, float[4] z) { [a] y = Tanh(x) [b] z = Add(x, y) }",
+        ["a"],
+    ),
+    "an output that others read": (
+        "(float[4] x) => (float[4] y, float[4] z) { [a] y = Tanh(x) [b] z = Neg(y) }",
+        ["b"],
+    ),
+    "integers beside": (
+        "(float[4] x, int64[4] i) => (float[4] y, int64[4] j)"
+        " { [a] f = Cast<to=1>(i) [b] y = Add(x, f) [c] j = Neg(i) }",
+        ["b"],
+    ),
+    "inside an If": (
+        "(float[4] x, bool c) => (float[4] y) { [a] h = Tanh(x) [b] y = If (c) <"
+        " then_branch = t () => (float[4] p) { p = Neg(x) },"
+        " else_branch = e () => (float[4] q) { q = Abs(h) }> }",
+        ["a"],
+    ),
+}
+FEEDS: dict[str, np.ndarray] = {
+    "x": normal(4),
+    "i": np.array([1, -2, 3, 0]),
+    "c": np.array(True),
+}
+
+
+def ran(path: Path, feed: Sample) -> list[np.ndarray]:
+    """Run a model as a user of ONNX Runtime does."""
+    session = runtime().InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    found: list[np.ndarray] = session.run(None, feed)
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_computes_the_same(tmp_path: Path, name: str) -> None:
+    """Up to the rounding of what goes in and out; what is no FP32 stays as it is."""
+    text, kept = MODELS[name]
+    path = save(parse(text), tmp_path)
+    folders = {"plain": EngineSettings(), "half": HALF}
+    for folder, settings in folders.items():
+        (tmp_path / folder).mkdir()
+        assert (
+            write_exports(RunFolder(tmp_path / folder), export_of(path, kept, settings))[
+                MIXED_MODEL
+            ]
+            is None
+        )
+    plain, half = (onnx.load(tmp_path / folder / MIXED_MODEL).graph for folder in folders)
+    feed = {value.name: FEEDS[value.name] for value in plain.input}
+    cast = {
+        key: array.astype(np.float16) if array.dtype == np.float32 else array
+        for key, array in feed.items()
+    }
+    wanted = ran(tmp_path / "plain" / MIXED_MODEL, feed)
+    found = ran(tmp_path / "half" / MIXED_MODEL, cast)
+    for exact, got, value in zip(wanted, found, half.output, strict=True):
+        kind = np.float16 if exact.dtype == np.float32 else exact.dtype
+        assert (kind, onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)) == (
+            got.dtype,
+            kind,
+        )
+        np.testing.assert_allclose(exact, got, atol=4e-3)
+
+
+def test_low_ends_need_no_casts(tmp_path: Path) -> None:
+    """Where what reads and gives is FP16 already nothing is cast."""
+    path = save(parse(MODELS["low at both ends"][0]), tmp_path)
+    write_exports(RunFolder(tmp_path), export_of(path, [], HALF))
+    ops = [node.op_type for node in onnx.load(tmp_path / MIXED_MODEL).graph.node]
+    assert "Cast" not in ops
+
+
+def test_stored_samples_have_the_types_of_the_model(tmp_path: Path) -> None:
+    """In a run's folder, and where it is exported again, in the types of the model or in FP16."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    result = tiny.search(model, tmp_path / "run", engine=HALF)
+    assert result.exit_code is ExitCode.OK
+    export(model, tmp_path / "run", tmp_path / "model", EngineSettings())
+    export(model, tmp_path / "run", tmp_path / "half", HALF)
+    kinds = {"run": FLOAT16, "model": onnx.TensorProto.FLOAT, "half": FLOAT16}
+    for folder, kind in kinds.items():
+        graph = onnx.load(tmp_path / folder / MIXED_MODEL).graph
+        ends = (*graph.input, *graph.output)
+        assert {kind} == {value.type.tensor_type.elem_type for value in ends}
+        assert 1 == fit(tmp_path / folder)
+
+
+def test_other_types_are_refused() -> None:
+    """One line says what there is."""
+    with pytest.raises(UsageError) as caught:
+        EngineSettings(io_types="int8")  # type: ignore[arg-type]
+    assert "--io-types cannot be 'int8'; choose model or fp16" == caught.value.one_line()
