@@ -14,11 +14,12 @@ from typing import NamedTuple
 from precision_bisect.law import Law, typical, worst
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.sensitivity import rank
+from precision_bisect.sensitivity import bounded, rank
 from precision_bisect.trial import BELIEVED, Kind, Outcome, Phase, Proposal, SampleSet
 
 DRAW = 1 << 16
 """All points are judged on one draw, so that they compare; a search takes its draws from 1 on."""
+LEAVING = "what leaves the low type's range kept"
 MOST = 20
 """So many evaluations, and two for each doubling of the layers, are the most that are spent."""
 CONFIRMATIONS = 5
@@ -93,9 +94,9 @@ class Curve:
         """
         law = self.law
         return law is not None and all(
-            (error := typical(outcome)) is not None and error <= LAWFUL * law.left(len(plan))
-            for plan, outcome in self.tried.items()
-            if not outcome.passed and self.culprits is not None and len(plan) > len(self.culprits)
+            (error := typical(outcome)) is not None and error <= LAWFUL * law.left(count)
+            for count, outcome in _prefixes(self, law)
+            if not outcome.passed and self.culprits is not None and count > len(self.culprits)
         )
 
     @property
@@ -190,7 +191,8 @@ def find_culprits(curve: Curve) -> Search[None]:
     problem = curve.problem
     if problem.tolerance is None or not drawable(problem):
         return
-    told = yield from rank(problem)
+    yield from _preflight(curve)
+    told = yield from rank(curve.problem)
     curve.law = law = Law.of(told.scores, without=Plan.of(()))
     nothing = Plan.of(())
     (low,) = yield (Proposal(plan=nothing, phase=Phase.CURVE, reason="every layer low"),)
@@ -199,6 +201,22 @@ def find_culprits(curve: Curve) -> Search[None]:
     culprits = Plan.of(law.order[:count])
     yield from _alone(curve, culprits)
     curve.culprits = culprits
+
+
+def _preflight(curve: Curve) -> Search[None]:
+    """Take what the preflight has shown: what a build takes, and a first plan that passes."""
+    problem = curve.problem
+    everything, first = Plan.all_high(problem.size), problem.leaving
+    if problem.predicts:
+        (high,) = yield (
+            Proposal(plan=everything, phase=Phase.RANKING, reason="every layer high"),
+        )
+        curve.problem = bounded(problem, high)
+    if first is None or first == everything:
+        return
+    (told,) = yield (Proposal(plan=first, phase=Phase.RANKING, reason=LEAVING),)
+    if told.passed:
+        yield from curve.judge(first, LEAVING)
 
 
 def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[None]:

@@ -137,17 +137,18 @@ class Driver:
 
     def unsteady(self) -> Trial | None:
         """Return the smallest plan that passes on the samples and on some copies, but too few."""
-        some = {
-            trial.proposal.plan
-            for trial in self.trials
-            if (stability := trial.outcome.evidence.stability)
-            and trial.outcome.failed
-            and 0 < stability.failed < stability.copies
-        }
+        some: set[Plan] = set()
+        never: set[Plan] = set()
+        for trial in self.trials:
+            stability = trial.outcome.evidence.stability
+            if trial.outcome.failed and stability and 0 < stability.failed < stability.copies:
+                some.add(trial.proposal.plan)
+            elif trial.proposal.kind in JUDGED_KINDS and not trial.outcome.passed:
+                never.add(trial.proposal.plan)
         passing = [
             trial
             for trial in self.trials
-            if trial.proposal.plan in some
+            if trial.proposal.plan in some - never
             and trial.proposal.kind is Kind.JUDGE
             and trial.outcome.passed
         ]

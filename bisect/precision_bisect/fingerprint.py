@@ -65,9 +65,11 @@ def _fixed(model: Model) -> str:
 
 def _of_builds(settings: EngineSettings) -> dict[str, str]:
     """Return hashes of the files that builds run."""
-    script = settings.config_script
-    path = [] if script is None else [script_and_function(script)[0]]
-    return {**digests(settings.plugins, "plugins of"), **digests(path, "configuration by")}
+    told = digests(settings.plugins, "plugins of")
+    if settings.config_script is not None:
+        path, function = script_and_function(settings.config_script)
+        told |= digests([path], f"{function}() of")
+    return told
 
 
 def _plain(settings: EngineSettings) -> dict[str, Any]:

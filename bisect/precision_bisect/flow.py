@@ -8,7 +8,7 @@ short by the budget, in which case the best plan so far is in the ledger.
 from dataclasses import dataclass, replace
 
 from precision_bisect.certifying import Seen, certify, noting
-from precision_bisect.curve import Curve, find_culprits, sweep
+from precision_bisect.curve import LEAVING, Curve, find_culprits, sweep
 from precision_bisect.endings import (
     Ending,
     Status,
@@ -23,6 +23,7 @@ from precision_bisect.options import Certify, Until
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.relay import relay
+from precision_bisect.sensitivity import bounded
 from precision_bisect.speed.settle import Settled, fast_enough, given, still_fast
 from precision_bisect.stability import Holding, clear_limit, on_draw
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
@@ -33,10 +34,6 @@ from precision_bisect.verdicts import (
     repeated,
     within,
 )
-
-SAVED = 100
-"""A ranking may take as long as so many builds, which it saves: 0.98 beside 0 as its correlation
-(500 layers of which 20 stay, benchmarks/results/search.json)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +154,8 @@ def _settle(
     everything = Plan.all_high(problem.size)
     noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
-    if problem.predicts:
-        problem = replace(problem, forecast_s=min(problem.forecast_s, SAVED * high.wall_s))
+    problem = bounded(problem, high)
+    holding.problem = bounded(holding.problem, high)
     if course.curve:
         curve = Curve(problem=problem, copies=course.copies)
         yield from sweep(curve)
@@ -272,8 +269,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
             message="every layer can run low within the tolerance",
         )
     if problem.leaving is not None and len(problem.leaving) < problem.size:
-        reason = "what leaves the low type's range kept"
-        yield from _one(problem.leaving, Phase.PREFLIGHT, reason, timed=timed)
+        yield from _one(problem.leaving, Phase.PREFLIGHT, LEAVING, timed=timed)
     return None
 
 

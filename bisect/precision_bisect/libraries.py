@@ -44,5 +44,8 @@ def check_script(script: str) -> None:
 
 
 def digests(paths: Sequence[Path], what: str) -> dict[str, str]:
-    """Return what verdicts depend on where they depend on these libraries, by name."""
-    return {f"{what} {path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    """Return what verdicts depend on where they depend on these files, by name and place."""
+    return {
+        f"{what} {path.name}, {number}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for number, path in enumerate(paths, 1)
+    }

@@ -117,8 +117,8 @@ class Session:
     A checked graph has its own. The session copies weights that it cannot map from their file, and
     needs the arrays no longer. `threads` is the number of intra-operator threads, 0 for one per
     core; the `providers` can be loaded. One that is not `optimised` computes node by node what the
-    graph says. Raises RefusedError for a graph that computes in 16-bit floats, ModelError for one
-    that ONNX Runtime cannot load.
+    graph says; a `frugal` one computes first what frees values. Raises RefusedError for a graph
+    that computes in 16-bit floats, ModelError for one that ONNX Runtime cannot load.
     """
 
     def __init__(
@@ -129,10 +129,13 @@ class Session:
         providers: Providers = ON_CPU,
         *,
         optimised: bool = True,
+        frugal: bool = False,
     ) -> None:
         if isinstance(graph, onnx.ModelProto):
             graph = check(graph, weights or {})
         options = session_options()
+        if frugal:
+            options.execution_order = runtime().ExecutionOrder.PRIORITY_BASED
         options.intra_op_num_threads = threads
         # Spinning between layers takes cores from others, which under load costs far more.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from precision_bisect.plan import Plan
@@ -18,6 +19,9 @@ SINGLES = 512
 SINGLES_FOR_BUILDS = 1536
 """So many layers of large models are measured alone; more where trials are builds, which cost
 more than what a better ranking takes."""
+SAVED = 100
+"""A ranking may take as long as so many builds, which it saves: 0.98 beside 0 as its correlation
+(500 layers of which 20 stay, benchmarks/results/search.json)."""
 NEGLIGIBLE = 0.1
 NEGLIGIBLE_FOR_BUILDS = 0.01
 """Blocks whose errors come to this share of the tolerance (the root of the sum of their squares)
@@ -110,9 +114,19 @@ def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[
     return found
 
 
+def bounded(problem: Problem, high: Outcome) -> Problem:
+    """Return the problem with a ranking that takes no longer than the builds that it saves.
+
+    `high` is the build of every layer high.
+    """
+    if not problem.predicts:
+        return problem
+    return replace(problem, forecast_s=min(problem.forecast_s, SAVED * high.wall_s))
+
+
 def _affordable(problem: Problem, measured: Sequence[Outcome], most: int) -> int:
     """Return for how many more forecasts there is time, by what those so far took."""
-    spent = sum(outcome.wall_s for outcome in measured)
+    spent = sum(outcome.wall_s for outcome in measured) / problem.workers
     if math.isinf(problem.forecast_s) or not spent:
         return most
     return min(most, max(0, int((problem.forecast_s - spent) * len(measured) / spent)))

@@ -266,3 +266,24 @@ def test_time_counts_against_the_budget() -> None:
     budget.admit(counted=True)
     with pytest.raises(BudgetSpent, match="--max-time of 10 s"):
         budget.admit(counted=False)
+
+
+def test_a_plan_that_other_samples_refute_is_not_there(tmp_path: Path) -> None:
+    """Copies that fail are bad luck, samples held out that fail are not."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        return 5.0 if feed["x"][0] > 0 else half_of_the_time(plan, feed)
+
+    driver, ledger = driver_of(
+        tmp_path,
+        Simulated(rule),
+        held_out=1,
+        copies=lambda sets: Copies(samples=sets, count=16, refer=dict, layers=SIZE),
+    )
+    plan = Plan.of((2,))
+    with ledger:
+        driver.consider(Proposal(plan=plan))
+        driver.consider(Proposal(plan=plan, phase=Phase.RECHECK, draw=1))
+        assert driver.unsteady() is not None
+        driver.consider(Proposal(plan=plan, samples=SampleSet.ALL, kind=Kind.REBUILD))
+        assert driver.unsteady() is None

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 import oracles
+from precision_bisect.curve import Curve, sweep
 from precision_bisect.flow import Course, flow
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem
+from precision_bisect.protocols import Problem, Search
 from precision_bisect.sensitivity import BLOCK, Sensitivity, rank
-from precision_bisect.trial import Outcome, Phase, Proposal
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 from precision_bisect_strategies.guided import Guided
 
 SIZE = 128
@@ -59,18 +60,18 @@ def test_the_last_layers_are_ranked_too() -> None:
 
 
 def test_a_ranking_takes_no_longer_than_the_builds_that_it_saves() -> None:
-    """Forecasts that are dearer than builds are spent on blocks alone."""
-    fast, slow = (forecasts(seconds) for seconds in (0.001, 100.0))
-    assert BLOCKS == slow < fast
-
-
-def forecasts(seconds: float) -> int:
-    """Return how many forecasts rank layers where each takes so many seconds, a build one."""
+    """Forecasts that are dearer than builds are spent on blocks alone, in a search and after it."""
     asked = replace(oracles.problem(SIZE), predicts=True)
-    search = flow(asked, Guided(), Course(curve=True))
+    for seconds, count in ((0.001, BLOCKS + SIZE), (100.0, BLOCKS)):
+        assert count == forecasts(flow(asked, Guided(), Course(curve=True)), seconds)
+        assert count == forecasts(sweep(Curve(problem=asked, copies=False)), seconds)
+
+
+def forecasts(search: Search[object], seconds: float) -> int:
+    """Return how many forecasts rank layers where each takes so many seconds, a build one."""
     batch, count = next(search), 0
     while all(proposal.phase in (Phase.PREFLIGHT, Phase.RANKING) for proposal in batch):
-        ranks = batch[0].phase is Phase.RANKING
+        ranks = batch[0].kind is Kind.PREDICT
         count += len(batch) if ranks else 0
         told = [_told(proposal, seconds if ranks else 1.0) for proposal in batch]
         batch = search.send(tuple(told))

@@ -10,7 +10,7 @@ from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW, HIGH_NAMES, LOW_
 
 UNKNOWN = "unrecognized arguments"
 """How argparse begins to say so."""
-NEAR = 0.7
+NEAR = 0.8
 """Words are alike from this share of common letters on, as difflib counts it."""
 SHORT = 4
 """Longer words are alike, too, where one is the beginning of the other."""
@@ -50,7 +50,7 @@ def alike(word: str, known: Iterable[str]) -> list[str]:
 
     every = list(known)
     begun = [each for each in every if len(each) > SHORT and word.startswith(each)]
-    return get_close_matches(word, every, 1, NEAR) or begun
+    return begun or get_close_matches(word, every, 1, NEAR)
 
 
 def add_threads(group: argparse._ArgumentGroup) -> None:

@@ -73,7 +73,7 @@ def parse_limits(texts: Sequence[str], flag: str) -> dict[str, float]:
     """
     limits: dict[str, float] = {}
     for text in texts:
-        if re.fullmatch(r"\d+,\d+(e-?\d+)?", text):
+        if re.fullmatch(r"\d+,\d+(e[-+]?\d+)?", text, re.IGNORECASE):
             number = text.replace(",", ".")
             raise UsageError(f"{flag} cannot read {text!r}", f"write {flag} {number}")
     for item in (part for text in texts for part in text.split(",")):

@@ -30,7 +30,7 @@ def leaving(
         return None
     graph = _with_largest(model)
     try:
-        session = Session(graph, model.weights, threads)
+        session = Session(graph, model.weights, threads, frugal=True)
         found = [session.run(sample, session.output_names) for sample in samples]
     except (ModelError, RuntimeError):
         return None
@@ -58,15 +58,21 @@ def leaving(
 
 
 def _with_largest(model: Model) -> onnx.ModelProto:
-    """Return the model with the largest magnitude of each computed FP32 tensor as its outputs."""
+    """Return the model with the largest magnitude of each computed FP32 tensor as its outputs.
+
+    Each is taken right behind the node that makes the tensor, which so need not be held longer.
+    """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    graph = proto.graph
+    graph, wanted = proto.graph, set(computed(model))
+    del graph.node[:]
     del graph.output[:]
-    for name in computed(model):
-        magnitude, largest = f"{_LARGEST}/of{name}", f"{_LARGEST}{name}"
-        graph.node.add(op_type="Abs", input=[name], output=[magnitude])
-        reduced = onnx.helper.make_node("ReduceMax", [magnitude], [largest], keepdims=0)
-        graph.node.append(reduced)
-        graph.output.append(onnx.helper.make_tensor_value_info(largest, 1, []))
+    for node in model.proto.graph.node:
+        graph.node.append(node)
+        for name in wanted.intersection(node.output):
+            magnitude, largest = f"{_LARGEST}/of{name}", f"{_LARGEST}{name}"
+            graph.node.add(op_type="Abs", input=[name], output=[magnitude])
+            reduced = onnx.helper.make_node("ReduceMax", [magnitude], [largest], keepdims=0)
+            graph.node.append(reduced)
+            graph.output.append(onnx.helper.make_tensor_value_info(largest, 1, []))
     return proto

@@ -53,4 +53,5 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
 
 def _add(owner: onnx.ModelProto | onnx.NodeProto, values: Mapping[str, str]) -> None:
     for key, value in values.items():
-        owner.metadata_props.add(key=key, value=value)
+        # A result.json may have halves of surrogate pairs, which are no text.
+        owner.metadata_props.add(key=key, value=value.encode("utf-8", "replace").decode())

@@ -30,7 +30,9 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     chosen = frozenset(name for layers in climbed.chosen.values() for name in layers)
     kept = [name for name in climbed.composition.levels if last.answered and name in chosen]
     ladder = climbed.composition.ladder
-    findings = explain_ladder(climbed) if last.answered else Findings(low=ladder[0])
+    findings = Findings(low=ladder[0])
+    if last.answered:
+        findings = explain_ladder(climbed, late=budget.late)
     diagnosis = [
         Diagnosis(layer=name, cause=each.cause, evidence=each.evidence)
         for name, each in nearest(findings).items()

@@ -14,14 +14,15 @@ from precision_bisect.options import PrecisionName
 _NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"
 
 
-def explain_ladder(climbed: Climbed) -> Findings:
+def explain_ladder(climbed: Climbed, *, late: bool) -> Findings:
     """Return the findings of all rungs, in network order: why a layer is kept comes first.
 
     A layer has one entry for each rung below its type on which it has a form: for the type next
     below, which it was tried in, and by its values alone for those further down. A near miss of
-    one rung may be kept by the next. Rungs without an answer are left out.
+    one rung may be kept by the next. Rungs without an answer are left out. Where it is `late`
+    nothing is tried.
     """
-    found = [each for rung in reversed(climbed.rungs) for each in _of_rung(climbed, rung)]
+    found = [each for rung in reversed(climbed.rungs) for each in _of_rung(climbed, rung, late)]
     order = {str(name): i for i, name in enumerate(climbed.composition.levels)}
     layers = [layer for each in found for layer in each.layers]
     return Findings(
@@ -41,7 +42,7 @@ def nearest(findings: Findings) -> Mapping[str, Finding]:
     return found
 
 
-def _of_rung(climbed: Climbed, rung: int) -> Iterator[Findings]:
+def _of_rung(climbed: Climbed, rung: int, late: bool) -> Iterator[Findings]:
     """Yield what the last search of a rung says of the layers that its answer keeps."""
     step = next((each for each in reversed(climbed.steps) if each.rung == rung), None)
     if step is None or step.result.status not in (Status.FOUND, Status.NOTHING_TO_KEEP):
@@ -55,6 +56,7 @@ def _of_rung(climbed: Climbed, rung: int) -> Iterator[Findings]:
         proof=step.result.certificate,
         trials=read_ledger(step.ledger).trials,
         error=step.result.error,
+        late=late,
     )
     found = explained(step.prepared, answer).findings
     pair = climbed.composition.pair(rung)

@@ -16,7 +16,7 @@ def as_text(seen: Seen) -> str:
     try:
         lines = [f"{seen.folder}: {_headline(seen)}"]
         lines += [f"  {label:<12}{text}" for label, text in _facts(seen)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise foreign(seen.folder) from error
     return "".join(f"{printable(line)}\n" for line in lines)
 
