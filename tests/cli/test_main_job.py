@@ -198,7 +198,7 @@ def on_a_terminal(environment: dict[str, str], tmp_path: Path) -> tuple[int, str
     """Run a short search whose stdout and stderr are a terminal; return exit code and output."""
     master, slave = pty.openpty()
     child = subprocess.Popen(
-        [*ONE_SAMPLE, "--out", str(tmp_path / "run"), "--max-trials", "4"],
+        [*ONE_SAMPLE, "--out", str(tmp_path / "run"), "--max-trials", "5"],
         stdout=slave,
         stderr=slave,
         env={**os.environ, "TERM": "xterm-256color", **environment},
