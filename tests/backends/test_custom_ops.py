@@ -57,7 +57,7 @@ def test_a_model_with_operators_of_a_library_is_judged(
         ignore,
     )
     assert ["node_of_e", "node_of_y"] == list(result.kept)
-    assert f"operators of {library.name}" in result.fingerprint["versions"]
+    assert f"operators of {library.name}, 1" in result.fingerprint["versions"]
     assert repr(str(library)) in (tmp_path / "run" / "run_onnxruntime.py").read_text()
 
 
