@@ -58,6 +58,20 @@ def errors(*texts: str) -> list[Message]:
             ],
             '[Det -> "y"]: checkDet: false',
         ),
+        (
+            [
+                NO_DRIVER,
+                "Error Code: 9: Skipping tactic 0xfe80445f7bb61a99 due to exception Assertion "
+                "vol == 1 failed.",
+                "IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find "
+                "any implementation for node a + b.)",
+            ],
+            "Could not find any implementation for node a + b.",
+        ),
+        (
+            [NO_DRIVER, "9: Skipping tactic 0x0 due to exception Unexpected type"],
+            "9: Skipping tactic 0x0 due to exception Unexpected type",
+        ),
         (["Something\nelse\x07 went wrong"], "Something else\N{REPLACEMENT CHARACTER} went wrong"),
         ([NO_DRIVER], clean(NO_DRIVER)),
     ],
@@ -86,6 +100,13 @@ def test_long_errors_are_cut() -> None:
             True,
         ),
         ("Skipping tactic 0x0 due to Myelin error: autotuning failed", True),
+        (
+            "Error Code: 9: Skipping tactic 0x0 due to exception CUDA error 700 from "
+            "cuStreamSynchronize: an illegal memory access was encountered",
+            True,
+        ),
+        ("Error Code: 9: Skipping tactic 0x0 due to exception CUDA error 35 from x", False),
+        ("Error Code: 9: Skipping tactic 0x0 due to exception Unexpected type", False),
         (NO_DRIVER, False),
         (
             "10: [optimizer.cpp::computeCosts::3869] Error Code 10: Internal Error (Could not "

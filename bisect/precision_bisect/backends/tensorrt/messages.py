@@ -10,13 +10,15 @@ _LONGEST = 300
 """In characters."""
 _SCAFFOLD = re.compile(r"--- (?:Begin|End) node ---|While parsing node number|cudaError 35\b")
 """Lines round an error that are none: the importer's frame, and that there is no driver."""
+_SKIPPED = re.compile(r"Skipping tactic")
+"""An error that a build goes on after, so that a later one says why it failed."""
 _API_ERROR = re.compile(r"Error Code \d+: [\w ]+ \((.*)\)\s*$", re.S)
 _PLACE = re.compile(r"\s*In \w+ at \S+:\d+")
 _IMPORTER = re.compile(r"In function (\w+):\s*\[\d+\]\s*(.*)", re.S)
 _CONDITION = re.compile(r"Assertion failed: .*?: (?=\S)")
 _CUDA = re.compile(
     r"Error Code:? \d+: (?:Cuda|Myelin|Cask|Cublas|Cudnn)\b(?!.*cudaError 35\b)"
-    r"|due to Myelin error",
+    r"|due to Myelin error|CUDA error (?!35\b)\d",
     re.S,
 )
 """Errors of CUDA, or of a library that runs kernels in a build, other than a lack of a driver."""
@@ -29,15 +31,16 @@ _PARSED = re.compile(
 def first_error(messages: Sequence[Message]) -> str:
     """Return TensorRT's own first error on one line, without its source positions; "" for none."""
     errors = [message.text for message in messages if "ERROR" in message.severity]
-    for text in errors:
-        if not _SCAFFOLD.search(text) and not _IMPORTER.search(text):
-            return clean(text)
+    plain = [text for text in errors if not _SCAFFOLD.search(text) and not _IMPORTER.search(text)]
+    said = next((text for text in plain if not _SKIPPED.search(text)), "")
+    if said:
+        return clean(said)
     importer = next((match for text in errors if (match := _IMPORTER.search(text))), None)
     if importer is not None:
         frames = [part for text in errors for match in _PARSED.findall(text) for part in match]
         place = next((part for part in reversed(frames) if part), "parser")
         return one_line(f"{place}: {_checked(importer[1], importer[2])}")
-    return clean(errors[0]) if errors else ""
+    return clean((plain or errors)[0]) if errors else ""
 
 
 def cuda_failed(messages: Sequence[Message]) -> bool:
