@@ -1,5 +1,7 @@
 """TensorRT's warnings, in the words of its versions, become short lines with names."""
 
+import time
+
 import pytest
 
 from precision_bisect.backends.tensorrt.log import Message
@@ -48,6 +50,12 @@ def warnings(*texts: str) -> list[Message]:
             "No implementation of layer mul obeys the requested constraints in strict mode. No "
             "conforming implementation was found",
             "No implementation of layer mul obeys the requested constraints",
+        ),
+        (
+            "Some advice\n(Unnamed Layer* 3) [Convolution]: a non-conforming implementation was "
+            "chosen than was requested i.e. requested layer computation precision",
+            "(Unnamed Layer* 3) [Convolution]: a non-conforming implementation was chosen than "
+            "was requested",
         ),
         (
             "Could not find any implementation for node {ForeignNode[a...b]} due to memory.",
@@ -146,6 +154,21 @@ def test_kept_layers_without_a_mark_are_a_remark() -> None:
     note = "TensorRT has no layer to mark for 2 kept layers"
     found = remarks([], ["b", "a"])
     assert Remarks(notes=(note,), listed=(Listed(note=note, names=("a", "b")),)) == found
+
+
+@pytest.mark.parametrize("severity", ["VERBOSE", "WARNING"])
+def test_long_messages_are_quick(severity: str) -> None:
+    """Reading takes time in proportion to the text: an engine of many layers is one message."""
+    names = ", ".join(f"/encoder/layer.{n}/MatMul + /x.weight" for n in range(5000))
+    start = time.process_time()
+    assert Remarks() == remarks([Message(severity, f"Something about {names}")])
+    assert 1 > time.process_time() - start
+
+
+def test_only_what_is_loud_is_quoted() -> None:
+    """A name in the description of an engine is no remark, whatever it says."""
+    text = "Layers:\nName: Could not find any implementation for node a, LayerType: kgen"
+    assert Remarks() == remarks([Message("VERBOSE", text)])
 
 
 def test_a_warning_is_no_list_of_names() -> None:

@@ -28,8 +28,8 @@ _QUOTED = tuple(
     re.compile(pattern)
     for pattern in (
         r"Running layernorm after self-attention .*?may cause overflow\.",
-        r".*No implementation.* obeys the requested constraints",
-        r".*a non-conforming implementation was chosen than was requested",
+        r"No implementation.* obeys the requested constraints",
+        r"(?m:^).*a non-conforming implementation was chosen than was requested",
         r"No valid obedient candidate choices for node .*? that meet the preferred precision",
         r"Could not find any implementation for node [^\n]*",
         r"No low-precision conv kernel available for this strongly-typed .*",
@@ -104,7 +104,7 @@ class _Heard:
         if clamped := _CLAMPED.search(text):
             known = before.text.startswith(IMPORTED)
             self._quote(clamped[0], before.text.removeprefix(IMPORTED) if known else "")
-        for pattern in _QUOTED:
+        for pattern in _QUOTED if message.severity in LOUD else ():
             if quoted := pattern.search(text):
                 self._quote(quoted[0], "")
 
