@@ -15,6 +15,7 @@ import pytest
 
 from exports_models import Parse, chain, export_of, polygraphy_selects
 from models import parse, save
+from precision_bisect.backends.tensorrt.weak import NEVER_MARKED
 from precision_bisect.exports.polygraphy_script import write_polygraphy_script
 from precision_bisect.exports.write import write_exports
 from precision_bisect.runfolder import POLYGRAPHY_SCRIPT, RunFolder
@@ -131,10 +132,27 @@ def test_a_strongly_typed_network_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("types", [[], [DataType.INT32]])
 def test_a_kept_layer_that_is_not_there_is_named(tmp_path: Path, types: list[DataType]) -> None:
-    """A constraint that would select nothing stops the build."""
+    """Constraints that would select nothing at all stop the build."""
     network = Network([weak_layer("mean", LayerType.REDUCE, *types)])
     with pytest.raises(SystemExit, match="no layer that computes floats for 'mean'"):
         script(tmp_path / "s.py", "mean")["postprocess"](network=network)
+
+
+def test_one_kept_layer_of_several_that_is_not_there_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A layer that the parser folded away is named, the others are marked: as in the search."""
+    layer = weak_layer("mean", LayerType.REDUCE, DataType.FLOAT)
+    script(tmp_path / "s.py", "mean", "folded")["postprocess"](network=Network([layer]))
+    assert DataType.FLOAT == layer.wanted
+    counted, missing = capsys.readouterr().out.splitlines()
+    assert counted.startswith("1 layers of the model stay FP32 (1 in TensorRT)")
+    assert "the network has no layer that computes floats for 'folded'" == missing
+
+
+def test_it_leaves_alone_what_the_search_leaves_alone(tmp_path: Path) -> None:
+    """The kinds of layers are those that builds of the search never mark."""
+    assert {*NEVER_MARKED} == {*script(tmp_path / "s.py", "mean")["LEFT_ALONE"]}
 
 
 def test_a_network_without_metadata_is_searched_by_name(tmp_path: Path) -> None:

@@ -24,16 +24,21 @@ ENUMERATORS = {"FP32": "FLOAT", "FP16": "HALF", "BF16": "BF16"}
 FLOATS = tuple(ENUMERATORS.values())
 LEFT_ALONE = (
     "ASSERTION",
+    "ATTENTION_INPUT",
+    "ATTENTION_OUTPUT",
     "CAST",
     "CONDITION",
     "CONDITIONAL_INPUT",
     "CONDITIONAL_OUTPUT",
     "CONSTANT",
     "DEQUANTIZE",
+    "DIST_COLLECTIVE",
     "DYNAMIC_QUANTIZE",
     "IDENTITY",
     "ITERATOR",
+    "KV_CACHE_UPDATE",
     "LOOP_OUTPUT",
+    "MOE",
     "PLUGIN",
     "PLUGIN_V2",
     "PLUGIN_V3",
@@ -42,14 +47,14 @@ LEFT_ALONE = (
     "SHAPE",
     "TRIP_LIMIT",
 )
-"""Kinds of layers whose type is their meaning, or which compute nothing."""
+"""Kinds of layers whose type is their meaning, that compute nothing or are not TensorRT's own."""
 
 
 def postprocess(network: Any) -> None:
     """Set precision and output types of the kept layers, and of no others.
 
     Stops with one sentence where TensorRT has no weak typing, where the network is strongly typed
-    and where a kept layer is not in it.
+    and where no kept layer is in it. Names those that are not in it, as some can be folded away.
     """
     if network.num_layers and not hasattr(network.get_layer(0), "precision"):
         raise SystemExit(
@@ -57,18 +62,21 @@ def postprocess(network: Any) -> None:
             "build model.mixed.onnx instead, without this script"
         )
     found = select(network)
-    for name in KEPT:
-        if not found[name]:
-            raise SystemExit(f"the network has no layer that computes floats for {name!r}")
+    missing = [name for name in KEPT if not found[name]]
+    said = "the network has no layer that computes floats for"
+    if missing and len(missing) == len(KEPT):
+        raise SystemExit(f"{said} {missing[0]!r}, nor for any other kept layer")
     for name, wanted in KEPT.items():
         for layer in found[name]:
             mark(layer, wanted)
-    counts = Counter(KEPT.values())
+    counts = Counter(wanted for name, wanted in KEPT.items() if found[name])
     stay = ", ".join(f"{counts[kind]} layers of the model stay {kind}" for kind in counts)
     marked = sum(map(len, found.values()))
     print(  # noqa: T201 - the script is a program of its own
         f"{stay} ({marked} in TensorRT), given {FLAGS}"
     )
+    for name in missing:
+        print(f"{said} {name!r}")  # noqa: T201
 
 
 def select(network: Any) -> dict[str, list[Any]]:
