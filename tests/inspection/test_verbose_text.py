@@ -1,5 +1,6 @@
 """The builder's text of TensorRT-RTX, read back whatever names stand in it."""
 
+import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -83,6 +84,9 @@ SYNTAX = (
     "]\x1f[ONNX Layer: ",
     "Datatype: Half",
     "Dimensions: [",
+    "Dimensions: [1-2]",
+    ", Dimensions: [--1]",
+    f", Dimensions: [{'9' * 5000}]",
     "\n",
     "\nName: ",
     "\n\nI/O Tensors:",
@@ -113,6 +117,20 @@ def test_names_come_back(entries: list[tuple[str, list[str]]]) -> None:
     assert entries == [(layer.name, list(layer.nodes)) for layer in found]
     for layer in found:
         assert [layer.name] * 3 == [t.name for t in (*layer.inputs, *layer.outputs)]
+
+
+@pytest.mark.parametrize("name", ["q Dimensions: [1-2]", "q Dimensions: [7] Datatype: Float"])
+def test_a_name_that_imitates_a_field(name: str) -> None:
+    """Shape and type are read behind a tensor's name, whatever stands in it."""
+    (layer,) = parse_layers("Layers:\n" + line(name, ["node"]))
+    assert (tensor(name, "fp16", 8, 64),) == layer.inputs
+
+
+def test_impossible_shapes_are_passed_over() -> None:
+    """What is no shape, or one of more digits than any, is no field and no error."""
+    for shape in ("1-2", "--1", "9" * 5000):
+        text = "Layers:\n" + line("layer", ["node"]).replace("8,64", shape)
+        assert [()] == [layer.inputs for layer in parse_layers(text)]
 
 
 nodes = st.lists(st.sampled_from(SYNTAX) | plain, min_size=1, max_size=5).map("".join)

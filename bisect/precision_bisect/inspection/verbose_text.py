@@ -24,9 +24,9 @@ _HEADER = "Layers:\n"
 _ENDS = ("\n\nI/O Tensors:", "\n\nBindings:")
 _LINE = re.compile(r"\n(?=Name: )")
 _KIND = re.compile(r"\w*")
-_DIMENSIONS = re.compile(r"Dimensions: \[([-\d,]*)\]")
+_DIMENSIONS = re.compile(r", Dimensions: \[((?:-?\d{1,18}(?:,-?\d{1,18})*)?)\]")
 _DATATYPE = re.compile(r"Datatype: (.*?)(?:, Format: | \}|\Z)", re.S)
-_HELD = re.compile(r', (\w+): \{"Type": "(\w+)", "Count": (\d+)\}')
+_HELD = re.compile(r', (\w+): \{"Type": "(\w+)", "Count": (\d{1,18})\}')
 
 
 def parse_layers(text: str) -> list[EngineLayer]:
@@ -62,14 +62,15 @@ def _layer(line: str) -> EngineLayer | None:
 
 def _tensors(section: str) -> Iterator[EngineTensor]:
     for entry in section.split("{ Name: ")[1:]:
-        dims, dtype = _DIMENSIONS.search(entry), _DATATYPE.search(entry)
+        name = entry.partition(", Location: ")[0].partition(", Dimensions: [")[0]
+        dims = _DIMENSIONS.search(entry, len(name))
+        dtype = _DATATYPE.search(entry, dims.end()) if dims else None
         if dims is None or dtype is None:
             continue
-        name = entry.partition(", Location: ")[0].partition(", Dimensions: [")[0]
         yield EngineTensor(
             name=name,
             dtype=normal_type(dtype.group(1)),
-            dims=tuple(int(d) for d in dims.group(1).split(",") if d.strip("-")),
+            dims=tuple(int(d) for d in dims.group(1).split(",") if d),
             format=entry.partition(", Format: ")[2].partition(" }")[0] or dtype.group(1),
         )
 
