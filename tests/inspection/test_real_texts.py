@@ -92,6 +92,49 @@ def test_a_product_of_alexnet(tmp_path: Path) -> None:
     assert {name: HONOURED} == verdicts(model, parse_layers(real.message(high)))
 
 
+def test_high_weights_beside_a_low_tactic(tmp_path: Path) -> None:
+    """What a tactic reads outranks weights that are listed higher."""
+    name = "/features/features.0/Conv"
+    model = chain(tmp_path, {name: "Conv"}, {name: [(64, 3, 11, 11), (64,)]})
+    weights = real.CONVOLUTION.replace('"Half", "Count": 23232', '"Float", "Count": 23232')
+    assert {name: DEMOTED} == verdicts(model, parse_layers(real.message(weights)))
+    high = weights.replace("f16f16_f16f16_f16", "f32f32_tf32f32_f32")
+    assert {name: HONOURED} == verdicts(model, parse_layers(real.message(high)))
+
+
+def test_weights_that_are_converted_for_a_low_product(tmp_path: Path) -> None:
+    """A kernel that only scales and converts the weights does not show what reads them."""
+    name = "/encoder/layers.0/pos_ff/output/MatMul"
+    model = chain(tmp_path, {name: "MatMul"}, {name: [(10, 10)]})
+    low = real.GEMM_WITHOUT_WEIGHTS.replace("f16f16_f16f16_f16", "of_another_form")
+    for operations, expected in (("MulCas", UNSEEN), ("MulSumAddCas", HONOURED)):
+        line = real.HIGH_LINEAR.replace("MulSumAddCas", operations)
+        layers = parse_layers(real.message(f"{line}[ONNX Layer: {name}]", low))
+        assert {name: expected} == verdicts(model, layers, typed=True)
+
+
+def test_a_bias_is_no_weight_of_a_product(tmp_path: Path) -> None:
+    """An FP32 bias in a low product whose metadata leaves out the Add honours nothing."""
+    name = "/classifier/classifier.6/Gemm"
+    model = chain(tmp_path, {name: "MatMul", "add": "Add"}, {name: [(4096, 1000)], "add": [(1000,)]})
+    weights = "{ Name: __mye595_dconst, Dimensions: [4096,1000], Format/Datatype: Half }, "
+    text = real.GEMM.replace(weights, "").replace("f16f16_f32_f32", "of_another_form")
+    text = text.replace(
+        "constantHalf, Dimensions: [1,1000], Format/Datatype: Half",
+        "constantFloat, Dimensions: [1,1000], Format/Datatype: Float",
+    )
+    (layer,) = parse_layers(real.message(text))
+    assert ["fp32"] == [held.dtype for held in layer.constants if not held.scales]
+    assert {name: DEMOTED, "add": UNSEEN} == verdicts(model, [layer])
+
+
+def test_filter_weights_are_constants() -> None:
+    """TensorRT 10 names those of a convolution by its layer."""
+    text = real.GEMM.replace("__mye595_dconst", "DiT/proj/CONVOLUTION_0 filterWeightsHalf")
+    (layer,) = parse_layers(real.message(text))
+    assert ["output'.1_4"] == [tensor.name for tensor in layer.inputs]
+
+
 @pytest.mark.parametrize(
     ("weights", "tactic", "expected"),
     [

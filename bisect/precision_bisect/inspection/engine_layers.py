@@ -42,7 +42,9 @@ _BORDER = re.compile(r"\][\x1e\x1f ]?\[ONNX Layer: ")
 _SCALE = r"__mye\d+.*_(?:alpha|beta)"
 """What a product multiplies its result, and what it adds, by."""
 _CONSTANT = re.compile(
-    rf"(?:{_SCALE}|__mye\d+.*(?:dconst|_const)|.*_constant[A-Z][A-Za-z0-9]*)(?:_myl\d+)?", re.S
+    rf"(?:{_SCALE}|__mye\d+.*(?:dconst|_const)|.*(?:_constant| filterWeights)[A-Z][A-Za-z0-9]*)"
+    r"(?:_myl\d+)?",
+    re.S,
 )
 _SCALE_ALONE = re.compile(rf"{_SCALE}(?:_myl\d+)?", re.S)
 
@@ -102,8 +104,8 @@ def sort_out(
 ) -> tuple[tuple[EngineTensor, ...], tuple[EngineTensor, ...]]:
     """Return the inputs that are computed, and those that are constants.
 
-    TensorRT 10 lists both as inputs. Names tell them apart, such as `__mye595_dconst` and
-    `bias_constantHalf`.
+    TensorRT 10 lists both as inputs. Names tell them apart, such as `__mye595_dconst`,
+    `bias_constantHalf` and `conv filterWeightsHalf`.
     """
     computed: list[EngineTensor] = []
     constants: list[EngineTensor] = []

@@ -8,7 +8,7 @@ type; the conversions inside a generated kernel. What none of them decides is no
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour
@@ -85,7 +85,7 @@ def _by_weights(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | No
         types = float_types(held)
     else:
         types = _own_weight_types(graph, kernel, _largest(own))
-    return _of_weights(types, kernel, asked)
+    return _of_weights(graph, types, kernel, asked)
 
 
 def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozenset[str]:
@@ -110,10 +110,10 @@ def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | Non
     Weights have the type that it reads. Two results may be read low because they are, and
     multiplied high all the same.
     """
-    found = _XMMA.search(kernel.layer.tactic)
-    if found is None or not _computes_product(graph, kernel, asked.number):
+    named = _tactic_types(kernel)
+    if not named or not _computes_product(graph, kernel, asked.number):
         return None
-    read, multiplied = (normal_type(word) for word in found.groups())
+    read, multiplied = named
     types = frozenset((read, multiplied))
     if read in LOW and graph.weights[asked.number]:
         types = frozenset((read,))
@@ -122,14 +122,18 @@ def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | Non
 
 
 def _by_rest(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
-    """Look at the weights of a product that have the size of nothing else: it may be padded."""
+    """Look at the weights of a product that have the size of nothing else: it may be padded.
+
+    What is smaller is another operator's, such as a bias whose Add the metadata leaves out.
+    """
     own = graph.weights[asked.number]
     if not own or asked.number not in _products(graph, kernel) or not _is_product(kernel):
         return None
     sizes = {name: size for i in kernel.span for name, size in graph.weights[i].items()}
     others = {size for name, size in sizes.items() if name != _largest(own)}
-    types = float_types([c for c in kernel.weights if c.elements not in others])
-    return _of_weights(types, kernel, asked)
+    padded = [c for c in kernel.weights if not 0 < c.elements < own[_largest(own)]]
+    types = float_types([c for c in padded if c.elements not in others])
+    return _of_weights(graph, types, kernel, asked)
 
 
 def _by_operands(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
@@ -184,9 +188,27 @@ def _of_types(
     return None
 
 
-def _of_weights(types: frozenset[str], kernel: Kernel, asked: Asked) -> Finding | None:
+def _of_weights(
+    graph: GraphNodes, types: frozenset[str], kernel: Kernel, asked: Asked
+) -> Finding | None:
+    """Return the finding that these types of weights give.
+
+    High weights of a product prove nothing where they may only be converted for another kernel,
+    nor where the tactic reads or multiplies lower.
+    """
     reason = f"its weights are {_listed(types)} in {_where(kernel)}"
-    return _of_types(types, asked.wanted, reason, proof=True)
+    found = _of_types(types, asked.wanted, reason, proof=True)
+    product = graph.nodes[asked.number].op_type in _PRODUCTS
+    if found is None or found.honour != Honour.HONOURED or not product:
+        return found
+    lower = LOW - {asked.wanted}
+    return found if _may_multiply(kernel) and lower.isdisjoint(_tactic_types(kernel)) else None
+
+
+def _tactic_types(kernel: Kernel) -> tuple[str, ...]:
+    """Return what the tactic's name says that it reads and multiplies in, () where nothing."""
+    found = _XMMA.search(kernel.layer.tactic)
+    return tuple(normal_type(word) for word in found.groups()) if found else ()
 
 
 def _unseen(reason: str) -> Finding:
@@ -219,6 +241,15 @@ def _computes_product(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
     products = _products(graph, kernel)
     shown = sum(operation in _PRODUCT_OPERATIONS for operation in kernel.operations)
     return number in products and (not kernel.fused or len(products) == shown == 1)
+
+
+def _may_multiply(kernel: Kernel) -> bool:
+    """Tell whether a product is in the kernel's name, where that lists any operations.
+
+    Small ones are `MulSum`.
+    """
+    names = kernel.operations
+    return not names or _is_product(kernel) or ("Mul", "Sum") in pairwise(names)
 
 
 def _is_product(kernel: Kernel) -> bool:
