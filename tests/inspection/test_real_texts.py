@@ -116,7 +116,9 @@ def test_weights_that_are_converted_for_a_low_product(tmp_path: Path) -> None:
 def test_a_bias_is_no_weight_of_a_product(tmp_path: Path) -> None:
     """An FP32 bias in a low product whose metadata leaves out the Add honours nothing."""
     name = "/classifier/classifier.6/Gemm"
-    model = chain(tmp_path, {name: "MatMul", "add": "Add"}, {name: [(4096, 1000)], "add": [(1000,)]})
+    model = chain(
+        tmp_path, {name: "MatMul", "add": "Add"}, {name: [(4096, 1000)], "add": [(1000,)]}
+    )
     weights = "{ Name: __mye595_dconst, Dimensions: [4096,1000], Format/Datatype: Half }, "
     text = real.GEMM.replace(weights, "").replace("f16f16_f32_f32", "of_another_form")
     text = text.replace(
@@ -282,6 +284,31 @@ def test_cut_names_under_strong_typing(tmp_path: Path, name: str, expected: str)
     borders = [name for name in casts if "x/" not in name and "/t2/" not in name]
     layers = [kernel(name, "k", *borders)]
     assert {"k": expected} == words(judge_layers(model, plan, typed, layers, FP16))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "name", "here"),
+    [
+        ("Sin", "__myl_SinCasExpCas_myl0_1", HONOURED),
+        ("Erf", "__myl_CasErfCasCasExpCas_myl0_1", UNSEEN),
+        ("Div", "__myl_DivCasExpCas_myl0_1", UNSEEN),
+    ],
+)
+def test_conversions_that_low_operators_bring(
+    tmp_path: Path, op_type: str, name: str, here: str
+) -> None:
+    """How many they bring is known for TensorRT-RTX: elsewhere counting says nothing there."""
+    weights: dict[str, list[tuple[int, ...]]] = {"a": [(8,)]} if op_type == "Div" else {}
+    model = chain(tmp_path, {"z": "Tan", "a": op_type, "k": "Exp", "b": "Cos"}, weights)
+    plan = keeping(model, "k")
+    typed = TypedWriter(model, FP16).write(plan)
+    casts = [node.name for node in typed.proto.graph.node if node.op_type == "Cast"]
+    borders = [name for name in casts if "x/" not in name and "/t3/" not in name]
+    layers = [kernel(name, "a", "k", *borders)]
+    found = [
+        words(judge_layers(model, plan, typed, layers, FP16, rtx=rtx)) for rtx in (True, False)
+    ]
+    assert [{"k": HONOURED}, {"k": here}] == found
 
 
 @pytest.mark.parametrize(

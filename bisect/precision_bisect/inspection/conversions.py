@@ -38,7 +38,7 @@ _OWN = {
     "ReduceL2": {"Sum": 1, "Sqrt": 1},
     "ReduceLogSum": {"Sum": 1, "Log": 1},
 }
-"""Operators that bring conversions when low, with each operation that they become.
+"""Operators that bring conversions when low on TensorRT-RTX, with each operation they become.
 
 Some are split over two kernels. A Pow with a small whole exponent becomes products, with none.
 """
@@ -47,19 +47,22 @@ _DIVISIONS = {(CAST, "Div", CAST, "Mul", CAST): 3, (CAST, "Div", "Mul", CAST): 2
 with the FP32 reciprocal, where something else may need the numerator in FP32 already."""
 
 
-def does_conversions_asked_for(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
+def does_conversions_asked_for(
+    graph: GraphNodes, kernel: Kernel, number: int, known: bool
+) -> bool:
     """Tell whether the kernel is seen to do the conversions that the graph asks for in it.
 
-    The casts next to node `number` that no engine layer lists count as asked for here.
+    The casts next to node `number` that no engine layer lists count as asked for here. `known`
+    tells whether those that operators bring are known for the library.
     """
-    own = _own_conversions(graph, kernel)
+    own = _own_conversions(graph, kernel, known)
     if own is None or kernel.truncated or _counts(graph, kernel):
         return False
     asked = (graph.casts & kernel.span) | (graph.borders(number) & kernel.loose)
     return 0 < len(asked) == kernel.operations.count(CAST) - own
 
 
-def _own_conversions(graph: GraphNodes, kernel: Kernel) -> int | None:
+def _own_conversions(graph: GraphNodes, kernel: Kernel, known: bool) -> int | None:
     """Return the conversions that operators of the kernel bring, None where unknown."""
     total, divisions = 0, 0
     for number in kernel.span:
@@ -67,6 +70,8 @@ def _own_conversions(graph: GraphNodes, kernel: Kernel) -> int | None:
         if op_type not in _OWN and op_type not in _AS_WRITTEN:
             return None
         if number in graph.low:
+            if not known and (op_type in _OWN or op_type == "Div"):
+                return None
             brought = _OWN.get(op_type, {})
             total += sum(brought[operation] for operation in brought.keys() & kernel.operations)
             divisions += op_type == "Div"

@@ -27,13 +27,16 @@ def judge_layers(
     typed: TypedGraph | None,
     engine_layers: Sequence[EngineLayer],
     pair: Pair,
+    *,
+    rtx: bool = True,
 ) -> list[LayerHonour]:
     """Return a verdict for each layer that `plan` keeps, in network order.
 
     With them come those that are fixed above the pair's high type. `typed` is the strongly typed
     graph that the engine was built from, None where the layers of `model` were marked instead
-    (weak typing). Honoured and demoted are said only on evidence that the engine computes in the
-    type that is asked for or in FP32, or in a lower type; everything else is not observable.
+    (weak typing). `rtx` tells whether the engine is one of TensorRT-RTX. Honoured and demoted are
+    said only on evidence that the engine computes in the type that is asked for or in FP32, or in
+    a lower type; everything else is not observable.
     """
     graph = GraphNodes(model.proto if typed is None else typed.proto)
     holders: dict[int, list[Kernel]] = defaultdict(list)
@@ -44,7 +47,7 @@ def judge_layers(
     verdicts = []
     for name, wanted in _judged(model.table, plan, pair):
         number = graph.index.get(name, -1)
-        asked = Asked(number=number, wanted=wanted, typed=typed is not None)
+        asked = Asked(number=number, wanted=wanted, typed=typed is not None, rtx=rtx)
         kernels = [kernel for kernel in holders[number] if not kernel.moves_only]
         findings = [examine(graph, kernel, asked) for kernel in kernels]
         verdict = _weigh(findings, nothing, bool(holders[number]))

@@ -50,11 +50,13 @@ class Asked:
     """What is asked of one node: its number, and the float type that it should compute in.
 
     `typed` tells whether the graph carries the plan as types; if not, its Casts say nothing.
+    `rtx` tells whether the engine is one of TensorRT-RTX, whose conversions are known best.
     """
 
     number: int
     wanted: HighName
     typed: bool
+    rtx: bool
 
 
 def examine(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding:
@@ -169,7 +171,7 @@ def _by_conversions(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding 
     """Count conversions. Around products they do vanish, so that those are left to other rules."""
     if not asked.typed or graph.nodes[asked.number].op_type in _PRODUCTS:
         return None
-    if not does_conversions_asked_for(graph, kernel, asked.number):
+    if not does_conversions_asked_for(graph, kernel, asked.number, asked.rtx):
         return None
     return Finding(
         honour=Honour.HONOURED,

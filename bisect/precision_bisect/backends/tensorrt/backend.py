@@ -99,11 +99,12 @@ class TensorRTBackend:
             typed = self._writer.write(plan, guard_islands=self._settings.guard_islands)
             with self._folder.saved(typed) as source:
                 built = self._built(source, afresh=afresh)
+        rtx = self.name == "tensorrt-rtx"
         return TensorRTEngine(
             self._flavour,
             built,
             self._why_not(),
-            lambda layers: judge_layers(self._model, plan, typed, layers, self._pair),
+            lambda layers: judge_layers(self._model, plan, typed, layers, self._pair, rtx=rtx),
         )
 
     def _built(self, source: Path, marks: Marks | None = None, *, afresh: bool) -> Built:
