@@ -98,6 +98,26 @@ def test_both_kinds_of_files_give_the_outputs(tmp_path: Path, outputs: list[Samp
             "output 'i' of sample 0 is float32, and the model has int64",
         ),
         (
+            lambda outputs: [{**o, "i": np.full((2, 4), "word")} for o in outputs],
+            "output 'i' of sample 0 is str128, and the model has int64",
+        ),
+        (
+            lambda outputs: [{**o, "i": np.zeros((2, 4), "V8")} for o in outputs],
+            "output 'i' of sample 0 is void64, and the model has int64",
+        ),
+        (
+            lambda outputs: [{**o, "i": np.zeros((2, 4), np.complex64)} for o in outputs],
+            "output 'i' of sample 0 is complex64, and the model has int64",
+        ),
+        (
+            lambda outputs: [{**o, "i": np.zeros((2, 4), "M8[s]")} for o in outputs],
+            "output 'i' of sample 0 is datetime64[s], and the model has int64",
+        ),
+        (
+            lambda outputs: [{**o, "i": np.full((2, 4), 2**64 - 1, np.uint64)} for o in outputs],
+            "output 'i' of sample 0 holds values that int64 does not have",
+        ),
+        (
             lambda outputs: [*outputs[:2], {**outputs[2], "y": np.ones((1, 4), np.float32)}],
             "output 'y' of sample 2 has the shape (1, 4), but the model has (2, 4)",
         ),

@@ -15,6 +15,8 @@ from precision_bisect.model.spec import TensorSpec
 from precision_bisect.protocols import Sample
 
 FLAG = "--reference"
+_FIGURES, _TEXTS = "biuf", "OUS"
+"""Kinds of numpy types that outputs may be stored in."""
 
 
 def read_outputs(path: Path, model: Model, count: int) -> list[Sample]:
@@ -47,15 +49,21 @@ def _as_computed(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[
     """Return the array in the type that a reference has, FP32 for any float below."""
     wanted = np.dtype("float32" if spec.dtype in ("float16", "bfloat16", None) else spec.dtype)
     where = f"{FLAG}: output {spec.name!r} of sample {number}"
-    if spec.dtype is not None and (array.dtype.kind == "f") != (wanted.kind == "f"):
-        raise InputError(f"{where} is {array.dtype.name}, and the model has {spec.dtype}")
+    strange = array.dtype.kind not in (_TEXTS if wanted.kind == "O" else _FIGURES)
+    if strange or (spec.dtype and (array.dtype.kind == "f") != (wanted.kind == "f")):
+        has = spec.dtype or "figures"
+        raise InputError(f"{where} is {array.dtype.name}, and the model has {has}")
     if not fits(spec, array.shape):
         raise InputError(
             f"{where} has the shape {show(array.shape)}, but the model has {show(spec.shape)}",
             "give the outputs of these samples, in their order",
         )
-    keeps = spec.dtype is None and array.dtype.kind != "f"
-    return array if keeps else array.astype(wanted)
+    if array.dtype.kind == "f":
+        return array.astype(wanted)
+    found = array if spec.dtype is None else array.astype(wanted)
+    if not np.array_equal(found, array):
+        raise InputError(f"{where} holds values that {spec.dtype} does not have")
+    return found
 
 
 def same_samples(apart: Sequence[tuple[str, float]], limit: float) -> str:
