@@ -1,6 +1,7 @@
 """The last check: exported files by themselves, in a fresh process."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,17 @@ def folder(tmp_path: Path) -> Path:
     export = Export(model=model, kept=[], pair=pair, settings=EngineSettings())
     write_judged(RunFolder(tmp_path / "run"), export, judge)
     return tmp_path / "run"
+
+
+def test_what_python_prints_as_it_starts_is_passed_over(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the process is its last line."""
+    (tmp_path / "sitecustomize.py").write_text("print('hello')\n")
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    found = recheck(folder, tmp_path, judges=False)
+    assert "is valid in a fresh process" in found.message
 
 
 def test_files_that_fit_are_not_judged_without_cuda(folder: Path, tmp_path: Path) -> None:

@@ -150,6 +150,28 @@ def test_a_library_that_takes_its_process_with_it(
     assert "tensorrt made no builder: its process ended with exit code -6" == said
 
 
+def test_what_else_python_prints_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rtx: Flavour
+) -> None:
+    """A sitecustomize.py that prints, as it starts and as it ends, takes no library away."""
+    code = "import atexit\nprint('hello')\natexit.register(print, 'bye')\n"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    why_not_started.cache_clear()
+    assert "" == why_not_started(rtx.name)
+
+
+def test_a_file_in_the_folder_of_the_user_is_no_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rtx: Flavour
+) -> None:
+    """A tensorrt_rtx.py where the command is started is not what was asked about."""
+    (tmp_path / "tensorrt_rtx.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    why_not_started.cache_clear()
+    assert "" == why_not_started(rtx.name)
+
+
 def test_a_folder_of_the_same_name_is_no_library(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -34,7 +34,8 @@ def _rechecked(folder: Path, work: Path, judges: bool, gpu: str | None) -> Reche
     module = ["-m", fitting.__name__, str(folder.absolute())]
     try:
         done = _python(module, _FIT_S)
-        told = json.loads(done.stdout)
+        # The last line: what Python starts with may print others before it.
+        told = json.loads((done.stdout.splitlines() or [""])[-1])
         if "trouble" in told:
             return Recheck(outcome="broken", message=str(told["trouble"]))
         samples = int(told["samples"])

@@ -14,22 +14,32 @@ from precision_bisect.errors import PrecisionBisectError, printable
 
 _LIMIT_S = 180.0
 """Loading all libraries from a slow disk takes a minute."""
+_ANSWER = "precision-bisect hears: "
+"""What the answer follows; a library, or what Python starts with, may print before it."""
 
 
 @cache
 def why_not_started(name: FlavourName) -> str:
     """Return in one line why the library makes no builder here, "" where it does."""
-    command = [sys.executable, "-m", __name__, name]
+    # -P: not to import what lies in the folder that it is started in.
+    command = [sys.executable, "-P", "-m", __name__, name]
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"{name} made no builder within {_LIMIT_S:g} s"
     except OSError as error:
         return f"no process could be started to try {name}: {error.strerror}"
-    if ended.returncode == 0:
-        return ended.stdout.strip()
+    _, answered, answer = ended.stdout.rpartition(_ANSWER)
+    if ended.returncode == 0 and answered:
+        return answer.split("\n", 1)[0].strip()
     last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
     return printable(f"{name} made no builder: its process ended with {last}")
 
@@ -49,4 +59,5 @@ def _trouble(name: FlavourName) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(_trouble("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx") + "\n")
+    said = _trouble("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx")
+    sys.stdout.write(f"{_ANSWER}{said}\n")
