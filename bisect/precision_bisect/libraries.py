@@ -1,5 +1,6 @@
 """Libraries and scripts that a user names: looked at before anything loads them."""
 
+import errno
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ def check_libraries(paths: Iterable[Path], flag: str) -> None:
     """Raise UsageError for a file of these that is missing, or that is no shared library."""
     for path in paths:
         try:
+            if path.exists() and not path.is_file():
+                raise OSError(errno.EINVAL, "it is no plain file")
             with path.open("rb") as stream:
                 head = stream.read(18)
         except OSError as error:

@@ -1,5 +1,6 @@
 """JSON read back from a run folder: untrusted, so bounded in depth before anything walks it."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ def parse(text: str) -> Any:
 
 
 def read(path: Path) -> Any:
-    """Return what a file of JSON says.
+    """Return what a file of JSON says; nobody is waited for who writes into a pipe.
 
     Bytes that are no UTF-8 come back as lone surrogates, as paths do. Raises OSError where the
     file cannot be read, and ValueError as `parse` does.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
     return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
 
 

@@ -1,5 +1,6 @@
 """Libraries of plugins and of operators: looked at early, loaded where engines are built."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -77,14 +78,17 @@ def test_a_library_that_does_not_load_is_one_line(rtx: Flavour, tmp_path: Path) 
 
 @pytest.mark.parametrize("flag", ["--plugins", "--ort-custom-ops"])
 def test_what_is_no_library_is_refused_before_any_work(flag: str, tmp_path: Path) -> None:
-    """A file that is missing, a text, and an object that is not linked are one line each."""
+    """A missing file, a text, an object that is not linked, and a pipe are one line each."""
     text, missing = tmp_path / "text.so", tmp_path / "missing.so"
     text.write_text("an index page")
     bare = compiled(tmp_path, "int held;", "-c")
+    pipe = tmp_path / "pipe.so"
+    os.mkfifo(pipe)
     for path, said in (
         (missing, f"{flag} cannot read {missing}: No such file or directory; check the path"),
         (text, f"{flag} {text} is no shared library; give the .so, .dll or .dylib"),
         (bare, f"{flag} {bare} is no shared library; give the .so, .dll or .dylib"),
+        (pipe, f"{flag} cannot read {pipe}: it is no plain file; check the path"),
     ):
         with pytest.raises(UsageError) as caught:
             to_options(run_parser().parse_args(["model.onnx", flag, str(path)]))
