@@ -12,19 +12,20 @@ from typing import IO
 @contextmanager
 def whole(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes its name once it is complete and on the disk. Raises OSError."""
-    with tempfile.NamedTemporaryFile(
+    stream = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed before it takes its name
         dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as stream:
-        temporary = Path(stream.name)
-        try:
+    )
+    temporary = Path(stream.name)
+    try:
+        with stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    temporary.chmod(0o644)
-    temporary.replace(path)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def remove_debris(folder: Path, names: Collection[str]) -> None:

@@ -9,7 +9,7 @@ import psutil
 from precision_bisect import plain_json
 from precision_bisect.backends.choose import choose_builder
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.errors import RunFolderError, UsageError, printable
 from precision_bisect.finished import Finished, read_finished
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.locking import LOCK, RunLock
@@ -85,7 +85,7 @@ def verify(
     try:
         return Verified(found=found, run=_record(found, built, plain, finished))
     except RunFolderError as error:
-        return Verified(found=found, trouble=f"not recorded: {error.one_line()}")
+        return Verified(found=found, trouble=printable(f"not recorded: {error.message}"))
 
 
 def _limits(settings: EngineSettings, memory_mib: float | None) -> Limits:

@@ -1,6 +1,7 @@
 """`verify` on real engines of TensorRT-RTX: what it says, keeps, and ends with."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,9 @@ def test_a_run_that_moved_finds_its_model_beside_it(
     (run / STATUS).unlink()
     assert 2 == main(["verify", str(run)])
     assert "does not say which model it is of" in capsys.readouterr().err
+    os.mkfifo(run / STATUS)
+    assert 2 == main(["verify", str(run)])
+    assert "does not say which model it is of" in capsys.readouterr().err
     assert 2 == main(["verify", str(run), "--plan", str(run)])
     assert "leave --plan out" in capsys.readouterr().err
 
@@ -223,6 +227,7 @@ def test_a_folder_in_use_costs_only_the_record(
     said = capsys.readouterr()
     assert "1 kept: 1 honoured" in said.out
     assert "warning: not recorded: " in said.err
+    assert "--out" not in said.err
     assert not (run / VERIFIED).exists()
 
 
