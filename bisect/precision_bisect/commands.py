@@ -19,7 +19,7 @@ from precision_bisect.arguments.commands import (
     status_parser,
     verify_parser,
 )
-from precision_bisect.arguments.engine import libraries, to_engine_settings
+from precision_bisect.arguments.engine import flagged, libraries, to_engine_settings
 from precision_bisect.arguments.explain import explain_parser, to_explain_options
 from precision_bisect.arguments.isolation import mebibytes
 from precision_bisect.arguments.parser import Parser
@@ -49,12 +49,14 @@ def layers_command(parsed: Namespace) -> int:
 
 def verify_command(parsed: Namespace) -> int:
     """Build the found plan once, print what the engine honours, and put it into the report."""
-    settings = to_engine_settings(parsed)
+    settings, given = to_engine_settings(parsed), flagged(parsed)
     memory = None if parsed.build_memory is None else mebibytes(parsed.build_memory)
     from precision_bisect.plugins import REPORTS, load
+    from precision_bisect.run_settings import Asked
     from precision_bisect.verify import verify
 
-    verified = verify(parsed.model, parsed.plan, parsed.backend, settings, memory)
+    asked = Asked(backend=parsed.backend, settings=settings, flagged=given)
+    verified = verify(parsed.model, parsed.plan, asked, memory)
     found = verified.found
     sys.stdout.write(found.to_json() if parsed.json else found.to_text())
     if verified.trouble:

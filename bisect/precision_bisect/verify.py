@@ -7,15 +7,22 @@ from pathlib import Path
 import psutil
 
 from precision_bisect import plain_json
-from precision_bisect.backends.choose import choose_builder
+from precision_bisect.backends.choose import Builder, choose_builder
 from precision_bisect.engine_settings import EngineSettings
-from precision_bisect.errors import RunFolderError, UsageError, printable
+from precision_bisect.errors import (
+    PluginError,
+    RefusedError,
+    RunFolderError,
+    UsageError,
+    printable,
+)
 from precision_bisect.finished import Finished, read_finished
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.locking import LOCK, RunLock
 from precision_bisect.model.load import load_model
 from precision_bisect.one_build import OneBuild, Order, build_once
 from precision_bisect.ort import use_custom_ops
+from precision_bisect.run_settings import Asked, AsRun, as_in_run
 from precision_bisect.runfolder import (
     LEDGER,
     RESULT,
@@ -52,21 +59,22 @@ class Verified:
 def verify(
     path: Path,
     plan_path: Path | None,
-    backend: str,
-    settings: EngineSettings,
+    asked: Asked,
     memory_mib: float | None = None,
 ) -> Verified:
     """Build the plan of a finished run once and look into the engine.
 
-    `path` is the model, or a run folder. Where the build fails, that of every layer in FP32 tells
-    what is at fault. `memory_mib` is what a build may take, None for a share of what is free.
+    `path` is the model, or a run folder. What is not asked for is as the run had it. Where the
+    build fails, that of every layer in FP32 tells what is at fault. `memory_mib` is what a build may take, None for a share of what is free.
     Raises a PrecisionBisectError for bad input, and where nothing here can build engines. A build
     that fails is a finding, not an error.
     """
-    use_custom_ops(settings.ort_custom_ops)
+    use_custom_ops(asked.settings.ort_custom_ops)
     model_path, result = _named(path, plan_path)
     finished = read_finished(result, load_model(model_path))
-    builder = choose_builder(backend, settings, finished.pair.low)
+    chosen = as_in_run(finished, asked)
+    settings = chosen.settings
+    builder = _builder(chosen, finished, told=asked.backend is not None)
     if settings.build_timeout_s is None:
         settings = replace(settings, build_timeout_s=BUILD_TIMEOUT_S)
     limits = _limits(settings, memory_mib)
@@ -76,7 +84,7 @@ def verify(
         plain = build_once(replace(order, plain=True), limits, work) if built.failure else None
     found = Verification(
         backend=builder.name,
-        remark=builder.remark,
+        remark="; ".join(filter(None, (builder.remark, _unlike(chosen)))),
         kept=[*finished.fixed, *finished.kept],
         evidence=built.evidence,
         failure=built.failure,
@@ -86,6 +94,21 @@ def verify(
         return Verified(found=found, run=_record(found, built, plain, finished))
     except RunFolderError as error:
         return Verified(found=found, trouble=printable(f"not recorded: {error.message}"))
+
+
+def _builder(chosen: AsRun, finished: Finished, *, told: bool) -> Builder:
+    """Return what builds; of a backend that only the run asks for it is said that it does."""
+    try:
+        return choose_builder(chosen.backend, chosen.settings, finished.pair.low)
+    except (PluginError, RefusedError) as error:
+        if told or chosen.backend == "auto":
+            raise
+        message = f"the run used {chosen.backend}, as verify does: {error.message}"
+        raise type(error)(message, "--backend auto takes what can build here") from error
+
+
+def _unlike(chosen: AsRun) -> str:
+    return f"unlike the run: {', '.join(chosen.unlike)}" if chosen.unlike else ""
 
 
 def _limits(settings: EngineSettings, memory_mib: float | None) -> Limits:

@@ -9,6 +9,7 @@ import precision_bisect
 from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.model.load import load_model
 from precision_bisect.options import LowName
+from precision_bisect.run_settings import Asked
 from precision_bisect.verify import verify
 
 pytestmark = pytest.mark.models
@@ -43,7 +44,8 @@ def search(model: Path, out: Path) -> precision_bisect.Result:
 
 def assert_built(model: Path, run: Path) -> None:
     """Build the found plan with TensorRT-RTX and see that no kept layer is demoted."""
-    found = verify(model, run, "tensorrt-rtx", EngineSettings()).found
+    asked = Asked(backend="tensorrt-rtx", settings=EngineSettings(), flagged=())
+    found = verify(model, run, asked).found
     assert found.failure is None
     assert [] == found.evidence.demoted
     assert len(found.kept) == len(found.evidence.honours)

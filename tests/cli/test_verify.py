@@ -48,7 +48,9 @@ UNKNOWN = "(float[3, 3] x) => (float y) { a = Exp(x) [k] b = Mul(a, a) y = Det(b
 WEIGHT = {"w": np.full((32, 32), 0.01, np.float32)}
 
 
-def finished(folder: Path, body: str, kept: list[str], low: str = "fp16") -> Path:
+def finished(
+    folder: Path, body: str, kept: list[str], low: str = "fp16", **fingerprint: Any
+) -> Path:
     """Write a model, and beside it the folder of a run that keeps these layers; return that."""
     graph = parse(body)
     path = save(with_weights(graph, WEIGHT) if "w)" in body else graph, folder)
@@ -57,7 +59,7 @@ def finished(folder: Path, body: str, kept: list[str], low: str = "fp16") -> Pat
     result = run_folders.result_of(
         names,
         [names.index(name) for name in kept],
-        fingerprint={**run_folders.FINGERPRINT, "model": model.digest},
+        fingerprint={**run_folders.FINGERPRINT, "model": model.digest, **fingerprint},
         low=low,
         rungs=[
             Rung(precision="fp32", layers=kept, count=len(kept)),
@@ -156,6 +158,54 @@ def test_exit_codes_can_be_trusted(
     ended, found = asked(capsys, run, *flags)
     assert code == ended
     assert said in found["summary"]
+
+
+UNGUARDED: dict[str, Any] = {"backend": "tensorrt-rtx", "engine": {"guard_islands": False}}
+SCRIPTED = {**UNGUARDED, "versions": {"typing": "strong", "make() of flags.py, 1": "0"}}
+
+
+def test_it_builds_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run without guards is verified without, unless a flag says otherwise, which is told."""
+    run = finished(tmp_path, LONE, ["k"], **UNGUARDED)
+    code, found = asked(capsys, run)
+    assert (1, False) == (code, found["honoured"])
+    assert "unlike the run" not in found["remark"]
+    code, found = asked(capsys, run, "--guard-islands", "--tf32")
+    assert (0, True) == (code, found["honoured"])
+    assert found["remark"].endswith("; unlike the run: guard_islands, tf32")
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "said"),
+    [
+        ({**UNGUARDED, "versions": {"typing": "weak"}}, "cannot mark layers"),
+        ({"backend": "tensorrt"}, "the run used tensorrt, as verify does: tensorrt is not inst"),
+        (SCRIPTED, "the run built with 'flags.py'; give it by --trt-config-postprocess-script"),
+        ({**UNGUARDED, "versions": {"plugins of a.so, 1": "0"}}, "'a.so'; give it by --plugins"),
+        ({"backend": "a\x1b[31m"}, "its fingerprint.backend is 'a\\x1b[31m'"),
+        ({"versions": []}, "its fingerprint.versions is []"),
+        ({"versions": {"typing": {}}}, "its fingerprint.versions.typing is {}"),
+        ({"engine": 3}, "its fingerprint.engine is 3"),
+        ({"engine": {"typing": ["weak"]}}, "its fingerprint.engine.typing is ['weak']"),
+        ({"engine": {"guard_islands": "no"}}, "its fingerprint.engine.guard_islands is 'no'"),
+        ({"engine": {"workspace_mib": 10**40}}, "its fingerprint.engine.workspace_mib is 1000"),
+        ({"engine": {"optimization_level": 9}}, "is damaged: --builder-optimization-level 9 is"),
+        ({"engine": {"compute_capability": "8.6\n"}}, "engine.compute_capability is '8.6\\n'"),
+        ({"engine": {"opt_shapes": {"x": [2, -1]}}}, "its fingerprint.engine.opt_shapes"),
+        ({"engine": {"ort_options": {"user_compute_stream": "1"}}}, "is no option of ONNX"),
+    ],
+)
+def test_what_a_run_tells_of_its_engines_is_checked(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    fingerprint: dict[str, Any],
+    said: str,
+) -> None:
+    """What cannot be followed here, and what no run has written, is one line."""
+    run = finished(tmp_path, SQUARE, ["k"], **fingerprint)
+    assert 2 == main(["verify", str(run)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 def test_a_plan_that_does_not_build_is_at_fault(

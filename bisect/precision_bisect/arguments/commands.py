@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from precision_bisect.arguments.engine import add_custom_ops, add_engine_arguments
+from precision_bisect.arguments.engine import add_custom_ops, add_engine_arguments, as_in_run
 from precision_bisect.arguments.output import add_explain_search, add_export_point
 from precision_bisect.arguments.parser import Parser, add_pair, folder
 
@@ -31,8 +31,8 @@ def verify_parser() -> Parser:
         description="Build the engine of a finished run's plan once, look into it, and say for "
         "each kept layer whether the engine computes it at the precision that was asked for. "
         "Where the build fails, every layer in FP32 is built to see what is at fault. The run "
-        "folder keeps what was found: verify.json. TensorRT-RTX builds and looks on a machine "
-        "without a GPU, too.",
+        "folder keeps what was found: verify.json. Flags that are left out are as the run had "
+        "them. TensorRT-RTX builds and looks on a machine without a GPU, too.",
         epilog="exit codes: 0 every kept layer is seen to be honoured; 1 one is demoted, or the "
         "build fails and that of every layer in FP32 does not; 2 wrong usage or bad input; 4 the "
         "build fails, and that of every layer in FP32, too; 5 the engine does not show of every "
@@ -42,12 +42,13 @@ def verify_parser() -> Parser:
     parser.add_argument(
         "--backend",
         choices=("auto", "tensorrt", "tensorrt-rtx", "onnxruntime"),
-        default="auto",
-        help="what builds the engine; auto takes the first that is installed (auto)",
+        help="what builds the engine; auto takes the first that is installed (that of the run; "
+        "auto after a forecast)",
     )
     _json(parser)
     engine = parser.add_argument_group("engine")
     add_engine_arguments(engine, timeout="30m")
+    as_in_run(parser)
     engine.add_argument(
         "--build-memory",
         metavar="SIZE",

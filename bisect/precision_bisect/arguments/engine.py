@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from precision_bisect.durations import duration
@@ -96,9 +97,9 @@ def add_custom_ops(group: argparse._ActionsContainer) -> None:
 def to_engine_settings(parsed: argparse.Namespace) -> EngineSettings:
     """Return the settings that the parsed flags ask for. Raises UsageError."""
     return EngineSettings(
-        typing=parsed.typing,
-        guard_islands=parsed.guard_islands,
-        tf32=parsed.tf32,
+        typing=parsed.typing or "auto",
+        guard_islands=parsed.guard_islands is not False,
+        tf32=bool(parsed.tf32),
         compute_capability=parsed.compute_capability,
         workspace_mib=parsed.workspace,
         optimization_level=parsed.builder_optimization_level,
@@ -112,6 +113,25 @@ def to_engine_settings(parsed: argparse.Namespace) -> EngineSettings:
         config_script=script(parsed.trt_config_postprocess_script),
         build_timeout_s=None if parsed.build_timeout is None else duration(parsed.build_timeout),
     )
+
+
+def flagged(parsed: argparse.Namespace) -> frozenset[str]:
+    """Return the fields of the settings that flags give, of a parser with `as_in_run`."""
+    renamed = {
+        "workspace_mib": "workspace",
+        "optimization_level": "builder_optimization_level",
+        "ort_options": "ort_option",
+        "config_script": "trt_config_postprocess_script",
+        "build_timeout_s": "build_timeout",
+    }
+    names = [each.name for each in fields(EngineSettings)]
+    given = (name for name in names if getattr(parsed, renamed.get(name, name)) is not None)
+    return frozenset(given)
+
+
+def as_in_run(parser: argparse.ArgumentParser) -> None:
+    """Have engine flags that are left out say nothing: a finished run tells how it was."""
+    parser.set_defaults(typing=None, guard_islands=None, tf32=None)
 
 
 def libraries(given: Sequence[Path] | None) -> tuple[Path, ...]:

@@ -1,0 +1,150 @@
+"""How the engines of a finished run were built, as its result tells: untrusted, so checked."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from precision_bisect.engine_settings import TYPINGS, EngineSettings
+from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.finished import Finished
+from precision_bisect.libraries import CONFIG_SCRIPT, PLUGINS, script_and_function
+from precision_bisect.saved import damaged, quoted
+from precision_bisect.unpacking import Unfit, chosen, count, flag, many, maybe, record, table, text
+
+_BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime")
+_SHAPES = ("min_shapes", "opt_shapes", "max_shapes")
+_LARGEST = 2**40
+"""No size, and no number of MiB, is larger."""
+_CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
+_LIBRARY = re.compile(r"plugins of (.*), \d+", re.S)
+_SCRIPT = re.compile(r"\w+\(\) of (.*), \d+", re.S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What flags ask for: a backend, None for that of the run, and settings.
+
+    Of the settings, those that `flagged` names were given; a run tells the others.
+    """
+
+    backend: str | None
+    settings: EngineSettings
+    flagged: Collection[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsRun:
+    """What to build with. `unlike` names what flags ask for otherwise than the run had it."""
+
+    backend: str
+    settings: EngineSettings
+    unlike: tuple[str, ...]
+
+
+def as_in_run(finished: Finished, asked: Asked) -> AsRun:
+    """Return backend and settings as the run had them, except for what flags ask for.
+
+    After a forecast that is `auto` and the defaults. Raises RunFolderError for what no run has
+    written, and UsageError where the run had a file that is not given.
+    """
+    ran = _backend(finished)
+    had = _settings(finished)
+    names = set(asked.flagged).difference(_FILES)
+    shapes = names.intersection(_SHAPES)
+    given = {name: getattr(asked.settings, name) for name in (*names, *(shapes and _SHAPES))}
+    files = {name: getattr(asked.settings, name) for name in _FILES}
+    unlike = sorted(name for name, value in given.items() if value != getattr(had, name))
+    if ran != "auto":
+        _check_files(finished, asked.settings)
+        unlike = ["backend"] * (asked.backend not in (None, ran, "auto")) + unlike
+    return AsRun(
+        backend=asked.backend or ran,
+        settings=replace(had, **given, **files),
+        unlike=tuple(unlike) if ran != "auto" else (),
+    )
+
+
+def _backend(finished: Finished) -> str:
+    """Return what built the run's engines, "auto" where it built none."""
+    name = finished.fingerprint.get("backend", "emulated")
+    if name == "emulated":
+        return "auto"
+    if name not in _BACKENDS:
+        raise damaged(finished.path, "fingerprint.backend", name)
+    return str(name)
+
+
+def _settings(finished: Finished) -> EngineSettings:
+    """Return the settings of the run's engines; `auto` is what it was in the run."""
+    typed = _versions(finished).get("typing")
+    if typed not in (None, "strong", "weak"):
+        raise damaged(finished.path, "fingerprint.versions.typing", typed)
+    try:
+        had = _ENGINE(finished.fingerprint.get("engine", {}))
+    except Unfit as error:
+        where = ".".join(("engine", error.where)) if error.where else "engine"
+        raise damaged(finished.path, f"fingerprint.{where}", error.value) from error
+    except UsageError as error:
+        raise RunFolderError(
+            f"{finished.path} is damaged: {error.message}",
+            "name a result.json that a run has written",
+        ) from error
+    return replace(had, typing=typed) if typed and had.typing == "auto" else had
+
+
+def _versions(finished: Finished) -> Mapping[str, Any]:
+    versions = finished.fingerprint.get("versions", {})
+    if not isinstance(versions, dict):
+        raise damaged(finished.path, "fingerprint.versions", versions)
+    return versions
+
+
+def _check_files(finished: Finished, settings: EngineSettings) -> None:
+    """Raise UsageError where the run's builds had plugins or a script, and these here do not."""
+    plugins = {path.name for path in settings.plugins}
+    scripts = set()
+    if settings.config_script is not None:
+        scripts.add(script_and_function(settings.config_script)[0].name)
+    for flag_, pattern, given in ((PLUGINS, _LIBRARY, plugins), (CONFIG_SCRIPT, _SCRIPT, scripts)):
+        missing = next((name for name in _named(finished, pattern) if name not in given), None)
+        if missing is not None:
+            raise UsageError(f"the run built with {quoted(missing)}", f"give it by {flag_}")
+
+
+def _named(finished: Finished, pattern: re.Pattern[str]) -> Iterator[str]:
+    """Yield the names of the files of a kind that the run's builds had."""
+    for key in _versions(finished):
+        if found := pattern.fullmatch(key):
+            yield found[1]
+
+
+def _size(value: Any) -> int:
+    if not 0 < count(value) < _LARGEST:
+        raise Unfit(value)
+    return int(value)
+
+
+def _capability(value: Any) -> str:
+    if not _CAPABILITY.fullmatch(text(value)):
+        raise Unfit(value)
+    return str(value)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(many(_size)(value))
+
+
+_READERS = {
+    "typing": chosen(*TYPINGS),
+    "guard_islands": flag,
+    "tf32": flag,
+    "compute_capability": maybe(_capability),
+    "workspace_mib": maybe(_size),
+    "optimization_level": maybe(count),
+    **dict.fromkeys(_SHAPES, table(_shape)),
+    "ort_options": table(text),
+}
+_ENGINE = record(EngineSettings, **_READERS)
+_FILES = tuple(each.name for each in fields(EngineSettings) if each.name not in _READERS)
+"""Fields that no result tells: files, and what decides no verdict."""
