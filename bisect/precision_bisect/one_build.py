@@ -19,7 +19,7 @@ from precision_bisect.ort import use_custom_ops
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine
-from precision_bisect.trial import Outcome
+from precision_bisect.trial import CUDA_FAILED, Outcome
 from precision_bisect.typed.rewrite import TypedWriter
 
 _PLAIN = Pair(low="fp16", high="fp32")
@@ -54,8 +54,17 @@ class OneBuild:
 def build_once(order: Order, limits: Limits, work: Path) -> OneBuild:
     """Build in a child process; `work` is a folder for files. What ends the child is a failure.
 
-    Raises the PrecisionBisectErrors of `build_here`, and RunFolderError.
+    Where CUDA failed, another child tries once more, as in a search. Raises the
+    PrecisionBisectErrors of `build_here`, and RunFolderError.
     """
+    built = _build_in_child(order, limits, work)
+    if built.failure is None or not built.failure.message.startswith(CUDA_FAILED):
+        return built
+    again = _build_in_child(order, limits, work)
+    return replace(again, log=f"{built.log}\nonce more, for CUDA failed:\n{again.log}")
+
+
+def _build_in_child(order: Order, limits: Limits, work: Path) -> OneBuild:
     slot = Slot(kit=work / "no.kit", folder=work / ("plain" if order.plain else "plan"))
     try:
         built = slot.call_bare(build_here, order, limits=limits)
@@ -82,11 +91,27 @@ def build_here(order: Order, work: Path) -> OneBuild:
         evidence, failure, engine = Evidence(), None, ""
         try:
             with builder.make(writer, finished.shapes, work).build(plan) as built:
-                evidence = looked_into(built, model, finished) if plan else built.evidence()
-                engine = built.description() if isinstance(built, _Described) else ""
+                evidence, engine = seen(built, model, finished)
         except BackendFailure as failed:
             failure = failed.outcome
     return OneBuild(evidence=evidence, failure=failure, engine=engine, log=_log(messages))
+
+
+def seen(engine: Engine, model: Model, finished: Finished) -> tuple[Evidence, str]:
+    """Return what an engine shows and the library's words on it; a look that fails is a remark.
+
+    Raises BackendFailure where the look fails and nothing is kept that would then not show.
+    """
+    evidence, words = Evidence(), ""
+    try:
+        evidence = looked_into(engine, model, finished) if finished.kept else engine.evidence()
+        words = engine.description() if isinstance(engine, _Described) else ""
+    except BackendFailure as failed:
+        if not (finished.kept or finished.fixed):
+            raise
+        note = f"the engine was built, and a look into it failed: {failed.outcome.message}"
+        evidence = replace(evidence, notes=(*evidence.notes, note))
+    return evidence, words
 
 
 def looked_into(engine: Engine, model: Model, finished: Finished) -> Evidence:

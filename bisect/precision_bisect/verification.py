@@ -25,6 +25,7 @@ _FAULTS = {
     "model": "every layer in FP32 does not build either, so it is not the plan: ",
     "unclear": "every layer in FP32 does not build either, for another reason: ",
 }
+_NO_PROOF = "every layer in FP32 builds, which is no proof against the plan"
 _MORE = {
     TrialStatus.TIMED_OUT: "; --build-timeout allows more",
     TrialStatus.OUT_OF_MEMORY: "; --build-memory allows more",
@@ -52,7 +53,7 @@ class Verification:
         if self.failure is None:
             return None
         if self.plain is None:
-            return "plan"
+            return "plan" if self.failure.status is TrialStatus.BUILD_FAILED else "unclear"
         return "model" if self.plain.status is self.failure.status else "unclear"
 
     @property
@@ -110,8 +111,10 @@ class Verification:
         if self.failure is None:
             counts = [f"{self._count(honour)} {word.lower()}" for honour, word in _WORDS.items()]
             return f"{len(self.kept)} kept: {', '.join(counts)}"
-        said = f"the build failed: {_ending(self.failure)}; {_FAULTS[str(self.fault)]}"
-        return said + (_ending(self.plain) if self.plain else "")
+        said = f"the build failed: {_ending(self.failure)}; "
+        if self.plain is None:
+            return said + (_FAULTS["plan"] if self.fault == "plan" else _NO_PROOF)
+        return said + _FAULTS[str(self.fault)] + _ending(self.plain)
 
     def _count(self, honour: Honour) -> int:
         """Count the kept layers with a verdict; what was not looked at is not observable."""

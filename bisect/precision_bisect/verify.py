@@ -65,9 +65,9 @@ def verify(
     """Build the plan of a finished run once and look into the engine.
 
     `path` is the model, or a run folder. What is not asked for is as the run had it. Where the
-    build fails, that of every layer in FP32 tells what is at fault. `memory_mib` is what a build may take, None for a share of what is free.
-    Raises a PrecisionBisectError for bad input, and where nothing here can build engines. A build
-    that fails is a finding, not an error.
+    build fails, that of every layer in FP32 tells what is at fault. `memory_mib` is what a build
+    may take, None for a share of what is free. Raises a PrecisionBisectError for bad input, and
+    where nothing here can build engines. A build that fails is a finding, not an error.
     """
     use_custom_ops(asked.settings.ort_custom_ops)
     model_path, result = _named(path, plan_path)

@@ -21,10 +21,11 @@ from precision_bisect.evidence import Evidence, Honour, LayerHonour
 from precision_bisect.finished import read_finished
 from precision_bisect.locking import LOCK, RunLock
 from precision_bisect.model.load import load_model
-from precision_bisect.one_build import looked_into
+from precision_bisect.one_build import looked_into, seen
 from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
+from precision_bisect.protocols import BackendFailure
 from precision_bisect.result import Rung
 from precision_bisect.runfolder import (
     REPORT,
@@ -254,6 +255,44 @@ def test_a_build_that_ends_its_process_is_a_finding(
     assert 2 == (run / VERIFIED_LOG).read_text().count("last words")
 
 
+def test_a_build_in_which_cuda_failed_is_tried_once_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In another process; both logs are kept. BF16 does not build for compute capability 7.5."""
+    script = tmp_path / "flags.py"
+    script.write_text(
+        "import pathlib, tensorrt_rtx\n"
+        "def postprocess_config(builder, network, config):\n"
+        "    tried = pathlib.Path(__file__).with_name('tried')\n"
+        "    if not tried.exists():\n"
+        "        tried.touch()\n"
+        "        config.set_compute_capability(tensorrt_rtx.ComputeCapability.SM75, 0)\n"
+    )
+    run = finished(tmp_path, SQUARE, ["k"], low="bf16")
+    code, found = asked(capsys, run, "--trt-config-postprocess-script", script)
+    assert (0, None) == (code, found["failure"])
+    assert "once more, for CUDA failed" in (run / VERIFIED_LOG).read_text()
+
+
+def test_an_engine_that_does_not_run_is_no_fault_of_the_plan(tmp_path: Path) -> None:
+    """It was built; that it does not show what it computes is a remark."""
+    body = (
+        "(int64[1] s, float[4] x) => (float[m] y) { [k] a = Exp(x) b = Reshape(a, s) y = Tanh(b) }"
+    )
+    run = finished(tmp_path, body, ["k"])
+    model = load_model(tmp_path / "model.onnx")
+    opener = Opener(providers=[CPU], profiles=tmp_path / "profile")
+    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+    sessions = TypedSessions(writer, opener, tmp_path / "typed")
+    result = read_finished(run, model)
+    with SessionEngine(sessions.open(Plan.all_high(2)), "cpu") as engine:
+        evidence, _ = seen(engine, model, result)
+        assert () == evidence.honours
+        assert "a look into it failed: " in evidence.notes[-1]
+        with pytest.raises(BackendFailure):
+            looked_into(engine, model, result)
+
+
 def test_a_result_in_no_run_folder_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,6 +342,9 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
         ended = replace(blind, failure=failed, plain=plain)
         assert (code, fault) == (ended.exit_code, ended.fault)
         assert "the build failed: no tactic; every layer in FP32 " in ended.to_text()
+    ended = replace(blind, failure=late)
+    assert (4, "unclear") == (ended.exit_code, ended.fault)
+    assert "every layer in FP32 builds, which is no proof against the plan" in ended.summary
 
 
 def test_an_engine_that_shows_itself_only_in_a_run_is_run(tmp_path: Path) -> None:

@@ -34,8 +34,9 @@ def verify_parser() -> Parser:
         "folder keeps what was found: verify.json. Flags that are left out are as the run had "
         "them. TensorRT-RTX builds and looks on a machine without a GPU, too.",
         epilog="exit codes: 0 every kept layer is seen to be honoured; 1 one is demoted, or the "
-        "build fails and that of every layer in FP32 does not; 2 wrong usage or bad input; 4 the "
-        "build fails, and that of every layer in FP32, too; 5 the engine does not show of every "
+        "builder refuses the plan and not every layer in FP32; 2 wrong usage or bad input; 4 the "
+        "build fails, and that of every layer in FP32, too, or it ends at a limit or by a crash, "
+        "which proves nothing against the plan; 5 the engine does not show of every "
         "kept layer in which type it computes, and none is seen to be demoted",
     )
     _model_and_plan(parser, "the ONNX model that was searched, or the run folder alone")
