@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import stat
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ _VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH")
 _CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """No link is followed, and nobody waited for who writes into a pipe."""
 _HOST = re.compile(r'("host": )"[^"]*"')
+_MODEL = re.compile(r"^model=(?:\$here/)?(.+)$", re.M)
 _HINTS = {
     RESULT: "the run has no result",
     VERIFIED: "precision-bisect verify builds the engine and looks into it",
@@ -85,7 +87,7 @@ def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
     texts["machine.json"] = json.dumps(_machine(), indent=2) + "\n"
     if run is not None:
         texts |= _of_run(run)
-    places = list(_places(run, texts.get(STATUS, "")))
+    places = list(_places(run, texts))
     missing = {name: hint for name, hint in _HINTS.items() if run and name not in texts}
     try:
         with whole(out) as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
@@ -156,23 +158,54 @@ def _text(path: Path) -> str:
         return stream.read(LARGEST).decode("utf-8", errors="replace")
 
 
-def _places(run: Path | None, status: str) -> Iterator[tuple[str, str]]:
-    """Yield folders that texts should not name, the longest first, with what stands for each."""
-    found = {str(Path.home()): "~"}
+def _places(run: Path | None, texts: Mapping[str, str]) -> Iterator[tuple[re.Pattern[str], str]]:
+    """Yield patterns of folders that texts should not name, the longest first, with words."""
+    found = {(str(Path.home()), ""): "~"}
     if run is not None:
-        found[str(run.absolute())] = "RUN"
-        with suppress(ValueError, LookupError, TypeError):
-            model = Path(str(plain_json.parse(status)["run"]["model"]))
-            if model.is_absolute():
-                found.setdefault(str(model.parent), "MODELS")
-    longest = sorted(found.items(), key=lambda each: -len(each[0]))
-    yield from ((place, word) for place, word in longest if len(Path(place).parts) > 1)
+        found |= {(str(place), ""): "RUN" for place in (run, run.absolute(), run.resolve())}
+        for model in _models(texts):
+            # Another folder may be called as parts of layers are; the model's name tells.
+            suffix = "" if model.is_absolute() else f"/{model.name}"
+            found.setdefault((str(model.parent), suffix), "MODELS")
+        for library in _libraries(texts):
+            found.setdefault((str(library.parent), ""), "LIBRARIES")
+    for (folder, suffix), word in sorted(found.items(), key=lambda each: -len(each[0][0])):
+        path = Path(folder)
+        if any(part not in (path.anchor, "..") for part in path.parts):
+            yield _pattern(path, suffix), word
 
 
-def _clean(text: str, places: Sequence[tuple[str, str]]) -> str:
+def _pattern(path: Path, suffix: str) -> re.Pattern[str]:
+    """Match a folder as it is and as JSON has it; a relative one only where a path begins."""
+    spelt = "|".join(re.escape(each) for each in (str(path), json.dumps(str(path))[1:-1]))
+    if path.is_absolute():
+        return re.compile(f"(?:{spelt})")
+    return re.compile(rf"(?<![\w.-])(?:{spelt})(?={re.escape(suffix) or '/'})")
+
+
+def _models(texts: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the model as the run was told it, where that leads, and as trtexec.sh has it."""
+    with suppress(ValueError, LookupError, TypeError, OSError):
+        told = Path(str(plain_json.parse(texts[STATUS])["run"]["model"]))
+        yield told
+        yield Path(os.path.realpath(told))
+    if found := _MODEL.search(texts.get(TRTEXEC, "")):
+        with suppress(ValueError):
+            yield from map(Path, shlex.split(found[1])[:1])
+
+
+def _libraries(texts: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the plugins, and the script, that the command for Polygraphy names."""
+    with suppress(ValueError, LookupError, TypeError):
+        command = plain_json.parse(texts[RESULT])["deployment"]["polygraphy"]
+        paths = (Path(word) for word in shlex.split(str(command)))
+        yield from (path for path in paths if path.is_absolute())
+
+
+def _clean(text: str, places: Sequence[tuple[re.Pattern[str], str]]) -> str:
     """Return printable text, without the user's folders and the machine's name."""
     for place, word in places:
-        text = text.replace(place, word)
+        text = place.sub(word, text)
     text = _HOST.sub(r'\1""', text)
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text

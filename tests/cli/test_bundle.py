@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -131,6 +132,33 @@ def test_it_names_no_folders_and_no_machine(
     assert f'"{host}"' not in everything
     assert "~/cuda" == json.loads(files["machine.json"])["environment"]["LD_LIBRARY_PATH"]
     assert b"segfault in MODELS" in files[f"{LOGS}/000001-crashed.log"]
+
+
+def test_it_names_no_folder_by_another_path(
+    rtx: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that the run was told by a relative path or a link, nor that of plugins."""
+    (tmp_path / "über secret").mkdir()
+    (tmp_path / "plug-secret").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "über secret")
+    rng = np.random.default_rng(7)
+    model = write_model(tmp_path / "über secret", rng).relative_to(tmp_path)
+    np.savez(tmp_path / "inputs.npz", x=rng.uniform(0.3, 0.9, (4, 16)).astype(np.float32))
+    source = tmp_path / "none.c"
+    source.write_text("int held;")
+    library = tmp_path / "plug-secret" / "libown.so"
+    subprocess.run(["cc", "-shared", "-o", str(library), str(source)], check=True)
+    monkeypatch.chdir(tmp_path)
+    flags = ["--inputs", "inputs.npz", "--tol", "1e-2", "--backend", "emulated"]
+    flags += ["--plugins", "plug-secret/libown.so"]
+    for told, out in ((model, "run"), (Path("link") / model.name, "linked")):
+        assert 0 == main([str(told), *flags, "--out", out])
+        assert 0 == main(["doctor", out, "--bundle", f"{out}.tgz"])
+        files = unpacked(tmp_path / f"{out}.tgz")
+        everything = b"".join(files.values()).decode()
+        assert [] == [word for word in ("secret", "link/", str(tmp_path)) if word in everything]
+        assert b"LIBRARIES/libown.so" in files["trtexec.sh"]
+        assert "MODELS/model.onnx" == json.loads(files[STATUS])["run"]["model"]
 
 
 def test_links_and_odd_names_are_left_out(tmp_path: Path) -> None:
