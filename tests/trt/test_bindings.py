@@ -310,7 +310,7 @@ def test_a_library_that_cannot_start_cuda_is_one_line(bindings: Bindings) -> Non
     module = "precision_bisect.backends.tensorrt.starting"
     package = WHEELS[bindings.version].replace("-", "_").replace("==", " ")
     for arguments in (["-m", module, "tensorrt"], ["-c", START]):
-        said = bindings.run(arguments).strip()
+        said = bindings.run(arguments).strip().removeprefix("precision-bisect hears: ")
         assert said.startswith(f"tensorrt {bindings.version} ({package}) cannot start CUDA: ")
         assert "there is no driver; install a driver for the CUDA that it is made for" in said
 
