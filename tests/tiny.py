@@ -57,6 +57,12 @@ def write_model(path: Path, scale: float = 1.0) -> Path:
     return path
 
 
+def write_with_samples(folder: Path) -> Path:
+    """Write the model, and `inputs.npz` beside it."""
+    np.savez(folder / "inputs.npz", x=samples()[0]["x"])
+    return write_model(folder / "tiny.onnx")
+
+
 def samples(count: int = 1) -> list[dict[str, NDArray[np.float32]]]:
     """Return so many samples; the first ones are the same whatever the count."""
     rng = np.random.default_rng(0)

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tiny
@@ -20,9 +19,7 @@ from precision_bisect.trial import Phase
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of the small model, its samples beside it."""
-    folder = tmp_path_factory.mktemp("model")
-    np.savez(folder / "inputs.npz", x=tiny.samples()[0]["x"])
-    return tiny.write_model(folder / "tiny.onnx")
+    return tiny.write_with_samples(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
@@ -26,9 +25,7 @@ LOW_LAYERS = "    'low_layers': "
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of the small model, its samples beside it."""
-    folder = tmp_path_factory.mktemp("model")
-    np.savez(folder / "inputs.npz", x=tiny.samples()[0]["x"])
-    return tiny.write_model(folder / "tiny.onnx")
+    return tiny.write_with_samples(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
