@@ -36,6 +36,7 @@ from precision_bisect.evaluation import Evaluator
 from precision_bisect.events import Event, RunStarted, TrialFinished, ignore, together
 from precision_bisect.isolation.evaluator import Isolated
 from precision_bisect.ledger.store import open_ledger
+from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Isolate, Options
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import Prepared, prepare
@@ -43,7 +44,6 @@ from precision_bisect.protocols import Search
 from precision_bisect.runfolder import RunFolder
 from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Outcome, Proposal
-from precision_bisect.workdir import workdir
 from precision_bisect.workers import Workers
 
 WARM = 100

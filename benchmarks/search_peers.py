@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.plan import Plan
-from precision_bisect.polygraphy_quiet import quiet
 from precision_bisect.protocols import Search
 from precision_bisect.trial import Kind, Proposal
 from precision_bisect_strategies.asking import ask

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from precision_bisect.space import Space
+from precision_bisect.machine.free_space import Space
 
 
 class BudgetSpent(Exception):

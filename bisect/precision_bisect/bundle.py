@@ -18,9 +18,9 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from precision_bisect import plain_json
-from precision_bisect.atomic import whole
 from precision_bisect.doctor import Examination
 from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.machine.atomic import whole
 from precision_bisect.runfolder import (
     AUTOCAST,
     EVENTS,

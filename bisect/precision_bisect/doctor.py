@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from precision_bisect.backends.choose import Availability, availabilities
 from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributions, suited
 from precision_bisect.backends.tensorrt.starting import why_not_started
-from precision_bisect.gpu import cuda_version, devices, driver_version
+from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 
 PACKAGES = (
     "precision-bisect",

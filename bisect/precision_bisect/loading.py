@@ -7,13 +7,13 @@ from pathlib import Path
 from precision_bisect.branches import layers_inside, take_branches
 from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.comparators.remarks import exact_remark, overlooked_remarks
-from precision_bisect.cores import abreast, fitting, usable
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.inputs.check import check_samples
 from precision_bisect.inputs.files import read_samples
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
+from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from precision_bisect import plain_json
-from precision_bisect.atomic import remove_debris, whole
 from precision_bisect.errors import RunFolderError
+from precision_bisect.machine.atomic import remove_debris, whole
 from precision_bisect.runfolder import OWN_FILES, RunFolder
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from precision_bisect.isolation.kit import Kit
 from precision_bisect.ledger.fingerprint import digest_samples
 from precision_bisect.loading import Loaded, load
 from precision_bisect.lowtypes import KINDS
+from precision_bisect.machine.free_space import COPIES, LEAST_BYTES, Space
 from precision_bisect.model.load import Model
 from precision_bisect.options import Certify, Options
 from precision_bisect.pinning import (
@@ -38,7 +39,6 @@ from precision_bisect.quantization.scales import Scales
 from precision_bisect.reference import ReferenceSession
 from precision_bisect.runfolder import ENGINES
 from precision_bisect.sample_sets import sample_sets
-from precision_bisect.space import COPIES, LEAST_BYTES, Space
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.roofline import KERNEL_MS

@@ -17,6 +17,7 @@ from precision_bisect.fusing.keep import keep_made
 from precision_bisect.layers_file import write_layers
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.locking import RunLock
+from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.reference import non_finite
@@ -25,7 +26,6 @@ from precision_bisect.runfolder import RunFolder
 from precision_bisect.store import Store
 from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Kind
-from precision_bisect.workdir import workdir
 
 
 def run(options: Options, observer: Observer = ignore) -> Result:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from precision_bisect.atomic import whole
 from precision_bisect.errors import RunFolderError
+from precision_bisect.machine.atomic import whole
 
 LEDGER = "ledger.sqlite"
 RESULT = "result.json"

@@ -19,6 +19,7 @@ from precision_bisect.errors import (
 from precision_bisect.finished import Finished, read_finished
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.locking import LOCK, RunLock
+from precision_bisect.machine.workdir import workdir
 from precision_bisect.model.load import load_model
 from precision_bisect.one_build import OneBuild, Order, build_once
 from precision_bisect.ort import use_custom_ops
@@ -34,7 +35,6 @@ from precision_bisect.runfolder import (
     default_run_folder,
 )
 from precision_bisect.verification import Verification
-from precision_bisect.workdir import workdir
 
 BUILD_TIMEOUT_S = 1800.0
 MEMORY_SHARE = 0.75

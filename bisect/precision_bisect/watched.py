@@ -8,8 +8,8 @@ from typing import Any
 
 from precision_bisect.errors import ExitCode
 from precision_bisect.events import Event, RunStarted
-from precision_bisect.signals import AnswersSignals, let_go
-from precision_bisect.workdir import remove_all
+from precision_bisect.machine.signals import AnswersSignals, let_go
+from precision_bisect.machine.workdir import remove_all
 
 TOO_EARLY = "interrupted before the search began; nothing was written"
 TOO_LATE = "interrupted while the result was being written; --resume writes it again"

@@ -13,7 +13,7 @@ import tiny
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.crew import crew
 from precision_bisect.events import ignore
-from precision_bisect.heap import trim
+from precision_bisect.machine.memory import trim
 from precision_bisect.options import Options
 from precision_bisect.ort import Checked, Session, check
 from precision_bisect.plan import Plan

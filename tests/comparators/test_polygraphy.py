@@ -14,8 +14,8 @@ from polygraphy import comparator as pg
 
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.options import METRICS, Metric
-from precision_bisect.polygraphy_quiet import quiet
 from precision_bisect.protocols import Judgement
 from precision_bisect.trial import Verdict
 

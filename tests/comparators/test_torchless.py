@@ -11,7 +11,7 @@ import numpy as np
 
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.polygraphy_quiet import without_torch
+from precision_bisect.machine.polygraphy_quiet import without_torch
 
 limit = Tolerance(default=1.0)
 for metric in ("elementwise", "max", "l2"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.gpu import GpuDevice, cuda_version, devices, driver_version
+from precision_bisect.machine.gpu import GpuDevice, cuda_version, devices, driver_version
 
 DRIVER = """
 #include <stddef.h>

@@ -10,9 +10,9 @@ import pytest
 import tiny
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.cores import abreast, usable
 from precision_bisect.evaluation import Evaluator
 from precision_bisect.events import ignore
+from precision_bisect.machine.threads import abreast, usable
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import prepare

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.cores import MOST, fitting, usable
 from precision_bisect.events import ignore
 from precision_bisect.loading import load
+from precision_bisect.machine.threads import MOST, fitting, usable
 from precision_bisect.options import Options
 
 ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from precision_bisect.cores import fitting, usable
+from precision_bisect.machine.threads import fitting, usable
 print(usable(), fitting(1e9, 1))
 """
 

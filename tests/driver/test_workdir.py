@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from precision_bisect.workdir import workdir
+from precision_bisect.machine.workdir import workdir
 
 SCRIPT = """
 import signal, subprocess, sys, time
-from precision_bisect.workdir import workdir
+from precision_bisect.machine.workdir import workdir
 with workdir() as path:
     (path / "deep" / "er").mkdir(parents=True)
     (path / "deep" / "er" / "file").write_text("x" * 1000)

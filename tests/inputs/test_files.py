@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from models import normal, parse, save
 from precision_bisect.errors import InputError, PrecisionBisectError
 from precision_bisect.inputs.files import read_samples
-from precision_bisect.polygraphy_quiet import quiet
+from precision_bisect.machine.polygraphy_quiet import quiet
 
 
 def refused(path: Path, names: list[str] | None = None) -> str:

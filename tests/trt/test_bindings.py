@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import pytest
 
 import precision_bisect.backends.tensorrt as package
-from precision_bisect.gpu import driver_version
+from precision_bisect.machine.gpu import driver_version
 
 WHEELS = {
     "8.6.1": "tensorrt-bindings==8.6.1",

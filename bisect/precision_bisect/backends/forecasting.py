@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from precision_bisect.backends.cuda.check import require_cuda
 from precision_bisect.backends.cuda.provider import on_cuda
 from precision_bisect.errors import UsageError
-from precision_bisect.gpu import devices
+from precision_bisect.machine.gpu import devices
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.ort import Providers, on_cpu

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from precision_bisect.signals import AnswersSignals
+from precision_bisect.machine.signals import AnswersSignals
 
 
 class Interrupts(AnswersSignals):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from precision_bisect.atomic import remove_debris
 from precision_bisect.batch.course import Course
 from precision_bisect.batch.jobs import Job, read_jobs
 from precision_bisect.batch.record import BATCH, BatchRecord, log_path, read_jobs_of
@@ -16,6 +15,7 @@ from precision_bisect.batch.resume import holds_run, take_up
 from precision_bisect.batch.until import Deadline, parse_until
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.locking import RunLock, now
+from precision_bisect.machine.atomic import remove_debris
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from precision_bisect.cluster.delivery import Delivery, NotReady, receive
 from precision_bisect.cluster.site import PATIENCE_S, Site
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.scripts import first_line
+from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 from precision_bisect.workers import Evaluate
 

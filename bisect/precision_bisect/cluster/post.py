@@ -23,7 +23,7 @@ from precision_bisect.cluster.parcel import Parcel, facts, unpack
 from precision_bisect.errors import ClusterError, PluginError
 from precision_bisect.isolation.evaluator import Isolated
 from precision_bisect.isolation.slot import Death, Limits, Slot
-from precision_bisect.space import Space
+from precision_bisect.machine.free_space import Space
 from precision_bisect.trial import Proposal
 
 _NOTHING = "it could not take what the run needs; its own log says why"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.cluster.site import Site
 from precision_bisect.errors import ClusterError, PluginError
+from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.options import LOCAL_CLUSTER, Options
-from precision_bisect.scripts import first_line
 
 if TYPE_CHECKING:
     from distributed import Client

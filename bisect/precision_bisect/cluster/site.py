@@ -15,7 +15,7 @@ from precision_bisect.alike import differences, merged, require_alike
 from precision_bisect.cluster.parcel import pack
 from precision_bisect.errors import ClusterError, PrecisionBisectError, UsageError
 from precision_bisect.isolation.kit import Kit
-from precision_bisect.scripts import first_line
+from precision_bisect.machine.user_scripts import first_line
 
 if TYPE_CHECKING:
     from distributed import Client

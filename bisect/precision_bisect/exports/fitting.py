@@ -12,8 +12,8 @@ from typing import Any
 
 import onnx
 
+from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.model.graph import all_graphs
-from precision_bisect.polygraphy_quiet import quiet, without_torch
 from precision_bisect.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
 
 _SHOWN = 300

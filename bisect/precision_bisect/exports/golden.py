@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.polygraphy_quiet import quiet, without_torch
+from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
 
 MOST_SAMPLES = 16

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from precision_bisect.atomic import whole
 from precision_bisect.loading import Loaded
+from precision_bisect.machine.atomic import whole
 from precision_bisect.prepare import Prepared
 from precision_bisect.runfolder import RunFolder
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
-from precision_bisect.polygraphy_quiet import quiet
+from precision_bisect.machine.polygraphy_quiet import quiet
+from precision_bisect.machine.user_scripts import first_line, load_function, running_script
 from precision_bisect.protocols import Sample
-from precision_bisect.scripts import first_line, load_function, running_script
 
 _READABLE = (
     "give a .npz, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with load_data()"

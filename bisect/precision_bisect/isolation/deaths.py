@@ -4,7 +4,7 @@ import re
 import signal
 from pathlib import Path
 
-from precision_bisect.scripts import first_line
+from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.trial import Outcome, TrialStatus
 
 _CODE = re.compile(r"\((-?\d+)\)")

@@ -26,10 +26,10 @@ from precision_bisect.backends.emulation.switched import (
 )
 from precision_bisect.errors import ModelError
 from precision_bisect.evidence import Evidence, Latency
-from precision_bisect.heap import trim
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import KINDS
+from precision_bisect.machine.memory import trim
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
 from precision_bisect.options import HighName, LowName

@@ -7,7 +7,6 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from precision_bisect.atomic import whole
 from precision_bisect.backends.launches import LaunchError, launches
 from precision_bisect.backends.tensorrt.build import Built
 from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
@@ -20,6 +19,7 @@ from precision_bisect.errors import RefusedError, printable
 from precision_bisect.evidence import Evidence, Latency, LayerHonour
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.verbose_text import parse_layers
+from precision_bisect.machine.atomic import whole
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.runfolder import ENGINE, TIMING_CACHE
 from precision_bisect.trial import Outcome, TrialStatus

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import PluginError, RefusedError, in_words
-from precision_bisect.gpu import GpuDevice, cuda_version, devices, driver_version
+from precision_bisect.machine.gpu import GpuDevice, cuda_version, devices, driver_version
 
 FlavourName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
 NAMES: tuple[FlavourName, ...] = get_args(FlavourName)

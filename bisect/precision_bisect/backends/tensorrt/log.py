@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from precision_bisect.backends.tensorrt.flavour import Flavour, cannot_start, use_in_polygraphy
-from precision_bisect.polygraphy_quiet import quiet
-from precision_bisect.shared_context import SharedContext
+from precision_bisect.machine.polygraphy_quiet import quiet
+from precision_bisect.machine.shared_context import SharedContext
 
 LAYERS = "Layers:"
 """How the message begins that describes a built engine layer by layer."""

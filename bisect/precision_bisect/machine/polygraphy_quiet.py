@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from precision_bisect.shared_context import SharedContext
+from precision_bisect.machine.shared_context import SharedContext
 
 
 def quiet() -> AbstractContextManager[None]:

@@ -1,0 +1,1 @@
+"""What the machine has: threads, memory, disks, GPU, signals, folders of this process."""
