@@ -14,12 +14,12 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.export import Export
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import load_model
 from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import TRTEXEC
+from precision_bisect.settings.engine_settings import EngineSettings
 
 Parse = Callable[[onnx.ModelProto], Any]
 SHELLS = [shell for shell in ("sh", "dash", "bash", "busybox") if shutil.which(shell)]

@@ -24,11 +24,11 @@ from precision_bisect.arguments.explain import explain_parser, to_explain_option
 from precision_bisect.arguments.isolation import mebibytes
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run import curve_parser, to_options
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.job import search
 from precision_bisect.runfolder import REPORT
 from precision_bisect.saying import complain, tell
+from precision_bisect.settings.engine_settings import EngineSettings
 
 
 def layers_command(parsed: Namespace) -> int:

@@ -10,7 +10,6 @@ from precision_bisect.backends.cuda.defaults import warning_of
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
 from precision_bisect.deployment import Deployment, Recheck, SessionOptions
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import RunFolderError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.evidence import Opening
@@ -27,6 +26,7 @@ from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
 from precision_bisect.result import Diagnosis
 from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RUN_SCRIPT, RunFolder
+from precision_bisect.settings.engine_settings import EngineSettings
 
 _HIGH = "every-layer-high"
 """A folder for files that are gone once they were judged."""

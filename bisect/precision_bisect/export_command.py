@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import printable
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import carry_judging
@@ -16,6 +15,7 @@ from precision_bisect.model.load import load_model
 from precision_bisect.options import ANSWER
 from precision_bisect.ort import use_custom_ops
 from precision_bisect.runfolder import RunFolder, default_run_folder, point_folder
+from precision_bisect.settings.engine_settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

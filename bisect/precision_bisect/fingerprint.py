@@ -8,12 +8,12 @@ from importlib.metadata import version
 from typing import Any
 
 from precision_bisect.backends.choose import sample_shapes
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.ledger.fingerprint import digest_samples
-from precision_bisect.libraries import digests, script_and_function
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Described, Sample
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.user_libraries import digests, script_and_function
 
 
 def fingerprint(

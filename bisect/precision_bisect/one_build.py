@@ -7,7 +7,6 @@ from typing import Protocol, runtime_checkable
 
 from precision_bisect.backends.choose import choose_builder
 from precision_bisect.backends.tensorrt.log import LAYERS, Message
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import InputError, RefusedError
 from precision_bisect.evidence import Evidence
 from precision_bisect.finished import Finished, read_finished
@@ -19,6 +18,7 @@ from precision_bisect.ort import use_custom_ops
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import CUDA_FAILED, Outcome
 from precision_bisect.typed.rewrite import TypedWriter
 

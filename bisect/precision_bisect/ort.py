@@ -19,8 +19,8 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
-from precision_bisect.libraries import CUSTOM_OPS
 from precision_bisect.model.graph import HALF_TYPES, all_graphs
+from precision_bisect.settings.user_libraries import CUSTOM_OPS
 
 if TYPE_CHECKING:
     import onnxruntime

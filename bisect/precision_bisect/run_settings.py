@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from precision_bisect.engine_settings import TYPINGS, EngineSettings
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.finished import Finished
-from precision_bisect.libraries import CONFIG_SCRIPT, PLUGINS, script_and_function
 from precision_bisect.saved import damaged, quoted
+from precision_bisect.settings.engine_settings import TYPINGS, EngineSettings
+from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, PLUGINS, script_and_function
 from precision_bisect.unpacking import Unfit, chosen, count, flag, many, maybe, record, table, text
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime")

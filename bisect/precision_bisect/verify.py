@@ -8,7 +8,6 @@ import psutil
 
 from precision_bisect import plain_json
 from precision_bisect.backends.choose import Builder, choose_builder
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import (
     PluginError,
     RefusedError,
@@ -34,6 +33,7 @@ from precision_bisect.runfolder import (
     RunFolder,
     default_run_folder,
 )
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verification import Verification
 
 BUILD_TIMEOUT_S = 1800.0

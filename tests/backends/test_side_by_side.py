@@ -21,7 +21,6 @@ from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.timing_cache import private
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.evidence import Honour
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.user_scripts import running_script
@@ -30,6 +29,7 @@ from precision_bisect.model.names import Names
 from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.files import TypedFolder
 from precision_bisect.typed.rewrite import TypedWriter
 

@@ -17,7 +17,7 @@ from precision_bisect.backends.choose import availabilities
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName
 from precision_bisect.cli import main
 from precision_bisect.doctor import examine
-from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.settings.engine_settings import EngineSettings
 
 
 def test_doctor_says_what_auto_takes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,10 @@ import pytest
 from emulator_overhead import overhead
 
 import precision_bisect
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.model.load import load_model
 from precision_bisect.options import LowName
 from precision_bisect.run_settings import Asked
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verify import verify
 
 pytestmark = pytest.mark.models

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import RunFolderError
 from precision_bisect.export_command import export
 from precision_bisect.locking import LOCK, OWNER, Owner, RunLock, owner_of
 from precision_bisect.runfolder import RESULT
+from precision_bisect.settings.engine_settings import EngineSettings
 
 HOLDER = """
 import sys, time

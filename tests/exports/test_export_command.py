@@ -7,7 +7,6 @@ import pytest
 
 import models
 import precision_bisect
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.export_command import export
 from precision_bisect.exports.export import Export
@@ -31,6 +30,7 @@ from precision_bisect.runfolder import (
     TRTEXEC,
     RunFolder,
 )
+from precision_bisect.settings.engine_settings import EngineSettings
 from tiny import KEPT, search, write_model
 
 KEEPS_BOTH = "every layer stays FP32"

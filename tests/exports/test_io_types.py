@@ -9,7 +9,6 @@ import pytest
 import tiny
 from exports_models import export_of
 from models import normal, parse, save
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.export_command import export
 from precision_bisect.exports.fitting import fit
@@ -17,6 +16,7 @@ from precision_bisect.exports.write import write_exports
 from precision_bisect.ort import runtime
 from precision_bisect.protocols import Sample
 from precision_bisect.runfolder import MIXED_MODEL, RunFolder
+from precision_bisect.settings.engine_settings import EngineSettings
 
 FLOAT16 = onnx.TensorProto.FLOAT16
 HALF = EngineSettings(io_types="fp16")

@@ -9,7 +9,6 @@ import pytest
 
 from exports_models import chain, export_of, mixed_selects
 from models import load_text, normal, parse, save, with_weights
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import RunFolderError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.mixed import differing
@@ -24,6 +23,7 @@ from precision_bisect.runfolder import (
     RESULT,
     RunFolder,
 )
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import tiny
 from precision_bisect.cli import main
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import ExitCode, RunFolderError, UsageError
 from precision_bisect.export_command import export
 from precision_bisect.options import Options
@@ -17,6 +16,7 @@ from precision_bisect.pointing import find_point
 from precision_bisect.result import Result
 from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RESULT, RUN_SCRIPT, TRTEXEC
 from precision_bisect.saved import read_saved
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect_reports.curve import exported
 
 LOW_LAYERS = "    'low_layers': "

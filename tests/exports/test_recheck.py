@@ -11,7 +11,6 @@ import pytest
 from models import load_text, normal
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.deployment import ByDefaults, SessionOptions
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import from_script, judged, recheck
@@ -26,6 +25,7 @@ from precision_bisect.runfolder import (
     RunFolder,
 )
 from precision_bisect.saved import read_saved
+from precision_bisect.settings.engine_settings import EngineSettings
 from tiny import search, write_model
 
 TEXT = "(float[n,4] x) => (float[n,4] y) { a = Sigmoid(x) y = Tanh(a) }"

@@ -17,7 +17,6 @@ from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.deployment import SessionOptions
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -28,6 +27,7 @@ from precision_bisect.ort import CPU, Session
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.runfolder import GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT, RunFolder
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Verdict
 
 OPTIONS = SessionOptions(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from exports_models import SHELLS, Parse, chain, export_of, flag, run_script
 from models import normal, parse, save, with_weights
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_exports
 from precision_bisect.layer_table import Form, LayerName
@@ -33,6 +32,7 @@ from precision_bisect.runfolder import (
     SCALES,
     RunFolder,
 )
+from precision_bisect.settings.engine_settings import EngineSettings
 from trtexec_oracle import NAMES, trtexec_parse
 
 ELEMENT_TYPES = {1: "fp32", 10: "fp16", 16: "bf16"}

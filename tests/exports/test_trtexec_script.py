@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from exports_models import SHELLS, chain, export_of, flag, run_script
 from models import parse, save
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.write import write_exports
 from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
+from precision_bisect.settings.engine_settings import EngineSettings
 from trtexec_oracle import trtexec_profile
 
 SHELL = SHELLS[0]

@@ -12,7 +12,6 @@ from precision_bisect.backends.tensorrt.build import Built
 from precision_bisect.backends.tensorrt.engine import TensorRTEngine
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.remarks import Remarks
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PrecisionBisectError, RefusedError, UsageError
 from precision_bisect.evidence import Evidence, Honour, LayerHonour
 from precision_bisect.model.load import Model, load_model
@@ -20,6 +19,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.runfolder import ENGINE, TIMING_CACHE
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import TrialStatus
 from precision_bisect.typed.rewrite import TypedWriter
 

@@ -68,7 +68,7 @@ from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import NEVER_MARKED, to_mark
-from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.settings.engine_settings import EngineSettings
 
 flavour = load_flavour("tensorrt")
 trt = flavour.module
@@ -293,7 +293,7 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
 START = """
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import load_flavour
-from precision_bisect.engine_settings import EngineSettings
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.errors import RefusedError
 
 try:

@@ -8,7 +8,6 @@ import pytest
 from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import RefusedError
 from precision_bisect.evidence import Honour
 from precision_bisect.lowtypes import QUANTIZED
@@ -18,6 +17,7 @@ from precision_bisect.pinning import pin_formless
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.layers import quantized_layers
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter
 
 BODY = (

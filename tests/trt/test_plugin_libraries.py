@@ -13,14 +13,14 @@ from models import load_text, normal, parse, save
 from precision_bisect.arguments.run import run_parser, to_options
 from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.write import write_exports
-from precision_bisect.libraries import digests
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import RunFolder
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.user_libraries import digests
 from precision_bisect.typed.rewrite import TypedWriter
 
 BODY = "(float[2,4] x) => (float[2,4] y) { y = Tanh(x) }"

@@ -3,9 +3,9 @@
 import pytest
 
 from precision_bisect.backends.tensorrt.profiles import ShapeRange, shape_ranges
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import UsageError
 from precision_bisect.model.spec import TensorSpec
+from precision_bisect.settings.engine_settings import EngineSettings
 
 IMAGE = TensorSpec(name="image", dtype="float32", shape=("batch", 3, None, 8))
 SCALE = TensorSpec(name="scale", dtype="float32", shape=(1,))

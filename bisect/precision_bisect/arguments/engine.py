@@ -5,11 +5,16 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from precision_bisect.durations import duration
-from precision_bisect.engine_settings import IO_TYPES, TYPINGS, EngineSettings
 from precision_bisect.inputs.shapes import parse_shapes
-from precision_bisect.libraries import CONFIG_SCRIPT, CUSTOM_OPS, PLUGINS, script_and_function
-from precision_bisect.ort_options import FLAG, parse_ort_options
+from precision_bisect.settings.durations import duration
+from precision_bisect.settings.engine_settings import IO_TYPES, TYPINGS, EngineSettings
+from precision_bisect.settings.ort_options import FLAG, parse_ort_options
+from precision_bisect.settings.user_libraries import (
+    CONFIG_SCRIPT,
+    CUSTOM_OPS,
+    PLUGINS,
+    script_and_function,
+)
 
 
 def add_engine_arguments(group: argparse._ArgumentGroup, timeout: str = "no limit") -> None:

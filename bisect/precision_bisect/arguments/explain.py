@@ -10,10 +10,10 @@ from precision_bisect.arguments.samples import (
     add_verdict_arguments,
     judged,
 )
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.options import (
     Options,
 )
+from precision_bisect.settings.engine_settings import EngineSettings
 
 WORST = 10
 """So many layers are explained where none is named."""

@@ -18,7 +18,6 @@ from precision_bisect.arguments.samples import (
     judged,
 )
 from precision_bisect.arguments.speed import add_speed_arguments
-from precision_bisect.durations import duration
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.options import (
     BACKENDS,
@@ -36,6 +35,7 @@ from precision_bisect.options import (
 )
 from precision_bisect.plugins import STRATEGIES, installed, load_strategy
 from precision_bisect.precisions import parse_ladder
+from precision_bisect.settings.durations import duration
 
 _EPILOG = """\
 exit codes:

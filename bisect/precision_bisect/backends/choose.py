@@ -18,7 +18,6 @@ from precision_bisect.backends.tensorrt.flavour import (
 )
 from precision_bisect.backends.tensorrt.log import Message, collected
 from precision_bisect.backends.tensorrt.starting import why_not_started
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import PluginError, RefusedError
 from precision_bisect.inputs.copies import can_change
 from precision_bisect.model.load import Model
@@ -26,6 +25,7 @@ from precision_bisect.options import BackendName, LowName, Options
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Sample
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter
 
 NO_SCALES = Scales()

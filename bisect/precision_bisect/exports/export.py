@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 from precision_bisect.backends.tensorrt.profiles import SampleShapes
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.layer_table import Layer, LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
@@ -17,6 +16,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.result import Diagnosis
+from precision_bisect.settings.engine_settings import EngineSettings
 
 _NAMELESS_INSIDE = frozenset(("Attention", "GRU", "GlobalLpPool", "LSTM", "Mod", "RNN"))
 """Operators that TensorRT's parser builds partly of layers with neither name nor metadata."""

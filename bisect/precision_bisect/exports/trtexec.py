@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 
 from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static, shape_ranges
-from precision_bisect.engine_settings import Shapes
 from precision_bisect.errors import UsageError, printable
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.layer_precisions import NotWritable
@@ -21,6 +20,7 @@ from precision_bisect.exports.trtexec_names import (
     layer_precisions,
 )
 from precision_bisect.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
+from precision_bisect.settings.engine_settings import Shapes
 
 _HEAD = """\
 #!/bin/sh

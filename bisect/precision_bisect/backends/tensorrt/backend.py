@@ -12,7 +12,6 @@ from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use
 from precision_bisect.backends.tensorrt.parsing import refused_low
 from precision_bisect.backends.tensorrt.plugin_libraries import load_plugin_libraries
 from precision_bisect.backends.tensorrt.profiles import SampleShapes, shape_ranges
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.layer_table import LayerName
@@ -20,6 +19,7 @@ from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.runfolder import TIMING_CACHE
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.files import TypedFolder
 from precision_bisect.typed.rewrite import TypedWriter
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from precision_bisect.engine_settings import EngineSettings
 from precision_bisect.errors import UsageError
 from precision_bisect.model.spec import TensorSpec
+from precision_bisect.settings.engine_settings import EngineSettings
 
 SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
 

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import UsageError
-from precision_bisect.libraries import CUSTOM_OPS, PLUGINS, check_libraries, check_script
-from precision_bisect.ort_options import check_ort_options
+from precision_bisect.settings.ort_options import check_ort_options
+from precision_bisect.settings.user_libraries import (
+    CUSTOM_OPS,
+    PLUGINS,
+    check_libraries,
+    check_script,
+)
 
 TypingName: TypeAlias = Literal["auto", "strong", "weak"]
 TYPINGS: tuple[TypingName, ...] = get_args(TypingName)

@@ -1,0 +1,1 @@
+"""Values of flags, parsed and checked; nothing is loaded."""
