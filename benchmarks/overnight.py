@@ -41,7 +41,7 @@ from precision_bisect.options import Isolate, Options
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.protocols import Search
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect.workers import Workers

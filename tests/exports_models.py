@@ -18,7 +18,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import load_model
 from precision_bisect.precisions import Pair
-from precision_bisect.runfolder import TRTEXEC
+from precision_bisect.run_folder.runfolder import TRTEXEC
 from precision_bisect.settings.engine_settings import EngineSettings
 
 Parse = Callable[[onnx.ModelProto], Any]

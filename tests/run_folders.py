@@ -12,7 +12,7 @@ from precision_bisect.layers_file import SCHEMA
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.result import Culprit, CurvePoint, Diagnosis, Result, Rung
-from precision_bisect.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
+from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import (
     Kind,
     Outcome,

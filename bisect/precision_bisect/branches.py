@@ -19,7 +19,7 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.names import Names
 from precision_bisect.ort import Session
 from precision_bisect.protocols import Sample
-from precision_bisect.runfolder import TAKEN_MODEL
+from precision_bisect.run_folder.runfolder import TAKEN_MODEL
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.graph import TypedGraph, TypedWeight
 

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-from precision_bisect import plain_json
 from precision_bisect.doctor import Examination
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.atomic import whole
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     EVENTS,
     LAYER_PRECISIONS,

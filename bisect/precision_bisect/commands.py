@@ -26,7 +26,7 @@ from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run import curve_parser, to_options
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.job import search
-from precision_bisect.runfolder import REPORT
+from precision_bisect.run_folder.runfolder import REPORT
 from precision_bisect.saying import complain, tell
 from precision_bisect.settings.engine_settings import EngineSettings
 

@@ -34,7 +34,7 @@ from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
 from precision_bisect.proving import Terms, certificate
 from precision_bisect.result import Advised, Diagnosis, Result, Rung
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder.runfolder import (
     DIAGNOSIS,
     RESULT,
     RunFolder,

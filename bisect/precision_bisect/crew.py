@@ -13,7 +13,7 @@ from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Backend
-from precision_bisect.runfolder import LOGS
+from precision_bisect.run_folder.runfolder import LOGS
 from precision_bisect.speed.stopwatch import Stopwatch
 from precision_bisect.workers import Evaluate, Threads, Workers, threads
 

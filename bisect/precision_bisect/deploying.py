@@ -25,7 +25,12 @@ from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
 from precision_bisect.result import Diagnosis
-from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RUN_SCRIPT, RunFolder
+from precision_bisect.run_folder.runfolder import (
+    LAYER_PRECISIONS,
+    MIXED_MODEL,
+    RUN_SCRIPT,
+    RunFolder,
+)
 from precision_bisect.settings.engine_settings import EngineSettings
 
 _HIGH = "every-layer-high"

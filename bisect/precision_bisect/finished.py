@@ -21,7 +21,8 @@ from precision_bisect.precisions import Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.quantization.scales_file import read_scales
 from precision_bisect.result import Diagnosis
-from precision_bisect.runfolder import RESULT
+from precision_bisect.run_folder.json_values import Unfit
+from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.saved import (
     CULPRIT_LIST,
     CURVE_LIST,
@@ -30,7 +31,6 @@ from precision_bisect.saved import (
     fields_of,
     quoted,
 )
-from precision_bisect.unpacking import Unfit
 
 _WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
 

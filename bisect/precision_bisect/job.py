@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
 from precision_bisect.options import ANSWER, Options
-from precision_bisect.runfolder import RESULT
+from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.saying import complain
 from precision_bisect.telling.on_finish import call, words
 from precision_bisect.watched import Watched

@@ -9,7 +9,7 @@ import onnx
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
-from precision_bisect.runfolder import LAYERS, RunFolder
+from precision_bisect.run_folder.runfolder import LAYERS, RunFolder
 
 SCHEMA = 1
 _NO_VALUES = (Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT, Exclusion.NOT_TENSOR)

@@ -8,7 +8,7 @@ from html import escape
 
 from precision_bisect.errors import printable
 from precision_bisect.result import Result
-from precision_bisect.runfolder import RESULT
+from precision_bisect.run_folder.runfolder import RESULT
 
 MOST_ROWS = 60
 """Most layers that are listed; the result itself has all."""

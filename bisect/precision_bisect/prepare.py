@@ -37,7 +37,7 @@ from precision_bisect.protocols import Backend, Comparator, Described, Problem, 
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.reference import ReferenceSession
-from precision_bisect.runfolder import ENGINES
+from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.sample_sets import sample_sets
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph

@@ -16,13 +16,13 @@ from precision_bisect.flow import Course, flow
 from precision_bisect.fusing.keep import keep_made
 from precision_bisect.layers_file import write_layers
 from precision_bisect.ledger.store import open_ledger
-from precision_bisect.locking import RunLock
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.reference import non_finite
 from precision_bisect.result import Result
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.locking import RunLock
+from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.store import Store
 from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Kind

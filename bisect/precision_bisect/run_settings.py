@@ -7,10 +7,20 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.finished import Finished
+from precision_bisect.run_folder.json_values import (
+    Unfit,
+    chosen,
+    count,
+    flag,
+    many,
+    maybe,
+    record,
+    table,
+    text,
+)
 from precision_bisect.saved import damaged, quoted
 from precision_bisect.settings.engine_settings import TYPINGS, EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, PLUGINS, script_and_function
-from precision_bisect.unpacking import Unfit, chosen, count, flag, many, maybe, record, table, text
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime")
 _SHAPES = ("min_shapes", "opt_shapes", "max_shapes")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from precision_bisect import plain_json
 from precision_bisect.certificate import Certificate, How, Need
 from precision_bisect.deployment import OUTCOMES, ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.endings import Status
@@ -27,9 +26,8 @@ from precision_bisect.result import (
     Result,
     Rung,
 )
-from precision_bisect.runfolder import RESULT, STATUS
-from precision_bisect.speed.report import SpeedReport
-from precision_bisect.unpacking import (
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.json_values import (
     Reader,
     Unfit,
     anything,
@@ -44,6 +42,8 @@ from precision_bisect.unpacking import (
     table,
     text,
 )
+from precision_bisect.run_folder.runfolder import RESULT, STATUS
+from precision_bisect.speed.report import SpeedReport
 
 _SHOWN = 60
 """Longest value that an error quotes, in characters."""

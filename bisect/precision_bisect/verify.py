@@ -6,7 +6,6 @@ from pathlib import Path
 
 import psutil
 
-from precision_bisect import plain_json
 from precision_bisect.backends.choose import Builder, choose_builder
 from precision_bisect.errors import (
     PluginError,
@@ -17,13 +16,13 @@ from precision_bisect.errors import (
 )
 from precision_bisect.finished import Finished, read_finished
 from precision_bisect.isolation.slot import Limits
-from precision_bisect.locking import LOCK, RunLock
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.model.load import load_model
 from precision_bisect.one_build import OneBuild, Order, build_once
 from precision_bisect.ort import use_custom_ops
-from precision_bisect.run_settings import Asked, AsRun, as_in_run
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.locking import LOCK, RunLock
+from precision_bisect.run_folder.runfolder import (
     LEDGER,
     RESULT,
     STATUS,
@@ -33,6 +32,7 @@ from precision_bisect.runfolder import (
     RunFolder,
     default_run_folder,
 )
+from precision_bisect.run_settings import Asked, AsRun, as_in_run
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verification import Verification
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from precision_bisect.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.errors import printable
-from precision_bisect.runfolder import RUN_SCRIPT
+from precision_bisect.run_folder.runfolder import RUN_SCRIPT
 
 _ROUNDED = ("rounding", "cancellation")
 """Causes that more digits cure, which TF32 does not have."""

@@ -15,7 +15,7 @@ from precision_bisect.endings import Status
 from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour, LatencyMethod, Stability
 from precision_bisect.result import Diagnosis, Result
-from precision_bisect.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
+from precision_bisect.run_folder.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed, judging_steps, under_tf32
 from precision_bisect_reports.folding import folded

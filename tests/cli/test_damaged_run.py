@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from precision_bisect import plain_json
 from precision_bisect.cli import main
 from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
-from precision_bisect.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from run_folders import names, write_run
 
 DEEP = "[" * 200_000

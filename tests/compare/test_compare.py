@@ -13,7 +13,7 @@ from precision_bisect.comparing.changes import compare
 from precision_bisect.comparing.sides import read_side
 from precision_bisect.endings import Status
 from precision_bisect.result import Diagnosis, Rung
-from precision_bisect.runfolder import LAYERS, RESULT
+from precision_bisect.run_folder.runfolder import LAYERS, RESULT
 from precision_bisect.saved import read_saved
 from run_folders import names, result_of, write_layers_file, write_run
 

@@ -26,7 +26,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter
 

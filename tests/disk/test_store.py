@@ -12,7 +12,7 @@ from precision_bisect.budget import Budget, BudgetSpent
 from precision_bisect.events import TrialFinished
 from precision_bisect.machine.free_space import Space
 from precision_bisect.plan import Plan
-from precision_bisect.runfolder import ENGINE, ENGINES, LOGS, TIMING_CACHE
+from precision_bisect.run_folder.runfolder import ENGINE, ENGINES, LOGS, TIMING_CACHE
 from precision_bisect.store import Store, engine_folder
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus, Verdict
 from simulated import Simulated, by, driver_of

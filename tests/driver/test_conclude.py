@@ -21,7 +21,7 @@ from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.protocols import Sample
 from precision_bisect.result import Result
 from precision_bisect.run import run_prepared
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.trial import Kind, Trial
 from simulated import Simulated, by
 

@@ -16,14 +16,14 @@ import pytest
 import tiny
 from precision_bisect.errors import RunFolderError
 from precision_bisect.export_command import export
-from precision_bisect.locking import LOCK, OWNER, Owner, RunLock, owner_of
-from precision_bisect.runfolder import RESULT
+from precision_bisect.run_folder.locking import LOCK, OWNER, Owner, RunLock, owner_of
+from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.settings.engine_settings import EngineSettings
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from precision_bisect.locking import RunLock
+from precision_bisect.run_folder.locking import RunLock
 with RunLock(Path(sys.argv[1])) as lock:
     lock.open(overwrite=False, rungs=False)
     print("held", flush=True)

@@ -20,7 +20,7 @@ from exports_models import (
 )
 from precision_bisect.exports.write import write_exports
 from precision_bisect.model.load import load_model
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
     MIXED_MODEL,

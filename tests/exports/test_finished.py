@@ -18,7 +18,7 @@ from precision_bisect.finished import Finished, read_finished
 from precision_bisect.layer_table import Form
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.precisions import Pair
-from precision_bisect.runfolder import RESULT
+from precision_bisect.run_folder.runfolder import RESULT
 from tiny import KEPT, search, write_model
 
 NAMES = ["a", "b", "c"]

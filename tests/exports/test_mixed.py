@@ -14,7 +14,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.mixed import differing
 from precision_bisect.exports.write import remove_exports, write_exports
 from precision_bisect.precisions import Pair
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder.runfolder import (
     EXPORTS,
     JUDGING,
     LEDGER,

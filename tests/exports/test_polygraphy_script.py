@@ -18,7 +18,7 @@ from models import parse, save
 from precision_bisect.backends.tensorrt.weak import NEVER_MARKED
 from precision_bisect.exports.polygraphy_script import write_polygraphy_script
 from precision_bisect.exports.write import write_exports
-from precision_bisect.runfolder import POLYGRAPHY_SCRIPT, RunFolder
+from precision_bisect.run_folder.runfolder import POLYGRAPHY_SCRIPT, RunFolder
 
 DataType = Enum("DataType", ["FLOAT", "HALF", "INT32"])
 LayerType = Enum("LayerType", ["REDUCE", "TOPK", "CAST"])

@@ -26,7 +26,12 @@ from precision_bisect.options import Metric
 from precision_bisect.ort import CPU, Session
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.runfolder import GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT, RunFolder
+from precision_bisect.run_folder.runfolder import (
+    GOLDEN_OUTPUTS,
+    MIXED_MODEL,
+    RUN_SCRIPT,
+    RunFolder,
+)
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Verdict
 

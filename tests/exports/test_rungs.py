@@ -24,7 +24,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.layers import quantized_layers
 from precision_bisect.quantization.scales_file import read_scales
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
     MIXED_MODEL,

@@ -12,7 +12,12 @@ from models import parse, save
 from precision_bisect.backends.tensorrt.weak import layers_of, to_mark
 from precision_bisect.exports.polygraphy_script import write_polygraphy_script
 from precision_bisect.exports.write import write_exports
-from precision_bisect.runfolder import AUTOCAST, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, RunFolder
+from precision_bisect.run_folder.runfolder import (
+    AUTOCAST,
+    LAYER_PRECISIONS,
+    POLYGRAPHY_SCRIPT,
+    RunFolder,
+)
 
 IMAGE = "(float[N,4,8,8] x) => (float y)"
 ONE_LAYER = {

@@ -12,7 +12,7 @@ from models import parse, save
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.exports.write import write_exports
 from precision_bisect.precisions import Pair
-from precision_bisect.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
+from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 from trtexec_oracle import trtexec_profile
 

@@ -37,7 +37,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.result import Result
 from precision_bisect.run import run
-from precision_bisect.runfolder import EXPORTS, RESULT
+from precision_bisect.run_folder.runfolder import EXPORTS, RESULT
 
 FLOAT = onnx.TensorProto.FLOAT
 CANCELLING = [("Add", 2048.0), ("Sub", 2048.0)]

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import run_folders
-from precision_bisect.runfolder import LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, RESULT
+from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
 
 Open = Callable[..., Page]

@@ -8,7 +8,7 @@ import run_folders
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.reading import read_ledger
 from precision_bisect.ledger.store import open_ledger
-from precision_bisect.runfolder import LEDGER
+from precision_bisect.run_folder.runfolder import LEDGER
 
 TRIALS = run_folders.searched(12, [1, 9])
 

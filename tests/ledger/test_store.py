@@ -19,7 +19,7 @@ from golden import make_ledger
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.store import ATTEMPTS, SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 
 FINGERPRINT = {"model": "a" * 64, "low": "fp16", "seed": 0, "comparator": {"atol": {"y": 0.01}}}

@@ -17,7 +17,7 @@ from precision_bisect.listing import as_text
 from precision_bisect.model.load import load_model
 from precision_bisect.protocols import Sample
 from precision_bisect.reference import reference_outputs
-from precision_bisect.runfolder import MIXED_MODEL, TAKEN_MODEL
+from precision_bisect.run_folder.runfolder import MIXED_MODEL, TAKEN_MODEL
 
 NESTED = """(float[n] x, bool c, int64 k) => (float[m] y, float[n] same, int64 number) <
     float two = {2}> {

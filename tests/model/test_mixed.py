@@ -19,7 +19,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.reference import reference_outputs
-from precision_bisect.runfolder import MIXED_MODEL
+from precision_bisect.run_folder.runfolder import MIXED_MODEL
 from precision_bisect.typed.rewrite import TypedWriter
 from typed_graphs import types_of
 

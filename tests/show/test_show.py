@@ -14,7 +14,7 @@ from precision_bisect.cli import main
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError
 from precision_bisect.result import Result
-from precision_bisect.runfolder import RESULT, STATUS
+from precision_bisect.run_folder.runfolder import RESULT, STATUS
 from precision_bisect.saved import read_saved
 from precision_bisect.speed.report import SpeedReport
 from run_folders import names, result_of, write_run

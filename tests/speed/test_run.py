@@ -33,7 +33,7 @@ from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.protocols import Backend, Engine, Sample
 from precision_bisect.result import Result
 from precision_bisect.run import run_prepared
-from precision_bisect.runfolder import RESULT, RunFolder
+from precision_bisect.run_folder.runfolder import RESULT, RunFolder
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.stopwatch import Stopwatch

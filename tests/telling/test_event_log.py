@@ -23,7 +23,7 @@ from precision_bisect.events import (
 )
 from precision_bisect.ledger.store import SqliteLedger
 from precision_bisect.plan import Plan
-from precision_bisect.runfolder import EVENTS, LEDGER
+from precision_bisect.run_folder.runfolder import EVENTS, LEDGER
 from precision_bisect.telling.event_log import EventLog
 from precision_bisect.telling.plain import plain, record, to_bytes
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict

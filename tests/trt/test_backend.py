@@ -18,7 +18,7 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.runfolder import ENGINE, TIMING_CACHE
+from precision_bisect.run_folder.runfolder import ENGINE, TIMING_CACHE
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import TrialStatus
 from precision_bisect.typed.rewrite import TypedWriter

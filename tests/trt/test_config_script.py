@@ -12,7 +12,7 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.errors import UsageError
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.write import write_exports
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 
 BODY = "(float[2,4] x) => (float[2,4] y) { y = Tanh(x) }"

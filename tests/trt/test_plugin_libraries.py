@@ -18,7 +18,7 @@ from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.write import write_exports
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.user_libraries import digests
 from precision_bisect.typed.rewrite import TypedWriter

@@ -17,8 +17,8 @@ from precision_bisect.batch.record import BATCH, BatchRecord, JobRecord, State
 from precision_bisect.batch.table import clock_time, headline
 from precision_bisect.batch.until import Deadline
 from precision_bisect.errors import ExitCode, RunFolderError
-from precision_bisect.locking import now
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.locking import now
+from precision_bisect.run_folder.runfolder import RunFolder
 
 _USED_UP = 0.9
 """A job that took so much of its share before its budget was spent would use more."""

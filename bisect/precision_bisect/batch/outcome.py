@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from precision_bisect import plain_json
 from precision_bisect.batch.process import COMMAND
 from precision_bisect.batch.record import JobRecord, State
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode, printable
-from precision_bisect.runfolder import LEDGER, RESULT
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import LEDGER, RESULT
 
 _TAIL = 4096
 """Bytes of a log in which its last line is looked for."""

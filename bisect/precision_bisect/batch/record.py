@@ -7,9 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from precision_bisect import plain_json
 from precision_bisect.batch.jobs import Job
 from precision_bisect.errors import ExitCode, RunFolderError
+from precision_bisect.run_folder import plain_json
 
 BATCH = "batch.json"
 SCHEMA = 1

@@ -10,8 +10,8 @@ from precision_bisect.batch.jobs import Job
 from precision_bisect.batch.outcome import result_stamp
 from precision_bisect.batch.record import JobRecord, State
 from precision_bisect.errors import RunFolderError
-from precision_bisect.locking import RunLock, owner_of
-from precision_bisect.runfolder import LEDGER
+from precision_bisect.run_folder.locking import RunLock, owner_of
+from precision_bisect.run_folder.runfolder import LEDGER
 
 _POLL_S = 0.1
 GOES_ON = frozenset(

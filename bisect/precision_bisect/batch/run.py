@@ -14,8 +14,8 @@ from precision_bisect.batch.record import BATCH, BatchRecord, log_path, read_job
 from precision_bisect.batch.resume import holds_run, take_up
 from precision_bisect.batch.until import Deadline, parse_until
 from precision_bisect.errors import RunFolderError, UsageError
-from precision_bisect.locking import RunLock, now
 from precision_bisect.machine.atomic import remove_debris
+from precision_bisect.run_folder.locking import RunLock, now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from precision_bisect.evaluation import Evaluator
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.survey import Survey, survey
 from precision_bisect.options import BackendName
-from precision_bisect.runfolder import ENGINES
+from precision_bisect.run_folder.runfolder import ENGINES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

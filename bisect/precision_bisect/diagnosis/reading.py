@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from precision_bisect import plain_json
 from precision_bisect.diagnosis.findings import SCHEMA
 from precision_bisect.errors import RunFolderError
-from precision_bisect.runfolder import DIAGNOSIS
-from precision_bisect.unpacking import (
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.json_values import (
     Unfit,
     anything,
     count,
@@ -19,6 +18,7 @@ from precision_bisect.unpacking import (
     table,
     text,
 )
+from precision_bisect.run_folder.runfolder import DIAGNOSIS
 
 
 def read_diagnosis(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.run_script import of_plan, write_run_script
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder.runfolder import (
     GOLDEN_INPUTS,
     GOLDEN_OUTPUTS,
     JUDGING,

@@ -7,7 +7,7 @@ from typing import Any
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.model.load import Model
 from precision_bisect.protocols import Sample
-from precision_bisect.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
+from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT
 

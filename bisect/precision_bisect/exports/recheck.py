@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precision_bisect import plain_json
 from precision_bisect.deployment import ByDefaults, Recheck
 from precision_bisect.exports import fitting
-from precision_bisect.runfolder import MIXED_MODEL, RUN_SCRIPT
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import MIXED_MODEL, RUN_SCRIPT
 
 _FIT_S = 600.0
 _JUDGE_S = 1800.0

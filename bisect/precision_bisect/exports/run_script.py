@@ -7,7 +7,12 @@ from typing import Any
 from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.deployment import SessionOptions
 from precision_bisect.exports.export import Export
-from precision_bisect.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT
+from precision_bisect.run_folder.runfolder import (
+    GOLDEN_INPUTS,
+    GOLDEN_OUTPUTS,
+    MIXED_MODEL,
+    RUN_SCRIPT,
+)
 
 _SETTINGS = "SETTINGS: dict[str, Any] = {}\n"
 LOW_LAYERS = "low_layers"

@@ -19,7 +19,7 @@ from precision_bisect.exports.trtexec_names import (
     layer_output_types,
     layer_precisions,
 )
-from precision_bisect.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
+from precision_bisect.run_folder.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
 from precision_bisect.settings.engine_settings import Shapes
 
 _HEAD = """\

@@ -15,7 +15,7 @@ from precision_bisect.exports.polygraphy_script import write_polygraphy_script
 from precision_bisect.exports.trtexec import write_trtexec
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.quantization.scales_file import write_scales
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     EXPORTS,
     LAYER_PRECISIONS,

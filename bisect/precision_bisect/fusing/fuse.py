@@ -18,7 +18,7 @@ from precision_bisect.model.graph import opset
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.protocols import Sample
 from precision_bisect.reference import MOST_DIFFERENT, differences, reference_outputs
-from precision_bisect.runfolder import FUSED_MODEL
+from precision_bisect.run_folder.runfolder import FUSED_MODEL
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.graph import TypedGraph, TypedWeight
 

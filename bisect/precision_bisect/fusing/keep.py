@@ -8,7 +8,7 @@ from typing import TypeVar
 from precision_bisect.loading import Loaded
 from precision_bisect.machine.atomic import whole
 from precision_bisect.prepare import Prepared
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.runfolder import RunFolder
 
 _Run = TypeVar("_Run", Loaded, Prepared)
 

@@ -29,7 +29,7 @@ from precision_bisect.isolation.deaths import (
     terminated,
     unreadable,
 )
-from precision_bisect.runfolder import TIMING_CACHE
+from precision_bisect.run_folder.runfolder import TIMING_CACHE
 
 R = TypeVar("R")
 

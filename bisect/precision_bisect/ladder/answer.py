@@ -17,7 +17,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.pointing import Held
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.result import Diagnosis, Result, Rung
-from precision_bisect.runfolder import DIAGNOSIS, RESULT, RunFolder
+from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
 
 DONE = (Status.FOUND, Status.NOTHING_TO_KEEP)
 """How a search ends after which the next rung is searched."""

@@ -29,7 +29,6 @@ from precision_bisect.ladder.composition import Composition
 from precision_bisect.layer_table import LayerName
 from precision_bisect.layers_file import write_layers
 from precision_bisect.loading import Loaded, load
-from precision_bisect.locking import RunLock
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.pinning import NothingLow, pin_formless, pinned_layers
@@ -39,7 +38,8 @@ from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.result import Result
 from precision_bisect.run import run_prepared
-from precision_bisect.runfolder import RunFolder
+from precision_bisect.run_folder.locking import RunLock
+from precision_bisect.run_folder.runfolder import RunFolder
 
 SHARE = 0.5
 """Share of what is left of the tolerance that each rung but the last may use up."""

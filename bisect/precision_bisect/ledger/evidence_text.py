@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from precision_bisect import plain_json
 from precision_bisect.evidence import (
     Evidence,
     Honour,
@@ -14,6 +13,7 @@ from precision_bisect.evidence import (
     Opening,
     Stability,
 )
+from precision_bisect.run_folder import plain_json
 
 
 def to_text(evidence: Evidence) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.rows import ENDED, trial_of
-from precision_bisect.runfolder import LEDGER
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import LEDGER
 from precision_bisect.trial import Trial
 
 

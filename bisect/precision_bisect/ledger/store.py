@@ -20,11 +20,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.evidence_text import to_text
 from precision_bisect.ledger.fingerprint import differences
 from precision_bisect.ledger.rows import ENDED, TABLES, trial_of
+from precision_bisect.run_folder import plain_json
 from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, Trial, TrialStatus
 
 SCHEMA = 3

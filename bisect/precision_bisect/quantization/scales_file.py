@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.quantization.scales import Scales, WeightScale
-from precision_bisect.runfolder import SCALES, RunFolder
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import SCALES, RunFolder
 
 _AGAIN = "run the search again, which calibrates again"
 

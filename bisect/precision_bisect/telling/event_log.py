@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
-from precision_bisect.locking import now
+from precision_bisect.run_folder.locking import now
 from precision_bisect.telling.plain import record, to_bytes
 
 _TAIL = 1 << 20

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
-from precision_bisect.locking import Owner, owner_of
-from precision_bisect.runfolder import LEDGER, STATUS
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.locking import Owner, owner_of
+from precision_bisect.run_folder.runfolder import LEDGER, STATUS
 from precision_bisect.telling.live_status import SCHEMA
 
 

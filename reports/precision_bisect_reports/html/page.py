@@ -16,7 +16,7 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import whole
-from precision_bisect.runfolder import REPORT
+from precision_bisect.run_folder.runfolder import REPORT
 from precision_bisect_reports.html.source import foreign, read
 from precision_bisect_reports.html.view import view_of
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.reading import Recorded, read_ledger
-from precision_bisect.runfolder import (
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
     LAYERS,

@@ -21,7 +21,7 @@ from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.machine.atomic import whole
 from precision_bisect.protocols import BackendFailure, Sample
-from precision_bisect.runfolder import ENGINE, TIMING_CACHE
+from precision_bisect.run_folder.runfolder import ENGINE, TIMING_CACHE
 from precision_bisect.trial import Outcome, TrialStatus
 
 Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]

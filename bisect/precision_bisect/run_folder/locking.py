@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from precision_bisect import plain_json
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import remove_debris, whole
-from precision_bisect.runfolder import OWN_FILES, RunFolder
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import OWN_FILES, RunFolder
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
