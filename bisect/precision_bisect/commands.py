@@ -159,7 +159,7 @@ def batch_command(parsed: Namespace) -> int:
 
 def show_command(parsed: Namespace) -> int:
     """Print the final screen of a run again."""
-    from precision_bisect.ledger.reading import recorded_trials
+    from precision_bisect.ledger.ledger_reader import recorded_trials
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.saved import read_saved
 

@@ -6,7 +6,7 @@ import pytest
 
 import run_folders
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.reading import read_ledger
+from precision_bisect.ledger.ledger_reader import read_ledger
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.run_folder.runfolder import LEDGER
 

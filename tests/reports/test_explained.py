@@ -9,7 +9,7 @@ import pytest
 import tiny
 from precision_bisect.cli import main
 from precision_bisect.errors import ExitCode
-from precision_bisect.ledger.reading import recorded_trials
+from precision_bisect.ledger.ledger_reader import recorded_trials
 from precision_bisect.plan import Plan
 from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus

@@ -8,7 +8,7 @@ from precision_bisect.diagnosis.findings import Advice, Finding, Findings
 from precision_bisect.endings import Status
 from precision_bisect.ladder.climbed import Climbed
 from precision_bisect.layer_table import LayerName
-from precision_bisect.ledger.reading import read_ledger
+from precision_bisect.ledger.ledger_reader import read_ledger
 from precision_bisect.options import PrecisionName
 
 _NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.reading import Recorded, read_ledger
+from precision_bisect.ledger.ledger_reader import Recorded, read_ledger
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import (
     AUTOCAST,

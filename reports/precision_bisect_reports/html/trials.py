@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from precision_bisect.ledger.reading import Recorded
+from precision_bisect.ledger.ledger_reader import Recorded
 from precision_bisect.plan import Plan
 from precision_bisect.speed.front import judged_outcomes
 from precision_bisect.trial import Kind, Phase, SampleSet, Trial
