@@ -21,8 +21,8 @@ from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.inputs.check import check_samples
 from precision_bisect.inputs.files import read_samples
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.model.ort import Session
 from precision_bisect.options import HALF_NAMES, LowName
-from precision_bisect.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.sensitivity import BLOCK

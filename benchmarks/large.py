@@ -120,7 +120,7 @@ def plain_ms(model: Path, samples: Path, threads: int) -> float:
     import numpy as np
 
     from precision_bisect.model.load import load_model
-    from precision_bisect.ort import Session
+    from precision_bisect.model.ort import Session
 
     loaded = load_model(model)
     session = Session(loaded.proto, loaded.weights, threads)

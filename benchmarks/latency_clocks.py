@@ -20,7 +20,7 @@ from precision_bisect.evidence import Latency
 from precision_bisect.inputs.shapes import parse_shapes
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.model.load import load_model
-from precision_bisect.ort import runtime
+from precision_bisect.model.ort import runtime
 
 TURNS = 11
 

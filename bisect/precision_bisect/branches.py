@@ -17,7 +17,7 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.model.graph import all_graphs, attribute, subgraphs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.names import Names
-from precision_bisect.ort import Session
+from precision_bisect.model.ort import Session
 from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import TAKEN_MODEL
 from precision_bisect.typed.files import save_typed

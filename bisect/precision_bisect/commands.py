@@ -35,7 +35,7 @@ def layers_command(parsed: Namespace) -> int:
     """Print the candidates, and every other node with its reason."""
     from precision_bisect.listing import as_json, as_text
     from precision_bisect.model.load import load_model
-    from precision_bisect.ort import use_custom_ops
+    from precision_bisect.model.ort import use_custom_ops
     from precision_bisect.pinning import pin_formless
     from precision_bisect.precisions import Pair
 

@@ -16,8 +16,8 @@ from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import Options
-from precision_bisect.ort import use_custom_ops
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Comparator, Sample, Strategy
 from precision_bisect.reference import Reference, find_reference, given_reference

@@ -14,7 +14,7 @@ from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.isolation.logs import tail
 from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.ort import use_custom_ops
+from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine

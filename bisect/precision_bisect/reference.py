@@ -18,7 +18,7 @@ from precision_bisect.errors import InputError, ModelError, PrecisionBisectError
 from precision_bisect.inputs.given_outputs import same_samples
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.model.load import Model
-from precision_bisect.ort import Checked, Session, check, clean
+from precision_bisect.model.ort import Checked, Session, check, clean
 from precision_bisect.protocols import Sample
 
 MOST_DIFFERENT = 1e-4

@@ -18,8 +18,8 @@ from precision_bisect.finished import Finished, read_finished
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.model.load import load_model
+from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.one_build import OneBuild, Order, build_once
-from precision_bisect.ort import use_custom_ops
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.locking import LOCK, RunLock
 from precision_bisect.run_folder.runfolder import (

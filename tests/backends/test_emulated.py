@@ -40,8 +40,8 @@ from precision_bisect.lowtypes import (
     QuantizedType,
 )
 from precision_bisect.model.load import load_model
+from precision_bisect.model.ort import Session
 from precision_bisect.options import HALF_NAMES, LOW_NAMES, LowName
-from precision_bisect.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure

@@ -14,8 +14,8 @@ from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.crew import crew
 from precision_bisect.events import ignore
 from precision_bisect.machine.memory import trim
+from precision_bisect.model.ort import Checked, Session, check
 from precision_bisect.options import Options
-from precision_bisect.ort import Checked, Session, check
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import prepare
 

@@ -13,9 +13,9 @@ from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences, unpredicted
 from precision_bisect.lowtypes import FP16, LowType
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.view import View
+from precision_bisect.model.node_views import View
+from precision_bisect.model.ort import Session
 from precision_bisect.options import HALF_NAMES, LowName
-from precision_bisect.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 

@@ -21,7 +21,7 @@ from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, s
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.inputs.files import read_samples
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.ort import Session
+from precision_bisect.model.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Sample

@@ -26,7 +26,7 @@ from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.user_scripts import running_script
 from precision_bisect.model.load import load_model
 from precision_bisect.model.names import Names
-from precision_bisect.ort import CPU
+from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.engine_settings import EngineSettings

@@ -8,8 +8,8 @@ from models import keeping, load_text
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.model.load import Model
+from precision_bisect.model.ort import CPU
 from precision_bisect.options import LowName
-from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure

@@ -14,7 +14,7 @@ from precision_bisect.backends.timing import LEAST_RUNS
 from precision_bisect.evidence import Honour
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
-from precision_bisect.ort import CPU
+from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure

@@ -13,7 +13,7 @@ from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.export_command import export
 from precision_bisect.exports.fitting import fit
 from precision_bisect.exports.write import write_exports
-from precision_bisect.ort import runtime
+from precision_bisect.model.ort import runtime
 from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings

@@ -15,7 +15,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import from_script, judged, recheck
 from precision_bisect.exports.write import write_judged
-from precision_bisect.ort import Session
+from precision_bisect.model.ort import Session
 from precision_bisect.precisions import Pair
 from precision_bisect.run_folder.runfolder import (
     GOLDEN_INPUTS,

@@ -22,8 +22,8 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.write import write_judged
 from precision_bisect.model.load import load_model
+from precision_bisect.model.ort import CPU, Session
 from precision_bisect.options import Metric
-from precision_bisect.ort import CPU, Session
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import (

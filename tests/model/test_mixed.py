@@ -14,7 +14,7 @@ from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.ort import CPU
+from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample

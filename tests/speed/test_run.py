@@ -25,8 +25,8 @@ from precision_bisect.errors import ExitCode
 from precision_bisect.events import Event, ignore
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.layer_table import LayerName
+from precision_bisect.model.ort import CPU
 from precision_bisect.options import Options
-from precision_bisect.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared, prepare

@@ -19,7 +19,7 @@ from precision_bisect.fusing.found import Decomposed
 from precision_bisect.layer_table import SETTLED
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.view import View
+from precision_bisect.model.node_views import View
 from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair

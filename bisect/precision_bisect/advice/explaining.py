@@ -18,7 +18,7 @@ from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses
 from precision_bisect.diagnosis.watching import Watched
 from precision_bisect.model.load import Model
-from precision_bisect.model.view import View
+from precision_bisect.model.node_views import View
 from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared
 from precision_bisect.trial import Trial

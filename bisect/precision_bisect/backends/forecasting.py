@@ -14,8 +14,8 @@ from precision_bisect.backends.cuda.provider import on_cuda
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.gpu import devices
 from precision_bisect.model.load import Model
+from precision_bisect.model.ort import Providers, on_cpu
 from precision_bisect.options import Options
-from precision_bisect.ort import Providers, on_cpu
 from precision_bisect.quantization.scales import Scales
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, s
 from precision_bisect.lowtypes import KINDS, LOW_TYPES
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model
+from precision_bisect.model.node_views import View
+from precision_bisect.model.ort import Session
 from precision_bisect.model.showing import showing
-from precision_bisect.model.view import View
-from precision_bisect.ort import Session
+from precision_bisect.model.tensor_shapes import Shape, tensor_shapes
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, forms_of, rounded_to
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.speed.shapes import Shape, tensor_shapes
 
 AT_ONCE_BYTES = 2**27
 """So much of one sample's FP32 values is held at a time, by estimate; the emulated are as many."""

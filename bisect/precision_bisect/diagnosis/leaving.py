@@ -9,7 +9,7 @@ from precision_bisect.diagnosis.watching import computed
 from precision_bisect.errors import ModelError
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model
-from precision_bisect.ort import Session
+from precision_bisect.model.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample

@@ -10,7 +10,7 @@ import onnx
 
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.view import View
+from precision_bisect.model.node_views import View
 
 _CLOSE = 1e-3
 """Exporters write the constants of Gelu to three to eight digits."""

@@ -4,7 +4,7 @@ from precision_bisect.fusing.activations import activations
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.fusing.norms import norms
 from precision_bisect.model.load import Model
-from precision_bisect.model.view import View
+from precision_bisect.model.node_views import View
 
 
 def find_decomposed(model: Model) -> list[Decomposed]:

@@ -14,7 +14,7 @@ import onnx
 
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.view import Reduced, View
+from precision_bisect.model.node_views import Reduced, View
 
 
 def norms(view: View) -> Iterator[Decomposed]:

@@ -18,7 +18,7 @@ from precision_bisect.errors import PluginError
 from precision_bisect.fusing.found import Decomposed, Kind
 from precision_bisect.model.load import Model
 from precision_bisect.model.names import Names
-from precision_bisect.model.view import View
+from precision_bisect.model.node_views import View
 from precision_bisect.model.weights import Weights, drop_unused
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ class Kit:
     def _model(self) -> "Model":
         # It brings in ONNX, which a process that only sends a kit may not need.
         from precision_bisect.model.load import load_model
-        from precision_bisect.ort import use_custom_ops
+        from precision_bisect.model.ort import use_custom_ops
 
         use_custom_ops(self.options.engine.ort_custom_ops)
         model = load_model(self.options.model)

@@ -90,7 +90,7 @@ def _formals(formals: Sequence[Any]) -> Iterator[Any]:
 def _ask_runtime(
     proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], names: list[str]
 ) -> ElemTypes:
-    from precision_bisect.ort import output_types
+    from precision_bisect.model.ort import output_types
 
     shown = onnx.ModelProto()
     shown.CopyFrom(proto)

@@ -2,7 +2,7 @@
 
 Protobuf stops at 2 GiB, so the graph is kept small: every large initializer becomes a stub that
 says "external", and its values live beside the graph as a numpy array (a memory map where the file
-has external data). Sessions get both back together, see `precision_bisect.ort`.
+has external data). Sessions get both back together, see `precision_bisect.model.ort`.
 """
 
 import math

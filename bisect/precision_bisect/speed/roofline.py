@@ -13,7 +13,7 @@ from math import prod
 import onnx
 
 from precision_bisect.model.graph import attribute
-from precision_bisect.speed.shapes import Shape
+from precision_bisect.model.tensor_shapes import Shape
 
 _BYTES_PER_MS = 1.5e9
 _HIGH_PER_MS = 2e10

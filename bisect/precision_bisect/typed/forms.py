@@ -11,7 +11,7 @@ from functools import lru_cache
 import onnx
 
 from precision_bisect.lowtypes import BF16, LowType
-from precision_bisect.model.settings import settings_of
+from precision_bisect.model.node_settings import settings_of
 
 _FLOAT = onnx.TensorProto.FLOAT
 _TYPE_NAMES: dict[int, str] = {

@@ -16,7 +16,7 @@ from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.cuda.provider import cuda_options, on_cuda
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
-from precision_bisect.ort import runtime
+from precision_bisect.model.ort import runtime
 from precision_bisect.plan import Plan
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter

@@ -19,7 +19,7 @@ from onnx import helper
 from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.errors import PluginError, PrecisionBisectError, RefusedError
 from precision_bisect.machine.gpu import devices
-from precision_bisect.ort import clean, runtime
+from precision_bisect.model.ort import clean, runtime
 
 _QUIET, _DEFAULT = 4, 2
 """Severities of ONNX Runtime's own logger."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from precision_bisect.evidence import Honour, LayerHonour
 from precision_bisect.layer_table import LayerName
+from precision_bisect.model.ort import CPU
 from precision_bisect.options import HighName
-from precision_bisect.ort import CPU
 
 if TYPE_CHECKING:
     import onnxruntime

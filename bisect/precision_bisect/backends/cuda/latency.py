@@ -14,7 +14,7 @@ import numpy as np
 
 from precision_bisect.backends.timing import measure
 from precision_bisect.evidence import Latency
-from precision_bisect.ort import runtime
+from precision_bisect.model.ort import runtime
 from precision_bisect.protocols import Sample
 
 if TYPE_CHECKING:

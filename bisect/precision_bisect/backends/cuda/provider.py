@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from precision_bisect.ort import Providers
+from precision_bisect.model.ort import Providers
 
 CUDA = "CUDAExecutionProvider"
 CONVOLUTIONS = "HEURISTIC"

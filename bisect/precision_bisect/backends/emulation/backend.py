@@ -32,8 +32,8 @@ from precision_bisect.lowtypes import KINDS
 from precision_bisect.machine.memory import trim
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
+from precision_bisect.model.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
 from precision_bisect.options import HighName, LowName
-from precision_bisect.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, rounded_to
 from precision_bisect.protocols import BackendFailure, Sample

@@ -7,7 +7,7 @@ import onnx
 from precision_bisect.model.classify import is_follower
 from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
-from precision_bisect.model.settings import settings_of
+from precision_bisect.model.node_settings import settings_of
 
 
 def stored_names(model: Model) -> set[str]:

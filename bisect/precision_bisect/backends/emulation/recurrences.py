@@ -16,8 +16,8 @@ from onnx import helper
 from precision_bisect.lowtypes import LowType
 from precision_bisect.model.graph import attribute, opset
 from precision_bisect.model.load import Model
+from precision_bisect.model.node_views import View
 from precision_bisect.model.round_trips import round_trip
-from precision_bisect.model.view import View
 
 _FLOAT = onnx.TensorProto.FLOAT
 _INT32 = onnx.TensorProto.INT32

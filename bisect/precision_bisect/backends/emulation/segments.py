@@ -19,7 +19,7 @@ from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.model.graph import captured, opset, subgraphs
 from precision_bisect.model.load import Model
-from precision_bisect.ort import Checked, check
+from precision_bisect.model.ort import Checked, check
 
 MOST, FEWEST = 8, 4
 """Segments of a graph. With 8, a ranking of NAFNet and PP-OCR det takes 0.64 and 0.70 of the time,

@@ -21,8 +21,8 @@ from onnx import helper
 from precision_bisect.fusing.norms import norms
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LowType
+from precision_bisect.model.node_views import Dims, View
 from precision_bisect.model.round_trips import round_trip
-from precision_bisect.model.view import Dims, View
 
 _FLOAT = onnx.TensorProto.FLOAT
 _FUSED = ("LayerNormalization", "RMSNormalization")

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model
+from precision_bisect.model.node_settings import settings_of
+from precision_bisect.model.ort import Session
 from precision_bisect.model.round_trips import rounded_where_declared
-from precision_bisect.model.settings import settings_of
-from precision_bisect.ort import Session
 
 _FLOAT = onnx.TensorProto.FLOAT
 _MARKER = "precision_bisect/declared"
