@@ -22,7 +22,7 @@ from precision_bisect.options import HALF_NAMES, HIGH_NAMES, PrecisionName
 from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.layers import quantized_layers
+from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.quantization.scales_file import read_scales
 from precision_bisect.run_folder.runfolder import (
     AUTOCAST,

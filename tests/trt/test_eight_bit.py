@@ -16,7 +16,7 @@ from precision_bisect.options import QuantizedName
 from precision_bisect.pinning import pin_formless
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.layers import quantized_layers
+from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter
 

@@ -19,7 +19,7 @@ from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.layers import quantized_layers
+from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter

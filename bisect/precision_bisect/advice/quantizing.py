@@ -18,7 +18,7 @@ from precision_bisect.options import CalibrationName
 from precision_bisect.pinning import pin_formless
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.layers import quantized_layers
+from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.quantization.scales import Scales
 
 _CHANNEL_RATIO = 4.0

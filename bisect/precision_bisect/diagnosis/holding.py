@@ -12,7 +12,7 @@ from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model
 from precision_bisect.model.node_settings import settings_of
 from precision_bisect.precisions import Pair
-from precision_bisect.quantization.layers import OPERANDS
+from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
 
 _FLOAT = onnx.TensorProto.FLOAT

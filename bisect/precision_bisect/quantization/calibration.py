@@ -24,7 +24,7 @@ from precision_bisect.model.showing import showing
 from precision_bisect.options import CalibrationName, HighName, Options
 from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.protocols import Sample
-from precision_bisect.quantization.layers import OPERANDS, quantized_layers, weight_axis
+from precision_bisect.quantization.quantized_layers import OPERANDS, quantized_layers, weight_axis
 from precision_bisect.quantization.scales import Scales, WeightScale
 
 _AT_ONCE = 32

@@ -22,7 +22,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.round_trips import round_trip
 from precision_bisect.options import HighName, PrecisionName
 from precision_bisect.precisions import LayerForms
-from precision_bisect.quantization.layers import OPERANDS
+from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
 
 _FLOAT = onnx.TensorProto.FLOAT

@@ -43,7 +43,7 @@ from precision_bisect.model.node_settings import settings_of
 from precision_bisect.model.node_views import View
 from precision_bisect.model.weights import Weights, drop_unused
 from precision_bisect.precisions import LayerForms, Pair, forms_of
-from precision_bisect.quantization.layers import OPERANDS
+from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
 
 FLAGS = "precision_bisect/flags"
