@@ -13,7 +13,7 @@ from precision_bisect.model.graph import HALF_TYPES
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.files import save_typed
+from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.rewrite import TypedGraph, TypedWriter
 
 

@@ -36,8 +36,8 @@ def layers_command(parsed: Namespace) -> int:
     from precision_bisect.listing import as_json, as_text
     from precision_bisect.model.load import load_model
     from precision_bisect.model.ort import use_custom_ops
-    from precision_bisect.pinning import pin_formless
     from precision_bisect.precisions import Pair
+    from precision_bisect.typed.pinning import pin_formless
 
     settings = EngineSettings(ort_custom_ops=libraries(parsed.ort_custom_ops))
     use_custom_ops(settings.ort_custom_ops)

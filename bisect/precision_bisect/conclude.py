@@ -26,7 +26,6 @@ from precision_bisect.evidence import Evidence, Latency, Stability
 from precision_bisect.layer_table import LayerName
 from precision_bisect.monotone import Break, breaks, remarks, rows
 from precision_bisect.options import ANSWER
-from precision_bisect.pinning import pinned_layers
 from precision_bisect.plan import Plan
 from precision_bisect.pointing import Held, held
 from precision_bisect.precisions import Pair, assigned
@@ -43,6 +42,7 @@ from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.stability import clear_limit
 from precision_bisect.trial import Kind, Outcome, SampleSet, Trial, TrialStatus
+from precision_bisect.typed.pinning import pinned_layers
 from precision_bisect.verdicts import noise_between
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.STOPPED)

@@ -15,7 +15,6 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.layer_table import SETTLED, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import ANSWER, HIGH_NAMES, LOW_NAMES, QUANTIZED_NAMES, HighName
-from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.pointing import find_point
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.scales import Scales
@@ -31,6 +30,7 @@ from precision_bisect.saved import (
     fields_of,
     quoted,
 )
+from precision_bisect.typed.pinning import pin, pin_formless
 
 _WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
 

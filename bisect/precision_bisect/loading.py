@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.branches import layers_inside, take_branches
 from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.comparators.remarks import exact_remark, overlooked_remarks
 from precision_bisect.errors import InputError, ModelError, UsageError
@@ -21,6 +20,7 @@ from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Comparator, Sample, Strategy
 from precision_bisect.reference import Reference, find_reference, given_reference
+from precision_bisect.typed.taken_branches import layers_inside, take_branches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from precision_bisect.isolation.survey import isolated, surveyed
 from precision_bisect.loading import Loaded
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
-from precision_bisect.pinning import settle
 from precision_bisect.protocols import Backend, Described
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.sample_sets import sample_sets
+from precision_bisect.typed.pinning import settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,13 +23,6 @@ from precision_bisect.lowtypes import KINDS
 from precision_bisect.machine.free_space import COPIES, LEAST_BYTES, Space
 from precision_bisect.model.load import Model
 from precision_bisect.options import Certify, Options
-from precision_bisect.pinning import (
-    beyond_remark,
-    may_run_high,
-    pin_formless,
-    pinned_remarks,
-    weights_beyond,
-)
 from precision_bisect.placing import place
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -42,6 +35,13 @@ from precision_bisect.sample_sets import sample_sets
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.roofline import KERNEL_MS
+from precision_bisect.typed.pinning import (
+    beyond_remark,
+    may_run_high,
+    pin_formless,
+    pinned_remarks,
+    weights_beyond,
+)
 
 FORECASTS = 0.5
 """The share of `--max-time` that the ranking may take."""

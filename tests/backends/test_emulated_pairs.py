@@ -19,11 +19,11 @@ from precision_bisect.layer_table import Form
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, HIGH_NAMES, LOW_NAMES, HalfName, LowName, Options
-from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.typed.pinning import pin, pin_formless
 from random_graphs import KINDS, SIZE, random_models
 
 PAIRS = [Pair(low=low, high=high) for low, high in product(LOW_NAMES, HIGH_NAMES) if low != high]

@@ -30,7 +30,7 @@ from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.files import TypedFolder
+from precision_bisect.typed.model_files import TypedFolder
 from precision_bisect.typed.rewrite import TypedWriter
 
 THREADS = 6

@@ -21,13 +21,13 @@ from precision_bisect.exports.recheck import judged
 from precision_bisect.exports.write import write_judged
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import ForecastOn, LowName, Options
-from precision_bisect.pinning import pin_formless, settle
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.typed.pinning import pin_formless, settle
 from precision_bisect.typed.rewrite import TypedWriter
 
 TROUBLE = why_not()

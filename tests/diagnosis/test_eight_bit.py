@@ -18,11 +18,11 @@ from precision_bisect.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes, S
 from precision_bisect.lowtypes import FP8, INT8, QuantizedType
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import CalibrationName, LowName, Options
-from precision_bisect.pinning import pin_formless
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.rounding import fake_quantized
+from precision_bisect.typed.pinning import pin_formless
 
 MATMUL = "(float[16,4] x) => (float[16,3] y) { [mm] y = MatMul(x, w) }"
 

@@ -19,7 +19,6 @@ from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import INT8
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, HIGH_NAMES, PrecisionName
-from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
@@ -33,6 +32,7 @@ from precision_bisect.run_folder.runfolder import (
     RunFolder,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.typed.pinning import pin, pin_formless
 from trtexec_oracle import NAMES, trtexec_parse
 
 ELEMENT_TYPES = {1: "fp32", 10: "fp16", 16: "bf16"}

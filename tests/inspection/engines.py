@@ -15,7 +15,7 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import LowName
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.files import save_typed
+from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 
 

@@ -15,13 +15,13 @@ from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, HIGH_NAMES, LOW_NAMES
-from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.files import save_typed
+from precision_bisect.typed.model_files import save_typed
+from precision_bisect.typed.pinning import pin, pin_formless
 from precision_bisect.typed.rewrite import TypedWriter
 from random_graphs import SIZE, random_models
 from typed_graphs import check_structure, run_as_written, simulated, types_of

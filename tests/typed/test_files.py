@@ -19,8 +19,8 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed import files
-from precision_bisect.typed.files import TypedFolder, save_typed
+from precision_bisect.typed import model_files as files
+from precision_bisect.typed.model_files import TypedFolder, save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 
 BODY = (
@@ -143,7 +143,7 @@ from pathlib import Path
 from precision_bisect.lowtypes import FP16
 from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
-from precision_bisect.typed.files import TypedFolder, save_typed
+from precision_bisect.typed.model_files import TypedFolder, save_typed
 from precision_bisect.precisions import Pair
 from precision_bisect.typed.rewrite import TypedWriter
 

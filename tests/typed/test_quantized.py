@@ -15,15 +15,15 @@ from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import QUANTIZED
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HIGH_NAMES, HighName, QuantizedName
-from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.rounding import dequantized, quantized
 from precision_bisect.quantization.scales import Scales, WeightScale
 from precision_bisect.typed import chunks
-from precision_bisect.typed.files import TypedFolder, save_typed
-from precision_bisect.typed.graph import TypedGraph
+from precision_bisect.typed.model_files import TypedFolder, save_typed
+from precision_bisect.typed.pinning import pin, pin_formless
 from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.typed.typed_graph import TypedGraph
 from typed_graphs import run_as_written, types_of
 
 LOWEST = Plan.of(())

@@ -18,12 +18,12 @@ from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import QUANTIZED
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, HIGH_NAMES, HalfName, HighName, QuantizedName
-from precision_bisect.pinning import pin, pin_formless
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
-from precision_bisect.typed.files import save_typed
+from precision_bisect.typed.model_files import save_typed
+from precision_bisect.typed.pinning import pin, pin_formless
 from precision_bisect.typed.rewrite import TypedWriter
 from rtx import build
 

@@ -15,7 +15,7 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.files import save_typed
+from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 from random_graphs import static_graph
 from typed_graphs import check_structure, run_as_written, simulated

@@ -26,8 +26,8 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Comparator, Judgement, Sample
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.trial import Verdict
-from precision_bisect.typed.files import save_typed
-from precision_bisect.typed.graph import TypedGraph, TypedWeight
+from precision_bisect.typed.model_files import save_typed
+from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 
 LARGEST_TRIED_BYTES = 2**30
 """Models with more weights are not tried out: each trial holds them once more, rounded."""

@@ -15,11 +15,11 @@ from precision_bisect.lowtypes import QUANTIZED
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model
 from precision_bisect.options import CalibrationName
-from precision_bisect.pinning import pin_formless
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.typed.pinning import pin_formless
 
 _CHANNEL_RATIO = 4.0
 """The largest channel over the median one from which it is worth bringing them to one size."""

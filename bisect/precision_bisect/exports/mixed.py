@@ -15,9 +15,9 @@ from precision_bisect.model.graph import HALF_TYPES
 from precision_bisect.model.types import infer_elem_types
 from precision_bisect.precisions import forms_of
 from precision_bisect.run_folder.runfolder import MIXED_DATA, MIXED_MODEL, RunFolder
-from precision_bisect.typed.files import save_typed
-from precision_bisect.typed.graph import TypedGraph
+from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.typed.typed_graph import TypedGraph
 
 
 def write_mixed(folder: RunFolder, export: Export) -> onnx.GraphProto:

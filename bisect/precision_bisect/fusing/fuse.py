@@ -19,8 +19,8 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.protocols import Sample
 from precision_bisect.reference import MOST_DIFFERENT, differences, reference_outputs
 from precision_bisect.run_folder.runfolder import FUSED_MODEL
-from precision_bisect.typed.files import save_typed
-from precision_bisect.typed.graph import TypedGraph, TypedWeight
+from precision_bisect.typed.model_files import save_typed
+from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

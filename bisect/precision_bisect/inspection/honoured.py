@@ -18,7 +18,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.options import HighName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.graph import TypedGraph
+from precision_bisect.typed.typed_graph import TypedGraph
 
 
 def judge_layers(

@@ -31,7 +31,6 @@ from precision_bisect.layers_file import write_layers
 from precision_bisect.loading import Loaded, load
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
-from precision_bisect.pinning import NothingLow, pin_formless, pinned_layers
 from precision_bisect.precisions import Pair, pairs_of
 from precision_bisect.prepare import Prepared, assemble
 from precision_bisect.quantization.calibration import scales_for
@@ -40,6 +39,7 @@ from precision_bisect.result import Result
 from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.typed.pinning import NothingLow, pin_formless, pinned_layers
 
 SHARE = 0.5
 """Share of what is left of the tolerance that each rung but the last may use up."""

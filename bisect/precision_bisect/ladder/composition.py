@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from precision_bisect.layer_table import SETTLED, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import PrecisionName
-from precision_bisect.pinning import pin
 from precision_bisect.precisions import Pair, pairs_of
+from precision_bisect.typed.pinning import pin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

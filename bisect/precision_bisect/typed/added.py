@@ -14,8 +14,8 @@ from precision_bisect.options import HighName
 from precision_bisect.quantization.rounding import quantized
 from precision_bisect.quantization.scales import Scales, WeightScale
 from precision_bisect.typed.chunks import converted
-from precision_bisect.typed.constants import Constants
-from precision_bisect.typed.graph import Quantization, TypedWeight
+from precision_bisect.typed.typed_constants import Constants
+from precision_bisect.typed.typed_graph import Quantization, TypedWeight
 
 PREFIX = "precision_bisect"
 _FLOAT = onnx.TensorProto.FLOAT

@@ -26,9 +26,9 @@ from precision_bisect.model.load import Model
 from precision_bisect.options import HighName
 from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.constants import Constants
 from precision_bisect.typed.forms import LowForm, NoLowForm, low_form
 from precision_bisect.typed.quantized import QuantizedForm, quantized_form
+from precision_bisect.typed.typed_constants import Constants
 
 Assignment: TypeAlias = Mapping[LayerName, Form]
 """The form of each layer; one that is not there computes in FP32."""

@@ -22,9 +22,9 @@ from precision_bisect.model.names import Names
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, forms_of
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.constants import Constants, OutOfRange
-from precision_bisect.typed.graph import TypedGraph, TypedWeight
 from precision_bisect.typed.layout import Assignment, Layout, every_form
+from precision_bisect.typed.typed_constants import Constants, OutOfRange
+from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 from precision_bisect.typed.writing import Writing
 
 __all__ = ["OutOfRange", "TypedGraph", "TypedWeight", "TypedWriter"]

@@ -11,7 +11,7 @@ import onnx
 
 from precision_bisect.quantization.rounding import quantized
 from precision_bisect.typed.chunks import chunks, converted, scales_of
-from precision_bisect.typed.graph import TypedGraph, TypedWeight
+from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 
 _LENGTH_DELIMITED = 2
 

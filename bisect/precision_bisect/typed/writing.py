@@ -10,9 +10,9 @@ from precision_bisect.model.weights import drop_unused
 from precision_bisect.options import HighName
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.added import PREFIX, Added
-from precision_bisect.typed.graph import TypedGraph
 from precision_bisect.typed.islands import islands
 from precision_bisect.typed.layout import Layout, Placement, Quantized
+from precision_bisect.typed.typed_graph import TypedGraph
 
 
 class Writing:

@@ -21,7 +21,7 @@ from precision_bisect.options import HighName
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import Outcome, TrialStatus
-from precision_bisect.typed.files import TypedFolder
+from precision_bisect.typed.model_files import TypedFolder
 from precision_bisect.typed.rewrite import TypedWriter
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import parser_error
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
-from precision_bisect.typed.files import TypedFolder
-from precision_bisect.typed.graph import TypedGraph
+from precision_bisect.typed.model_files import TypedFolder
+from precision_bisect.typed.typed_graph import TypedGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from precision_bisect.model.names import Names
 from precision_bisect.model.ort import Session
 from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import TAKEN_MODEL
-from precision_bisect.typed.files import save_typed
-from precision_bisect.typed.graph import TypedGraph, TypedWeight
+from precision_bisect.typed.model_files import save_typed
+from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 
 _BRANCHES = {True: "then_branch", False: "else_branch"}
 

@@ -10,8 +10,8 @@ from precision_bisect.options import HalfName, HighName, LowName
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Described
 from precision_bisect.quantization.quantized_layers import not_quantizable
-from precision_bisect.typed.constants import OutOfRange
 from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.typed.typed_constants import OutOfRange
 
 
 class NothingLow(ModelError):

@@ -12,7 +12,7 @@ import onnx
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import whole
 from precision_bisect.model.graph import all_graphs
-from precision_bisect.typed.graph import TypedGraph, TypedWeight
+from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 from precision_bisect.typed.wire import SelfContained, write_weight
 
 _WEIGHTS = "weights.bin"
