@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from precision_bisect.backends.emulation.backend import EmulatedBackend
-from precision_bisect.inputs.check import check_samples
-from precision_bisect.inputs.files import read_samples
+from precision_bisect.inputs.input_check import check_samples
+from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import Session
 from precision_bisect.options import HALF_NAMES, LowName

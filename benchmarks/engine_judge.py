@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from precision_bisect.backends.choose import choose_backend
 from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.inputs.reference import non_finite, reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import BackendName, Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, BackendFailure, Comparator, Sample
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.reference import non_finite, reference_outputs
 from precision_bisect.typed.pinning import pin_formless, settle
 
 MOST_SINGLES = 150

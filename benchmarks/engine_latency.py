@@ -9,10 +9,10 @@ from typing import Any
 from engine_judge import Setting
 from engine_models import Case
 
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend
-from precision_bisect.reference import reference_outputs
 
 FAST_ENOUGH = 1.3
 """A batch is large enough when all-low is so many times faster than all-high."""

@@ -15,6 +15,7 @@ from precision_bisect.comparators.numbered import numbered
 from precision_bisect.errors import RunFolderError
 from precision_bisect.evidence import Evidence, Stability
 from precision_bisect.inputs.copies import Copies, Samples
+from precision_bisect.inputs.reference import non_finite
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import (
     Backend,
@@ -24,7 +25,6 @@ from precision_bisect.protocols import (
     Judgement,
     Sample,
 )
-from precision_bisect.reference import non_finite
 from precision_bisect.speed.stopwatch import Stopwatch
 from precision_bisect.store import engine_folder
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict

@@ -8,9 +8,10 @@ from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.comparators.remarks import exact_remark, overlooked_remarks
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.events import Observer, Warned
-from precision_bisect.inputs.check import check_samples
-from precision_bisect.inputs.files import read_samples
 from precision_bisect.inputs.given_outputs import read_outputs
+from precision_bisect.inputs.input_check import check_samples
+from precision_bisect.inputs.input_files import read_samples
+from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
@@ -19,7 +20,6 @@ from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Comparator, Sample, Strategy
-from precision_bisect.reference import Reference, find_reference, given_reference
 from precision_bisect.typed.taken_branches import layers_inside, take_branches
 
 

@@ -16,6 +16,7 @@ from precision_bisect.errors import UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.fingerprint import fingerprint
 from precision_bisect.inputs.copies import Copies, Samples, copies_for
+from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.ledger.fingerprint import digest_samples
 from precision_bisect.loading import Loaded, load
@@ -29,7 +30,6 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Described, Problem, Sample, Strategy
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.reference import ReferenceSession
 from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.sample_sets import sample_sets
 from precision_bisect.speed.costgraph import CostGraph

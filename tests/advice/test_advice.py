@@ -23,12 +23,12 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.comparators.choose import choose_comparator
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.evidence import Listed
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.reference import reference_outputs
 from precision_bisect.result import Result
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter

@@ -29,6 +29,7 @@ from precision_bisect.backends.emulation import self_test as self_testing
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.lowtypes import (
     BF16,
     FP8,
@@ -46,7 +47,6 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.reference import reference_outputs
 from random_graphs import SIZE, random_models, static_graph
 from typed_graphs import run_as_written
 

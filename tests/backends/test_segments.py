@@ -19,7 +19,7 @@ from precision_bisect.backends.emulation.segmented import Segmented
 from precision_bisect.backends.emulation.segments import cut
 from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
 from precision_bisect.inputs.copies import FACTORS
-from precision_bisect.inputs.files import read_samples
+from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import Session
 from precision_bisect.plan import Plan

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 import tiny
 from models import load_text, normal, parse, save
 from precision_bisect.events import Event, Warned
-from precision_bisect.loading import load
-from precision_bisect.model.load import load_model
-from precision_bisect.options import Options
-from precision_bisect.reference import (
+from precision_bisect.inputs.reference import (
     MOST_DIFFERENT,
     Reference,
     differences,
     find_reference,
     reference_outputs,
 )
+from precision_bisect.loading import load
+from precision_bisect.model.load import load_model
+from precision_bisect.options import Options
 
 FOLDED = """
 (float[1, 1, 2, 2] x) => (float[1, 1, 2, 2] y)

@@ -27,8 +27,8 @@ from precision_bisect import PrecisionBisectError
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.fuse import fuse
 from precision_bisect.fusing.rewrite import fused
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
-from precision_bisect.reference import reference_outputs
 
 FUSED = {
     "layernorm": (layer_norm(), 17, "LayerNormalization", 17),

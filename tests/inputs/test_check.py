@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from models import load_text
 from precision_bisect.errors import InputError
-from precision_bisect.inputs.check import check_samples
+from precision_bisect.inputs.input_check import check_samples
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import Model
-from precision_bisect.reference import reference_outputs
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from precision_bisect.endings import Status
 from precision_bisect.errors import InputError, PrecisionBisectError, RunFolderError, UsageError
 from precision_bisect.events import Event, Warned, ignore
 from precision_bisect.inputs.given_outputs import read_outputs
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
-from precision_bisect.reference import reference_outputs
 from precision_bisect.run import run
 
 BODY = (

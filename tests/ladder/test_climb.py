@@ -17,10 +17,10 @@ from precision_bisect.cli import main
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.events import Event, RunStarted, TrialFinished, Warned
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options, PrecisionName
 from precision_bisect.precisions import parse_ladder
-from precision_bisect.reference import reference_outputs
 from precision_bisect.result import Result
 from typed_graphs import simulated
 

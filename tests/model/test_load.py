@@ -10,8 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.backend import EmulatedBackend
 from precision_bisect.errors import InputError
-from precision_bisect.inputs.check import check_samples
-from precision_bisect.inputs.shapes import parse_shapes
+from precision_bisect.inputs.input_check import check_samples
+from precision_bisect.inputs.input_shapes import parse_shapes
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
@@ -20,7 +21,6 @@ from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.reference import reference_outputs
 from precision_bisect.typed.rewrite import TypedWriter
 
 NEWEST_OPSET = min(onnx.defs.onnx_opset_version(), 26)

@@ -12,13 +12,13 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.reference import reference_outputs
 from precision_bisect.run_folder.runfolder import MIXED_MODEL
 from precision_bisect.typed.rewrite import TypedWriter
 from typed_graphs import types_of

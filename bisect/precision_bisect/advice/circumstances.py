@@ -8,8 +8,8 @@ from precision_bisect.advice.case import Case, Change
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import Exclusion, Layer
-from precision_bisect.reference import reference_outputs
 
 _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
 _MOST_NAMED = 3

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from precision_bisect.inputs.shapes import parse_shapes
+from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.settings.durations import duration
 from precision_bisect.settings.engine_settings import IO_TYPES, TYPINGS, EngineSettings
 from precision_bisect.settings.ort_options import FLAG, parse_ort_options

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from precision_bisect.comparators.tolerance import parse_limits
-from precision_bisect.inputs.shapes import parse_shapes
+from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.options import DEFAULT_TOLERANCE, METRICS, Limits, Metric
 
 

@@ -21,10 +21,10 @@ from precision_bisect.comparators.arrays import deciding, differences, ratios, w
 from precision_bisect.comparators.exact import NOTHING_ELSE, changed, multiple
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.errors import UsageError
+from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import Metric
 from precision_bisect.protocols import Judgement, Sample
-from precision_bisect.reference import non_finite
 from precision_bisect.trial import Verdict
 
 _Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]

@@ -9,9 +9,9 @@ import numpy as np
 
 from precision_bisect.comparators.exact import NOTHING_ELSE
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.inputs.reference import non_finite
 from precision_bisect.options import DEFAULT_TOLERANCE
 from precision_bisect.protocols import Comparator, Sample
-from precision_bisect.reference import non_finite
 from precision_bisect.trial import Kind, Trial, Verdict
 
 _ABSOLUTE = ("elementwise", "max", "mean", "quantile", "l2")

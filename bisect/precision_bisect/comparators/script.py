@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import UsageError
+from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.user_scripts import first_line, load_function, running_script
 from precision_bisect.protocols import Judgement, Sample
-from precision_bisect.reference import non_finite
 from precision_bisect.trial import Verdict
 
 

@@ -13,11 +13,11 @@ from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import SINCE, Decomposed
 from precision_bisect.fusing.rewrite import fused, is_fusable
+from precision_bisect.inputs.reference import MOST_DIFFERENT, differences, reference_outputs
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.graph import opset
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.protocols import Sample
-from precision_bisect.reference import MOST_DIFFERENT, differences, reference_outputs
 from precision_bisect.run_folder.runfolder import FUSED_MODEL
 from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight

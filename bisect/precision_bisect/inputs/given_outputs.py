@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
-from precision_bisect.inputs.files import read_samples
-from precision_bisect.inputs.shapes import fits, show
+from precision_bisect.inputs.input_files import read_samples
+from precision_bisect.inputs.input_shapes import fits, show
 from precision_bisect.model.load import Model
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.protocols import Sample

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
-from precision_bisect.inputs.shapes import Shapes, concrete_shape
+from precision_bisect.inputs.input_shapes import Shapes, concrete_shape
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model
 from precision_bisect.model.spec import TensorSpec

@@ -58,7 +58,7 @@ class Kit:
         Raises ModelError where the model's file has changed, and what the backend does.
         """
         # It brings in ONNX Runtime.
-        from precision_bisect.reference import ReferenceSession
+        from precision_bisect.inputs.reference import ReferenceSession
 
         model = self._model()
         backend = self._backend(model, work)
