@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.choose import choose_backend
 from precision_bisect.backends.forecasting import forecaster
-from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.inputs.reference import non_finite, reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import BackendName, Options

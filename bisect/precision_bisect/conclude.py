@@ -9,7 +9,7 @@ from precision_bisect.advice.explaining import Answer, Explained, explained
 from precision_bisect.budget import Budget
 from precision_bisect.certificate import SPREAD
 from precision_bisect.charting import Charted, charted, culprits_of, retraced
-from precision_bisect.comparators.remarks import decided_remark
+from precision_bisect.comparators.comparison_remarks import decided_remark
 from precision_bisect.deploying import (
     Written,
     judge_of,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.comparators.choose import choose_comparator
-from precision_bisect.comparators.remarks import exact_remark, overlooked_remarks
+from precision_bisect.comparators.choose_comparator import choose_comparator
+from precision_bisect.comparators.comparison_remarks import exact_remark, overlooked_remarks
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.events import Observer, Warned
 from precision_bisect.inputs.given_outputs import read_outputs

@@ -20,7 +20,7 @@ from precision_bisect.advice.constants import clamped, raised
 from precision_bisect.advice.scaling import bits_for, folds_of, scaled
 from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.evidence import Listed
 from precision_bisect.inputs.reference import reference_outputs

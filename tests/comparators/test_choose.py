@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance, parse_limits, tolerance_from
 from precision_bisect.errors import UsageError

@@ -10,7 +10,7 @@ import pytest
 
 from models import normal, parse, save, with_weights
 from precision_bisect.cli import main
-from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Judgement, Sample

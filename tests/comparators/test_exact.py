@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 import models
 import precision_bisect
-from precision_bisect.comparators.choose import choose_comparator
+from precision_bisect.comparators.choose_comparator import choose_comparator
+from precision_bisect.comparators.comparison_remarks import exact_remark
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.remarks import exact_remark
 from precision_bisect.comparators.share import shared
 from precision_bisect.endings import Status
 from precision_bisect.errors import UsageError

@@ -11,8 +11,8 @@ import pytest
 import models
 import precision_bisect
 from precision_bisect.arguments.run import run_parser, to_options
-from precision_bisect.comparators.choose import choose_comparator
-from precision_bisect.comparators.remarks import overlooked_remarks
+from precision_bisect.comparators.choose_comparator import choose_comparator
+from precision_bisect.comparators.comparison_remarks import overlooked_remarks
 from precision_bisect.endings import Status
 from precision_bisect.events import Event, Warned
 from precision_bisect.options import METRICS, Metric, Options
