@@ -12,7 +12,7 @@ from pathlib import Path
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import SINCE, Decomposed
-from precision_bisect.fusing.rewrite import fused, is_fusable
+from precision_bisect.fusing.fused_graph import fused, is_fusable
 from precision_bisect.inputs.reference import MOST_DIFFERENT, differences, reference_outputs
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.graph import opset
