@@ -17,10 +17,10 @@ from models import keeping, save
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.evidence import LayerHonour
 from precision_bisect.inspection.engine_json import parse_json
+from precision_bisect.inspection.engine_kernels import find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.inspection.kernels import find_kernels
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.precisions import Pair

@@ -8,8 +8,8 @@ count say nothing.
 
 from collections.abc import Iterator
 
+from precision_bisect.inspection.engine_kernels import CAST, Kernel
 from precision_bisect.inspection.graph_nodes import GraphNodes
-from precision_bisect.inspection.kernels import CAST, Kernel
 from precision_bisect.model.classify import FOLLOWERS
 
 # fmt: off
