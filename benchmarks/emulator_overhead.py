@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.inputs.input_check import check_samples
 from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.model.load import Model, load_model

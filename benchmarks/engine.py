@@ -28,7 +28,7 @@ from engine_latency import latencies
 from engine_models import RECIPES, Case
 
 import precision_bisect
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.events import Event, TrialFinished
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.backends.choose import choose_backend
+from precision_bisect.backends.choose_backend import choose_backend
 from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.inputs.reference import non_finite, reference_outputs

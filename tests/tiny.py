@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import precision_bisect
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.events import Event, TrialFinished, TrialStarted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from precision_bisect.backends.choose import choose_builder
+from precision_bisect.backends.choose_backend import choose_builder
 from precision_bisect.backends.tensorrt.log import LAYERS, Message
 from precision_bisect.errors import InputError, RefusedError
 from precision_bisect.evidence import Evidence

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from precision_bisect.backends.choose import Builder, choose_builder
+from precision_bisect.backends.choose_backend import Builder, choose_builder
 from precision_bisect.errors import (
     PluginError,
     RefusedError,

@@ -18,8 +18,8 @@ from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import Case
 from precision_bisect.advice.constants import clamped, raised
 from precision_bisect.advice.scaling import bits_for, folds_of, scaled
-from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.evidence import Listed

@@ -26,7 +26,7 @@ from models import (
     with_weights,
 )
 from precision_bisect.backends.emulation import self_test as self_testing
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.inputs.reference import reference_outputs

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from assigned_graphs import assigned_graph, run_as_written
 from models import keeping, load_text, normal, save
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
 from precision_bisect.layer_table import Form
 from precision_bisect.model.convert import at_least_opset

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 import tiny
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.crew import crew
 from precision_bisect.events import ignore
 from precision_bisect.machine.memory import trim

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layout_graphs import LayoutMaker, layout_models
 from models import normal, save, save_external
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU, Session
 from precision_bisect.plan import Plan

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from models import load_text, normal, parse, save, with_weights
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences, unpredicted
 from precision_bisect.lowtypes import FP16, LowType
 from precision_bisect.model.load import Model, load_model

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from models import load_text, normal, save
 from precision_bisect.backends.emulation import segmented, segments
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.segmented import Segmented
 from precision_bisect.backends.emulation.segments import cut
 from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch

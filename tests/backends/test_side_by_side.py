@@ -16,10 +16,10 @@ import pytest
 import tiny
 from models import load_text, normal, parse, save, with_weights
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.backends.emulation.backend import EmulatedBackend
-from precision_bisect.backends.tensorrt.backend import TensorRTBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
+from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.timing_cache import private
 from precision_bisect.evidence import Honour
 from precision_bisect.machine.polygraphy_quiet import quiet

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models import keeping, load_text, normal, parse, save, with_weights
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.stored_sums import together
 from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.lowtypes import FP16, LOW_TYPES

@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 import tiny
-from precision_bisect.backends import choose
-from precision_bisect.backends.choose import availabilities
+from precision_bisect.backends import choose_backend as choose
+from precision_bisect.backends.choose_backend import availabilities
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName
 from precision_bisect.cli import main
 from precision_bisect.doctor import examine

@@ -13,7 +13,7 @@ import run_folders
 import tiny
 from models import parse, save, with_weights
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.cli import main

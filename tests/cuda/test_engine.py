@@ -7,8 +7,8 @@ import pytest
 
 from models import load_text, normal
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.engine import SessionEngine
-from precision_bisect.backends.cuda.kernels import Kernel, Trace
+from precision_bisect.backends.cuda.cuda_engine import SessionEngine
+from precision_bisect.backends.cuda.cuda_kernels import Kernel, Trace
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import LEAST_RUNS
 from precision_bisect.evidence import Honour

@@ -83,7 +83,7 @@ def test_cuda_takes_every_option(key: str, tmp_path: Path) -> None:
     import onnxruntime
 
     from models import parse, save
-    from precision_bisect.backends.cuda.check import why_not
+    from precision_bisect.backends.cuda.cuda_check import why_not
 
     if (trouble := why_not()) is not None:
         pytest.skip(trouble)

@@ -22,7 +22,7 @@ import onnx
 import psutil
 from onnx import helper, numpy_helper
 
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.events import (
     Event,
     Observer,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from models import parse, with_weights
 from precision_bisect import placing
-from precision_bisect.backends.choose import Chosen
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.choose_backend import Chosen
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.endings import Status
 from precision_bisect.errors import InputError, PrecisionBisectError, RunFolderError, UsageError
 from precision_bisect.events import Event, Warned, ignore

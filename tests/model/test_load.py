@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import InputError
 from precision_bisect.inputs.input_check import check_samples
 from precision_bisect.inputs.input_shapes import parse_shapes

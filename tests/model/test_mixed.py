@@ -9,9 +9,9 @@ import pytest
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect import find
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model

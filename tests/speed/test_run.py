@@ -17,7 +17,7 @@ import tiny
 from models import load_text, normal
 from paced import Clock
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.budget import Budget
 from precision_bisect.endings import Status

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tiny
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.evaluation import Evaluator

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from models import keeping, load_text, normal, parse, save, with_weights
-from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.build import Built
-from precision_bisect.backends.tensorrt.engine import TensorRTEngine
+from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.remarks import Remarks
+from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
+from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import PrecisionBisectError, RefusedError, UsageError
 from precision_bisect.evidence import Evidence, Honour, LayerHonour
 from precision_bisect.model.load import Model, load_model

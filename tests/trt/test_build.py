@@ -15,10 +15,10 @@ import pytest
 
 from models import normal, parse, save, with_weights
 from precision_bisect.backends.tensorrt.build import Recipe, build, config_loader
+from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
-from precision_bisect.backends.tensorrt.remarks import Remarks
 from precision_bisect.errors import RefusedError
 from precision_bisect.evidence import Listed
 from precision_bisect.protocols import BackendFailure

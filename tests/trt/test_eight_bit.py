@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from models import keeping, normal, parse, save, with_weights
-from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.errors import RefusedError
 from precision_bisect.evidence import Honour
 from precision_bisect.lowtypes import QUANTIZED

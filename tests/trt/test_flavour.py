@@ -200,7 +200,7 @@ def test_importing_the_package_loads_no_tensorrt() -> None:
     """No module of the package loads a TensorRT library by being imported."""
     loaded = output_of(
         "import sys\n"
-        "import precision_bisect.backends.tensorrt.backend\n"
+        "import precision_bisect.backends.tensorrt.tensorrt_backend\n"
         "print(*(name for name in sys.modules if name.startswith(('tensorrt', 'polygraphy'))))"
     )
     assert "" == loaded.strip()

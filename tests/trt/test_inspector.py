@@ -11,10 +11,10 @@ import pytest
 
 from inspection.real_texts import GEMM, message
 from precision_bisect.backends.tensorrt.build import Built
-from precision_bisect.backends.tensorrt.engine import TensorRTEngine
+from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.inspector import inspected
-from precision_bisect.backends.tensorrt.remarks import Remarks
+from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.evidence import LayerHonour
 from precision_bisect.inspection.engine_layers import EngineLayer
 
@@ -108,6 +108,8 @@ def test_the_inspector_comes_first(
     loaded = SimpleNamespace(
         engine=RecordedEngine(rtx.module, metadata), context=RecordedContext(1, 8)
     )
-    monkeypatch.setattr("precision_bisect.backends.tensorrt.engine._activated", lambda _: loaded)
+    monkeypatch.setattr(
+        "precision_bisect.backends.tensorrt.tensorrt_engine._activated", lambda _: loaded
+    )
     assert not engine.evidence().honours
     assert [expected] == [layer.name for layer in seen]

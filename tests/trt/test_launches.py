@@ -20,9 +20,9 @@ import pytest
 from precision_bisect.backends import timing
 from precision_bisect.backends.launches import LaunchError, launches
 from precision_bisect.backends.tensorrt.build import Built
-from precision_bisect.backends.tensorrt.engine import TensorRTEngine
+from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.remarks import Remarks
+from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.protocols import BackendFailure
 
 CUDART = """

@@ -11,8 +11,8 @@ import pytest
 from exports_models import SHELLS, export_of, run_script
 from models import load_text, normal, parse, save
 from precision_bisect.arguments.run import run_parser, to_options
-from precision_bisect.backends.tensorrt.backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.write import write_exports

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from models import normal, save
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, LowName

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
 from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import QUANTIZED

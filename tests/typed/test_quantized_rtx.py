@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from models import keeping, normal, parse, save, with_weights
-from precision_bisect.backends.tensorrt.eight_bit import without_kernel
+from precision_bisect.backends.tensorrt.eight_bit_layers import without_kernel
 from precision_bisect.evidence import Honour
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.inspection.verbose_text import parse_layers

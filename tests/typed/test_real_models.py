@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, LowName

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from models import keeping, load_text, normal, parse, save, with_weights
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import RefusedError
 from precision_bisect.lowtypes import BF16, LOW_TYPES
 from precision_bisect.model.load import load_model

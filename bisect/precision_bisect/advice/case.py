@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from precision_bisect.backends.emulation.backend import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.diagnosis.diagnose import MOST_EMULATED
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.watching import Watched

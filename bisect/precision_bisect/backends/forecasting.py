@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from precision_bisect.backends.cuda.check import require_cuda
+from precision_bisect.backends.cuda.cuda_check import require_cuda
 from precision_bisect.backends.cuda.provider import on_cuda
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.gpu import devices
@@ -19,7 +19,7 @@ from precision_bisect.options import Options
 from precision_bisect.quantization.scales import Scales
 
 if TYPE_CHECKING:
-    from precision_bisect.backends.emulation.backend import EmulatedBackend
+    from precision_bisect.backends.emulation.emulator import EmulatedBackend
 
 _SHARE = 1 / 4
 """Of a GPU's memory, for all that forecasts on it; builds need the rest."""
@@ -83,7 +83,7 @@ def forecaster(
     copies of the samples are made inside.
     """
     # It brings in ONNX Runtime, which a process that only plans may not need.
-    from precision_bisect.backends.emulation.backend import EmulatedBackend
+    from precision_bisect.backends.emulation.emulator import EmulatedBackend
 
     return EmulatedBackend(
         model,

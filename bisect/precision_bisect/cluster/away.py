@@ -4,7 +4,7 @@ import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.backends.choose import pick_backend
+from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.evaluation import Evaluator
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.survey import Survey, survey

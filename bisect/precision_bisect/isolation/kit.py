@@ -99,7 +99,7 @@ class Kit:
 
     def _backend(self, model: "Model", work: Path) -> Backend:
         # These bring in ONNX Runtime, which a process that only sends a kit may not need.
-        from precision_bisect.backends.choose import choose_backend
+        from precision_bisect.backends.choose_backend import choose_backend
         from precision_bisect.backends.forecasting import forecaster
 
         if self.forecasts:

@@ -25,6 +25,7 @@ from onnx import helper
 from precision_bisect.backends.emulation.factors import take_factors
 from precision_bisect.backends.emulation.formed_edges import FormedEdges
 from precision_bisect.backends.emulation.recurrences import Recurrences
+from precision_bisect.backends.emulation.rounded_weights import LayerWeights
 from precision_bisect.backends.emulation.shared_edges import SharedEdges
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
@@ -33,7 +34,6 @@ from precision_bisect.backends.emulation.snippets import (
     switch_node,
 )
 from precision_bisect.backends.emulation.stored_sums import StoredSums
-from precision_bisect.backends.emulation.weights import LayerWeights
 from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.constant_values import as_declared, read_constants

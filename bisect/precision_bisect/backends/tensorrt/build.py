@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.backends.tensorrt.build_remarks import Remarks, remarks
 from precision_bisect.backends.tensorrt.config_script import with_script
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import LAYERS, Message, collected
 from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
-from precision_bisect.backends.tensorrt.remarks import Remarks, remarks
 from precision_bisect.backends.tensorrt.timing_cache import private
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark

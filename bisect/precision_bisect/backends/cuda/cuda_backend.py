@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.check import require_cuda, why_not
-from precision_bisect.backends.cuda.engine import SessionEngine
+from precision_bisect.backends.cuda.cuda_check import require_cuda, why_not
+from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.cuda.provider import cuda_options, on_cuda
 from precision_bisect.layer_table import LayerName

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from precision_bisect.backends.forecasting import forecaster
-from precision_bisect.backends.tensorrt.eight_bit import FP8_CAPABILITY
+from precision_bisect.backends.tensorrt.eight_bit_layers import FP8_CAPABILITY
 from precision_bisect.backends.tensorrt.flavour import (
     NAMES,
     Flavour,
@@ -165,7 +165,7 @@ def _can_build(flavour: Flavour) -> bool:
 
 
 def _cuda() -> Availability:
-    from precision_bisect.backends.cuda.backend import why_not
+    from precision_bisect.backends.cuda.cuda_backend import why_not
 
     trouble = why_not()
     return Availability(
@@ -174,7 +174,7 @@ def _cuda() -> Availability:
 
 
 def _cuda_builder(settings: EngineSettings) -> Builder:
-    from precision_bisect.backends.cuda.backend import CudaBackend, why_not
+    from precision_bisect.backends.cuda.cuda_backend import CudaBackend, why_not
 
     if trouble := why_not():
         raise RefusedError(
@@ -189,7 +189,7 @@ def _cuda_builder(settings: EngineSettings) -> Builder:
 
 
 def _tensorrt_builder(flavour: Flavour, settings: EngineSettings, low: LowName) -> Builder:
-    from precision_bisect.backends.tensorrt.backend import TensorRTBackend
+    from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 
     remark = f"{flavour.version}, "
     if settings.compute_capability is None and flavour.targets and not flavour.can_run:
@@ -215,10 +215,10 @@ def _maker(
         return lambda model: forecaster(model, options, scales, factors=factors)
     pair = Pair(low=options.low, high=options.high)
     if name == "onnxruntime":
-        from precision_bisect.backends.cuda.backend import CudaBackend
+        from precision_bisect.backends.cuda.cuda_backend import CudaBackend
 
         return lambda model: CudaBackend(TypedWriter(model, pair, scales), options.engine, work)
-    from precision_bisect.backends.tensorrt.backend import TensorRTBackend
+    from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 
     flavour = load_flavour("tensorrt" if name == "tensorrt" else "tensorrt-rtx")
     return lambda model: TensorRTBackend(

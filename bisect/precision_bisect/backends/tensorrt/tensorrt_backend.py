@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from precision_bisect.backends.tensorrt.build import Built, Marks, Recipe, build
-from precision_bisect.backends.tensorrt.eight_bit import FP8_CAPABILITY, has_fp8, without_kernel
-from precision_bisect.backends.tensorrt.engine import TensorRTEngine
+from precision_bisect.backends.tensorrt.eight_bit_layers import (
+    FP8_CAPABILITY,
+    has_fp8,
+    without_kernel,
+)
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
 from precision_bisect.backends.tensorrt.parsing import refused_low
 from precision_bisect.backends.tensorrt.plugin_libraries import load_plugin_libraries
 from precision_bisect.backends.tensorrt.profiles import SampleShapes, shape_ranges
+from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.layer_table import LayerName

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.backends.cuda.building import Built, failure, not_honoured
-from precision_bisect.backends.cuda.kernels import Trace, read_profile
+from precision_bisect.backends.cuda.cuda_kernels import Trace, read_profile
 from precision_bisect.backends.cuda.latency import latency_of
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.model.ort import clean
