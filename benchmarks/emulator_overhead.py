@@ -25,7 +25,7 @@ from precision_bisect.model.ort import Session
 from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.sensitivity import BLOCK
+from precision_bisect.search.sensitivity import BLOCK
 
 
 def overhead(

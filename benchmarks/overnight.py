@@ -29,11 +29,7 @@ from engine import machine
 from overnight_figures import Figures, Sizes
 from overnight_kit import Timed, TimedKit
 
-from precision_bisect.budget import Budget
 from precision_bisect.crew import crew
-from precision_bisect.driver import Driver
-from precision_bisect.evaluation import Evaluator
-from precision_bisect.events import Event, RunStarted, TrialFinished, ignore, together
 from precision_bisect.isolation.evaluator import Isolated
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
@@ -42,9 +38,13 @@ from precision_bisect.plan import Plan
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.protocols import Search
 from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.events import Event, RunStarted, TrialFinished, ignore, together
+from precision_bisect.search.workers import Workers
 from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Outcome, Proposal
-from precision_bisect.workers import Workers
 
 WARM = 100
 """After so many trials everything that is made once is there."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from precision_bisect.evaluation import Evaluator
 from precision_bisect.isolation.kit import Kit
+from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 
 

@@ -16,8 +16,8 @@ from search_oracles import Instance, Mask
 from precision_bisect.certifying import Seen, certify, noting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.search.limits_and_noise import within
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
-from precision_bisect.verdicts import within
 
 BLOCK, STAGE = 5, 50
 TOLERANCE = 1.0

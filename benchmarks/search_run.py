@@ -24,8 +24,8 @@ from search_oracles import Instance, Mask, Network
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem
+from precision_bisect.search.limits_and_noise import below_noise, within
 from precision_bisect.trial import Kind
-from precision_bisect.verdicts import below_noise, within
 
 AGAIN = 100
 """An answer is built so many times more where builds are noisy."""

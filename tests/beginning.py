@@ -1,6 +1,6 @@
 """The event that a run begins with, for tests of what watches one."""
 
-from precision_bisect.events import RunStarted
+from precision_bisect.search.events import RunStarted
 
 STARTED = RunStarted(
     model="m.onnx",

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import oracles
-from precision_bisect.budget import Budget
-from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending
 from precision_bisect.flow import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Strategy
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.speed.costgraph import CostGraph, Value
 from precision_bisect.speed.limits import SpeedLimits
-from precision_bisect.speed.stopwatch import Stopwatch
 from precision_bisect_strategies.guided import Guided
 from simulated import Evaluate, Simulated, driver_of
 

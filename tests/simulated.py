@@ -8,21 +8,21 @@ import numpy as np
 
 import oracles
 from oracles import Oracle
-from precision_bisect.budget import Budget
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.driver import Driver
-from precision_bisect.evaluation import Evaluator
-from precision_bisect.events import Event, ignore
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.inputs.copies import Copies
 from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample
-from precision_bisect.speed.stopwatch import Stopwatch
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.events import Event, ignore
+from precision_bisect.search.stopwatch import Stopwatch
+from precision_bisect.search.workers import threads
 from precision_bisect.trial import Outcome, SampleSet, TrialStatus
-from precision_bisect.workers import threads
 
 SIZE = 12
 Evaluate = Callable[[Plan, Sample], float]

@@ -18,10 +18,10 @@ from onnx import helper, numpy_helper
 
 import precision_bisect
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.events import Event, TrialFinished, TrialStarted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.result import Result
+from precision_bisect.search.events import Event, TrialFinished, TrialStarted
 
 FLOAT = onnx.TensorProto.FLOAT
 OVERFLOW = [("Mul", 400.0), ("Mul", None), ("Sqrt", None), ("Mul", 1 / 400.0)]

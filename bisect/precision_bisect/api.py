@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from precision_bisect.events import Observer, Warned, ignore
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import (
     BackendName,
@@ -21,6 +20,7 @@ from precision_bisect.options import (
     Until,
 )
 from precision_bisect.result import Result
+from precision_bisect.search.events import Observer, Warned, ignore
 from precision_bisect.settings.engine_settings import EngineSettings
 
 if TYPE_CHECKING:

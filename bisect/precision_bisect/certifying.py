@@ -12,7 +12,8 @@ from precision_bisect.monotone import breaks
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.relay import relay
+from precision_bisect.search.combinators import relay
+from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
 from precision_bisect.trial import (
     JUDGED_KINDS,
     Kind,
@@ -23,7 +24,6 @@ from precision_bisect.trial import (
     Trial,
     Verdict,
 )
-from precision_bisect.verdicts import clearly_failed, passing_within
 
 FAR = 10.0
 """A layer is far beyond the limit when the emulator forecasts so many times as much without it."""

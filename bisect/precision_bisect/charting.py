@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_bisect.advice.explaining import alone
-from precision_bisect.curve import Curve, Point, complete, sweep
 from precision_bisect.diagnosis.findings import Finding
-from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.evidence import Latency
 from precision_bisect.flow import on_samples
-from precision_bisect.law import typical
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Search
 from precision_bisect.result import Culprit, CurvePoint
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.precision_curve import Curve, Point, complete, sweep
+from precision_bisect.search.rounding_law import typical
 from precision_bisect.trial import Outcome, SampleSet
 
 

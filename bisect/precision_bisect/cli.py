@@ -17,8 +17,8 @@ from precision_bisect.commands import COMMANDS
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.job import search
 from precision_bisect.saying import complain
+from precision_bisect.search.workers import still_working
 from precision_bisect.watched import TOO_EARLY
-from precision_bisect.workers import still_working
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 
 from precision_bisect.advice.case import PASSES
 from precision_bisect.advice.explaining import Answer, Explained, explained
-from precision_bisect.budget import Budget
 from precision_bisect.certificate import SPREAD
 from precision_bisect.charting import Charted, charted, culprits_of, retraced
 from precision_bisect.comparators.comparison_remarks import decided_remark
@@ -19,7 +18,6 @@ from precision_bisect.deploying import (
 )
 from precision_bisect.deployment import Deployment
 from precision_bisect.diagnosis.findings import Findings
-from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.errors import UsageError
 from precision_bisect.evidence import Evidence, Latency, Stability
@@ -38,12 +36,14 @@ from precision_bisect.run_folder.runfolder import (
     RESULT,
     RunFolder,
 )
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.stability import clear_limit
 from precision_bisect.trial import Kind, Outcome, SampleSet, Trial, TrialStatus
 from precision_bisect.typed.pinning import pinned_layers
-from precision_bisect.verdicts import noise_between
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.STOPPED)
 _CUT_OFF = {

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.cluster.site import Site
-from precision_bisect.evaluation import Evaluator
 from precision_bisect.fallback import GpuForecasts
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Backend
 from precision_bisect.run_folder.runfolder import LOGS
-from precision_bisect.speed.stopwatch import Stopwatch
-from precision_bisect.workers import Evaluate, Threads, Workers, threads
+from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.stopwatch import Stopwatch
+from precision_bisect.search.workers import Evaluate, Threads, Workers, threads
 
 if TYPE_CHECKING:
     from precision_bisect.isolation.evaluator import Isolated

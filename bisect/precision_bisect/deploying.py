@@ -11,7 +11,6 @@ from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
 from precision_bisect.deployment import Deployment, Recheck, SessionOptions
 from precision_bisect.errors import RunFolderError
-from precision_bisect.events import Observer, Warned
 from precision_bisect.evidence import Opening
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_judging
@@ -31,6 +30,7 @@ from precision_bisect.run_folder.runfolder import (
     RUN_SCRIPT,
     RunFolder,
 )
+from precision_bisect.search.events import Observer, Warned
 from precision_bisect.settings.engine_settings import EngineSettings
 
 _HIGH = "every-layer-high"

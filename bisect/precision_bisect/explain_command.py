@@ -13,11 +13,11 @@ from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.diagnosis.reading import read_diagnosis
 from precision_bisect.errors import ModelError, UsageError
-from precision_bisect.events import Observer
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
 from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared, prepare
+from precision_bisect.search.events import Observer
 
 
 def explain(

@@ -5,8 +5,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.search.workers import Evaluate
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
-from precision_bisect.workers import Evaluate
 
 if TYPE_CHECKING:
     from precision_bisect.isolation.evaluator import Isolated

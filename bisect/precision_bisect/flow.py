@@ -8,7 +8,6 @@ short by the budget, in which case the best plan so far is in the ledger.
 from dataclasses import dataclass, replace
 
 from precision_bisect.certifying import Seen, certify, noting
-from precision_bisect.curve import LEAVING, Curve, find_culprits, sweep
 from precision_bisect.endings import (
     Ending,
     Status,
@@ -22,18 +21,19 @@ from precision_bisect.errors import PluginError
 from precision_bisect.options import Certify, Until
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
-from precision_bisect.relay import relay
-from precision_bisect.sensitivity import bounded
-from precision_bisect.speed.settle import Settled, fast_enough, given, still_fast
-from precision_bisect.stability import Holding, clear_limit, on_draw
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
-from precision_bisect.verdicts import (
+from precision_bisect.search.combinators import relay
+from precision_bisect.search.limits_and_noise import (
     below_noise,
     noise_between,
     passing_within,
     repeated,
     within,
 )
+from precision_bisect.search.precision_curve import LEAVING, Curve, find_culprits, sweep
+from precision_bisect.search.sensitivity import bounded
+from precision_bisect.speed.settle import Settled, fast_enough, given, still_fast
+from precision_bisect.stability import Holding, clear_limit, on_draw
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import exact_remark, overlooked_remarks
 from precision_bisect.errors import InputError, ModelError, UsageError
-from precision_bisect.events import Observer, Warned
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import check_samples
 from precision_bisect.inputs.input_files import read_samples
@@ -20,6 +19,7 @@ from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Comparator, Sample, Strategy
+from precision_bisect.search.events import Observer, Warned
 from precision_bisect.typed.taken_branches import layers_inside, take_branches
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.plan import Plan
+from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import JUDGED_KINDS, SampleSet, Trial
-from precision_bisect.verdicts import MARGIN
 
 MOST_LISTED = 5
 """So many breaks are in `result.json`."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from precision_bisect.errors import UsageError
 from precision_bisect.run_folder.runfolder import default_run_folder
+from precision_bisect.search.engine_store import DISK_CAP_MIB
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.speed.limits import SpeedLimits
-from precision_bisect.store import DISK_CAP_MIB
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample

@@ -13,7 +13,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.protocols import Backend, Described
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.sample_sets import sample_sets
+from precision_bisect.search.sample_sets import sample_sets
 from precision_bisect.typed.pinning import settle
 
 

@@ -10,10 +10,8 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.cluster.site import Site
-from precision_bisect.curve import Curve, drawable
 from precision_bisect.diagnosis.leaving import leaving
 from precision_bisect.errors import UsageError
-from precision_bisect.events import Observer, Warned
 from precision_bisect.fingerprint import fingerprint
 from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
@@ -31,7 +29,9 @@ from precision_bisect.protocols import Backend, Comparator, Described, Problem, 
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import ENGINES
-from precision_bisect.sample_sets import sample_sets
+from precision_bisect.search.events import Observer, Warned
+from precision_bisect.search.precision_curve import Curve, drawable
+from precision_bisect.search.sample_sets import sample_sets
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.roofline import KERNEL_MS

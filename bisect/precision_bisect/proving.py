@@ -11,8 +11,8 @@ from precision_bisect.certificate import Certificate, Need
 from precision_bisect.monotone import judged
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
+from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
 from precision_bisect.trial import Kind, Outcome, SampleSet, Trial
-from precision_bisect.verdicts import clearly_failed, passing_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

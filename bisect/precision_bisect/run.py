@@ -3,15 +3,12 @@
 from contextlib import suppress
 from dataclasses import replace
 
-from precision_bisect.budget import Budget, BudgetSpent
 from precision_bisect.charting import chart
 from precision_bisect.cluster.reach import reached
 from precision_bisect.conclude import conclude
 from precision_bisect.crew import crew
 from precision_bisect.deploying import warned
-from precision_bisect.driver import CrashLoop, Driver
 from precision_bisect.endings import Ending, Status
-from precision_bisect.events import Observer, RunStarted, ignore, together
 from precision_bisect.flow import Course, flow
 from precision_bisect.fusing.keep import keep_made
 from precision_bisect.inputs.reference import non_finite
@@ -23,7 +20,10 @@ from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.result import Result
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
-from precision_bisect.store import Store
+from precision_bisect.search.budget import Budget, BudgetSpent
+from precision_bisect.search.driver import CrashLoop, Driver
+from precision_bisect.search.engine_store import Store
+from precision_bisect.search.events import Observer, RunStarted, ignore, together
 from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Kind
 

@@ -9,13 +9,13 @@ a sum is ordered otherwise. What is accepted is judged on a fresh draw of copies
 import math
 from dataclasses import dataclass, field, replace
 
-from precision_bisect.law import Law, typical
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.relay import relay
-from precision_bisect.sensitivity import rank
+from precision_bisect.search.combinators import relay
+from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
+from precision_bisect.search.rounding_law import Law, typical
+from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
-from precision_bisect.verdicts import CLEAR_SPREADS, LEAST_CLEAR
 
 ROOM = 1.645
 """By so many standard deviations between builds an answer stays below the tolerance: 95%."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
-from precision_bisect.relay import relay
+from precision_bisect.search.combinators import relay
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.sensitivity import Sensitivity, rank
+from precision_bisect.search.sensitivity import Sensitivity, rank
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.beliefs import Beliefs, normal_score

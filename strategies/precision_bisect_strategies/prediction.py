@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from precision_bisect.protocols import Search, T
-from precision_bisect.relay import relay
+from precision_bisect.search.combinators import relay
 from precision_bisect.trial import Kind, Phase, Proposal
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.sensitivity import rank
+from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.speculation import speculate

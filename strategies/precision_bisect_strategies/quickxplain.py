@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.sensitivity import by_sensitivity, rank
+from precision_bisect.search.sensitivity import by_sensitivity, rank
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.speculation import speculate
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.sensitivity import Sensitivity, measure
+from precision_bisect.search.sensitivity import Sensitivity, measure
 
 MOST = 1000
 """Usually at most so many layers are looked at."""

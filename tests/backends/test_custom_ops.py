@@ -11,10 +11,10 @@ import pytest
 from models import parse, save, with_weights
 from precision_bisect.cli import main
 from precision_bisect.errors import ModelError, PluginError
-from precision_bisect.events import ignore
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import Options
 from precision_bisect.run import run
+from precision_bisect.search.events import ignore
 from precision_bisect.settings.engine_settings import EngineSettings
 
 DOMAIN = "ai.onnx.contrib"

@@ -12,12 +12,12 @@ import pytest
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.crew import crew
-from precision_bisect.events import ignore
 from precision_bisect.machine.memory import trim
 from precision_bisect.model.ort import Checked, Session, check
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import prepare
+from precision_bisect.search.events import ignore
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -13,10 +13,10 @@ from models import parse, save
 from precision_bisect.advice.explaining import squares
 from precision_bisect.advice.ranking import worst_layers
 from precision_bisect.cli import main
-from precision_bisect.events import ignore
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.prepare import prepare
+from precision_bisect.search.events import ignore
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
 from precision_bisect.cluster import reach
 from precision_bisect.cluster.site import Site
 from precision_bisect.errors import ClusterError
-from precision_bisect.events import ignore
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.options import Options
 from precision_bisect.prepare import prepare
+from precision_bisect.search.events import ignore
 
 DIES_ONCE = NOTED.replace(
     "    while",

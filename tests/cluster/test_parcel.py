@@ -15,11 +15,11 @@ from precision_bisect.cluster.away import Away
 from precision_bisect.cluster.delivery import Delivery, Tail, receive, take_files
 from precision_bisect.cluster.parcel import Parcel, pack, unpack
 from precision_bisect.errors import ClusterError, RunFolderError
-from precision_bisect.events import ignore
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import prepare
+from precision_bisect.search.events import ignore
 from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
 
 PROPOSAL = Proposal(plan=Plan.all_high(3))

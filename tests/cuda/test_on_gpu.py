@@ -13,7 +13,6 @@ from precision_bisect.api import find
 from precision_bisect.backends.cuda.cuda_backend import CudaBackend, why_not
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.deploying import session_options
-from precision_bisect.events import Event, Warned
 from precision_bisect.evidence import Honour
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -26,6 +25,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.search.events import Event, Warned
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.pinning import pin_formless, settle
 from precision_bisect.typed.rewrite import TypedWriter

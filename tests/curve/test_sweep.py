@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from precision_bisect.curve import MOST, Curve, complete, sweep
-from precision_bisect.law import Law
 from precision_bisect.plan import Plan
+from precision_bisect.search.precision_curve import MOST, Curve, complete, sweep
+from precision_bisect.search.rounding_law import Law
 from precision_bisect.testing.oracles import Oracle, outcome
 from precision_bisect.testing.simulation import Simulation
 from precision_bisect.trial import Outcome, TrialStatus

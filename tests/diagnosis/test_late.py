@@ -7,9 +7,9 @@ import pytest
 import tiny
 from precision_bisect.advice.explaining import Answer, Explained, explained
 from precision_bisect.certificate import Certificate
-from precision_bisect.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.prepare import Prepared, prepare
+from precision_bisect.search.events import ignore
 
 PROOF = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oracles import TOLERANCE, outcome
 from precision_bisect.monotone import MOST_LISTED, MOST_NAMED, breaks, judged, remarks, rows
 from precision_bisect.plan import Plan
+from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import (
     Kind,
     Outcome,
@@ -20,7 +21,6 @@ from precision_bisect.trial import (
     Trial,
     TrialStatus,
 )
-from precision_bisect.verdicts import MARGIN
 
 NOISE = 0.1
 JUDGED = SampleSet.JUDGED

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 import tiny
 from models import load_text, normal, parse, save
-from precision_bisect.events import Event, Warned
 from precision_bisect.inputs.reference import (
     MOST_DIFFERENT,
     Reference,
@@ -20,6 +19,7 @@ from precision_bisect.inputs.reference import (
 from precision_bisect.loading import load
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
+from precision_bisect.search.events import Event, Warned
 
 FOLDED = """
 (float[1, 1, 2, 2] x) => (float[1, 1, 2, 2] y)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.budget import Budget
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode, RunFolderError
-from precision_bisect.events import Event, TrialStarted, ignore
 from precision_bisect.options import Options
 from precision_bisect.prepare import prepare
 from precision_bisect.result import Result
 from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import EXPORTS
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.events import Event, TrialStarted, ignore
 
 CANDIDATES = len(tiny.STEPS)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nafnet"

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from faults import subject
 from precision_bisect.endings import Status
-from precision_bisect.events import Event, Observer, TrialFinished, ignore, together
 from precision_bisect.result import Result
+from precision_bisect.search.events import Event, Observer, TrialFinished, ignore, together
 
 Record: TypeAlias = Callable[[str, object], None]
 

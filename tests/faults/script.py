@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from precision_bisect import evaluation
 from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.search import evaluation
 from precision_bisect.trial import CUDA_FAILED, Outcome, Proposal, TrialStatus
 
 FOLDER = Path(__file__).parent

@@ -23,14 +23,6 @@ import psutil
 from onnx import helper, numpy_helper
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.events import (
-    Event,
-    Observer,
-    RunStarted,
-    TrialFinished,
-    TrialStarted,
-    ignore,
-)
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
@@ -38,6 +30,14 @@ from precision_bisect.protocols import Sample
 from precision_bisect.result import Result
 from precision_bisect.run import run
 from precision_bisect.run_folder.runfolder import EXPORTS, RESULT
+from precision_bisect.search.events import (
+    Event,
+    Observer,
+    RunStarted,
+    TrialFinished,
+    TrialStarted,
+    ignore,
+)
 
 FLOAT = onnx.TensorProto.FLOAT
 CANCELLING = [("Add", 2048.0), ("Sub", 2048.0)]

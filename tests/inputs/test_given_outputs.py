@@ -16,7 +16,6 @@ from precision_bisect.backends.choose_backend import Chosen
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.endings import Status
 from precision_bisect.errors import InputError, PrecisionBisectError, RunFolderError, UsageError
-from precision_bisect.events import Event, Warned, ignore
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import Model, load_model
@@ -24,6 +23,7 @@ from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
 from precision_bisect.run import run
+from precision_bisect.search.events import Event, Warned, ignore
 
 BODY = (
     "(float[2,4] x) => (float[2,4] y, int64[2,4] i)"

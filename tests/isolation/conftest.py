@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from faults import subject
-from precision_bisect.events import ignore
 from precision_bisect.isolation.evaluator import Isolated
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Limits, Slot
 from precision_bisect.prepare import prepare
+from precision_bisect.search.events import ignore
 
 
 @pytest.fixture

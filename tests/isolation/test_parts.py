@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from faults import subject
 from precision_bisect.comparators.share import Shared
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.events import ignore
 from precision_bisect.isolation.deaths import oom_kills, raised, terminated
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import TAIL_BYTES, Logs
 from precision_bisect.options import METRICS
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import prepare
+from precision_bisect.search.events import ignore
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
 
 LOST = Outcome(status=TrialStatus.CRASHED, message="it died")

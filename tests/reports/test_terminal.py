@@ -5,14 +5,14 @@ import re
 from dataclasses import replace
 
 import beginning
-from precision_bisect.events import (
+from precision_bisect.plan import Plan
+from precision_bisect.search.events import (
     Event,
     PhaseStarted,
     TrialFinished,
     TrialStarted,
     Warned,
 )
-from precision_bisect.plan import Plan
 from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 from precision_bisect_reports.progress import sentence

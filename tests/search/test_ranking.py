@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 import oracles
-from precision_bisect.curve import Curve, sweep
 from precision_bisect.flow import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.sensitivity import BLOCK, Sensitivity, rank
+from precision_bisect.search.precision_curve import Curve, sweep
+from precision_bisect.search.sensitivity import BLOCK, Sensitivity, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 from precision_bisect_strategies.guided import Guided
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import oracles
 from paced import Case, Clock, case, chain, run
-from precision_bisect.budget import Budget, BudgetSpent
-from precision_bisect.driver import Driver
 from precision_bisect.endings import Ending, Status
 from precision_bisect.plan import Plan
+from precision_bisect.search.budget import Budget, BudgetSpent
+from precision_bisect.search.driver import Driver
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.improve import MOST_BUILDS
 from precision_bisect.speed.limits import Pace, SpeedLimits

@@ -19,10 +19,8 @@ from paced import Clock
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.budget import Budget
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
-from precision_bisect.events import Event, ignore
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.ort import CPU
@@ -34,9 +32,11 @@ from precision_bisect.protocols import Backend, Engine, Sample
 from precision_bisect.result import Result
 from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.runfolder import RESULT, RunFolder
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.events import Event, ignore
+from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
-from precision_bisect.speed.stopwatch import Stopwatch
 from precision_bisect.telling.progress import Progress
 from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect_reports.progress import sentence

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import oracles
 from drawn import SMALL, any_case, any_oracle, culprits
 from oracles import Oracle, Simulation
-from precision_bisect.budget import Budget, BudgetSpent
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import STRATEGIES, installed, load
 from precision_bisect.protocols import Problem, Strategy
+from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.testing.cases import Case
 from precision_bisect.testing.promises import PROMISES, Promise
 from precision_bisect.trial import Kind

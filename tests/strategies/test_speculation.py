@@ -14,7 +14,7 @@ import textbook
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
-from precision_bisect.sensitivity import by_sensitivity
+from precision_bisect.search.sensitivity import by_sensitivity
 from precision_bisect.trial import Kind
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.ddmin import Ddmin

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation
-from precision_bisect.sensitivity import Sensitivity
+from precision_bisect.search.sensitivity import Sensitivity
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.units import Unit, together
 

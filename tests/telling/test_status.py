@@ -18,10 +18,16 @@ import pytest
 import tiny
 from beginning import STARTED
 from precision_bisect.errors import RunFolderError
-from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder.locking import OWNER, Owner, RunLock, now
 from precision_bisect.run_folder.runfolder import STATUS
+from precision_bisect.search.events import (
+    Event,
+    PhaseStarted,
+    RunStarted,
+    TrialFinished,
+    TrialStarted,
+)
 from precision_bisect.telling.live_status import INTERVAL_S, LiveStatus
 from precision_bisect.telling.progress import MOST_LAST, Progress
 from precision_bisect.telling.status_text import as_text, spoken

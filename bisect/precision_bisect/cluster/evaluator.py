@@ -10,8 +10,8 @@ from precision_bisect.cluster.delivery import Delivery, NotReady, receive
 from precision_bisect.cluster.site import PATIENCE_S, Site
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.machine.user_scripts import first_line
+from precision_bisect.search.workers import Evaluate
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
-from precision_bisect.workers import Evaluate
 
 _TICK_S = 1.0
 """How often is looked whether there still are workers."""

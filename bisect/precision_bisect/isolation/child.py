@@ -14,9 +14,9 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from precision_bisect.evaluation import Evaluator
 from precision_bisect.isolation.deaths import raised
 from precision_bisect.isolation.survey import Survey, survey
+from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 
 _WATCH_S = 0.5

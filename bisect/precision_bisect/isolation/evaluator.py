@@ -10,8 +10,8 @@ from precision_bisect.isolation import child
 from precision_bisect.isolation.deaths import raised, unreadable
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.search.workers import Evaluate
 from precision_bisect.trial import CUDA_FAILED, Kind, Outcome, Phase, Proposal, TrialStatus
-from precision_bisect.workers import Evaluate
 
 ATTEMPTS = 2
 DECISIVE_ATTEMPTS = 3

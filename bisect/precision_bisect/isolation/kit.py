@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.evaluation import Evaluator
 from precision_bisect.inputs.copies import Samples, copies_for
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Comparator
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.speed.stopwatch import Stopwatch
+from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import SampleSet
 
 if TYPE_CHECKING:

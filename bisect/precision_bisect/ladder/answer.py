@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from precision_bisect.budget import Budget
 from precision_bisect.certificate import Certificate, Need
 from precision_bisect.conclude import tolerance_of
 from precision_bisect.deploying import judge_of, rechecked, session_options, write_answer
@@ -18,6 +17,7 @@ from precision_bisect.pointing import Held
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.result import Diagnosis, Result, Rung
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
+from precision_bisect.search.budget import Budget
 
 DONE = (Status.FOUND, Status.NOTHING_TO_KEEP)
 """How a search ends after which the next rung is searched."""

@@ -17,11 +17,9 @@ folder, so a ladder is resumed like any run.
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.budget import Budget
 from precision_bisect.cluster.site import Site
 from precision_bisect.comparators.share import shared
 from precision_bisect.endings import Status
-from precision_bisect.events import Event, Observer, RunStarted, Warned
 from precision_bisect.fusing.keep import keep_made
 from precision_bisect.ladder.answer import DONE, conclude_ladder
 from precision_bisect.ladder.climbed import Climbed, Floor, Step
@@ -39,6 +37,8 @@ from precision_bisect.result import Result
 from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.events import Event, Observer, RunStarted, Warned
 from precision_bisect.typed.pinning import NothingLow, pin_formless, pinned_layers
 
 SHARE = 0.5

@@ -5,8 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
 from precision_bisect.run_folder.locking import now
+from precision_bisect.search.events import (
+    Event,
+    PhaseStarted,
+    RunStarted,
+    TrialFinished,
+    TrialStarted,
+)
 from precision_bisect.telling.plain import record, to_bytes
 
 _TAIL = 1 << 20

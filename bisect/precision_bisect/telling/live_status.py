@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.events import Event, RunStarted
 from precision_bisect.machine.atomic import whole
 from precision_bisect.run_folder.locking import now
+from precision_bisect.search.events import Event, RunStarted
 from precision_bisect.telling.plain import asked, plain, shown, to_bytes
 from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Trial

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from precision_bisect.events import Event
+from precision_bisect.search.events import Event
 from precision_bisect.trial import Outcome, Proposal
 
 

@@ -5,8 +5,14 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from precision_bisect.events import Event, PhaseStarted, RunStarted, TrialFinished, TrialStarted
 from precision_bisect.plan import Plan
+from precision_bisect.search.events import (
+    Event,
+    PhaseStarted,
+    RunStarted,
+    TrialFinished,
+    TrialStarted,
+)
 from precision_bisect.trial import (
     Identity,
     Kind,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from precision_bisect.law import Law, typical, worst
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.sensitivity import bounded, rank
+from precision_bisect.search.rounding_law import Law, typical, worst
+from precision_bisect.search.sensitivity import bounded, rank
 from precision_bisect.trial import BELIEVED, Kind, Outcome, Phase, Proposal, SampleSet
 
 DRAW = 1 << 16

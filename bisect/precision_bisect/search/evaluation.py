@@ -25,8 +25,8 @@ from precision_bisect.protocols import (
     Judgement,
     Sample,
 )
-from precision_bisect.speed.stopwatch import Stopwatch
-from precision_bisect.store import engine_folder
+from precision_bisect.search.engine_store import engine_folder
+from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 
 CURVE_COPIES = 4

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.protocols import Ledger
+from precision_bisect.search.workers import Workers
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal, Trial
-from precision_bisect.workers import Workers
 
 _TICK_S = 0.5
 """A signal that comes just before a wait, or to another thread, is answered after so long at most:

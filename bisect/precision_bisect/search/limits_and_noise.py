@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.relay import relay
+from precision_bisect.search.combinators import relay
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 
 CLEAR_SPREADS = 3.0

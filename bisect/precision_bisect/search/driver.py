@@ -12,11 +12,18 @@ driver's thread only.
 from collections import deque
 from collections.abc import Sequence
 
-from precision_bisect.budget import Budget
-from precision_bisect.events import Observer, PhaseStarted, TrialFinished, TrialStarted, Warned
-from precision_bisect.flights import Flights
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger, Search, T
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.events import (
+    Observer,
+    PhaseStarted,
+    TrialFinished,
+    TrialStarted,
+    Warned,
+)
+from precision_bisect.search.in_flight import Flights
+from precision_bisect.search.workers import Workers
 from precision_bisect.trial import (
     JUDGED_KINDS,
     Identity,
@@ -27,7 +34,6 @@ from precision_bisect.trial import (
     SampleSet,
     Trial,
 )
-from precision_bisect.workers import Workers
 
 MOST_LOST = 5
 """So many trials in a row that lose their process in one way are no property of their plans."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from precision_bisect.plan import Plan
-from precision_bisect.sensitivity import by_sensitivity
+from precision_bisect.search.sensitivity import by_sensitivity
 from precision_bisect.trial import Outcome
 
 SPREADS = 2.0

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from precision_bisect.events import Event, TrialFinished
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder.runfolder import ENGINES, LOGS, TIMING_CACHE
+from precision_bisect.search.events import Event, TrialFinished
 from precision_bisect.trial import Kind, Verdict
 
 DISK_CAP_MIB = 10 * 1024.0

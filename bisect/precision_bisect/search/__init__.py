@@ -1,0 +1,1 @@
+"""Trials proposed, evaluated and recorded; what searches are made of."""
