@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from search_oracles import Instance, Mask
 
-from precision_bisect.certifying import Seen, certify, noting
+from precision_bisect.certificate.certifying import Seen, certify, noting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.search.limits_and_noise import within

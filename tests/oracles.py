@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from precision_bisect.certifying import Seen, certify, noting
+from precision_bisect.certificate.certifying import Seen, certify, noting
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.certificate import Certificate, Need
+from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.endings import Status
 from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour
 from precision_bisect.layers_file import SCHEMA

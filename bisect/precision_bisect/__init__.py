@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precision_bisect.api import find, layers
-    from precision_bisect.certificate import Certificate
+    from precision_bisect.certificate.record import Certificate
     from precision_bisect.errors import ExitCode, PrecisionBisectError
     from precision_bisect.layer_table import Layer
     from precision_bisect.result import Diagnosis, Result

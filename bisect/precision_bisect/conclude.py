@@ -6,7 +6,9 @@ from typing import Any
 
 from precision_bisect.advice.case import PASSES
 from precision_bisect.advice.explaining import Answer, Explained, explained
-from precision_bisect.certificate import SPREAD
+from precision_bisect.certificate.monotone import Break, breaks, remarks, rows
+from precision_bisect.certificate.proving import Terms, certificate
+from precision_bisect.certificate.record import SPREAD
 from precision_bisect.charting import Charted, charted, culprits_of, retraced
 from precision_bisect.comparators.comparison_remarks import decided_remark
 from precision_bisect.deploying import (
@@ -22,14 +24,12 @@ from precision_bisect.endings import Ending, Status
 from precision_bisect.errors import UsageError
 from precision_bisect.evidence import Evidence, Latency, Stability
 from precision_bisect.layer_table import LayerName
-from precision_bisect.monotone import Break, breaks, remarks, rows
 from precision_bisect.options import ANSWER
 from precision_bisect.plan import Plan
 from precision_bisect.pointing import Held, held
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
-from precision_bisect.proving import Terms, certificate
 from precision_bisect.result import Advised, Diagnosis, Result, Rung
 from precision_bisect.run_folder.runfolder import (
     DIAGNOSIS,

@@ -7,7 +7,7 @@ short by the budget, in which case the best plan so far is in the ledger.
 
 from dataclasses import dataclass, replace
 
-from precision_bisect.certifying import Seen, certify, noting
+from precision_bisect.certificate.certifying import Seen, certify, noting
 from precision_bisect.endings import (
     Ending,
     Status,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.certificate import Certificate
+from precision_bisect.certificate.record import Certificate
 from precision_bisect.deployment import Deployment
 from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode

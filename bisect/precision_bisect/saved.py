@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from precision_bisect.certificate import Certificate, How, Need
+from precision_bisect.certificate.record import Certificate, How, Need
 from precision_bisect.deployment import OUTCOMES, ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, printable

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from precision_bisect.certificate import Certificate, Need
+from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.errors import printable
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import tiny
 from precision_bisect.advice.explaining import Answer, Explained, explained
-from precision_bisect.certificate import Certificate
+from precision_bisect.certificate.record import Certificate
 from precision_bisect.options import Options
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.search.events import ignore

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation, outcome
-from precision_bisect.certificate import Certificate, How
-from precision_bisect.certifying import Seen, certify
-from precision_bisect.monotone import breaks
+from precision_bisect.certificate.certifying import Seen, certify
+from precision_bisect.certificate.monotone import breaks
+from precision_bisect.certificate.proving import Terms, certificate
+from precision_bisect.certificate.record import Certificate, How
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
-from precision_bisect.proving import Terms, certificate
 from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet, Trial, TrialStatus
 from precision_bisect_strategies.guided import Guided
 

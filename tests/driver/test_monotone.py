@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles import TOLERANCE, outcome
-from precision_bisect.monotone import MOST_LISTED, MOST_NAMED, breaks, judged, remarks, rows
+from precision_bisect.certificate.monotone import (
+    MOST_LISTED,
+    MOST_NAMED,
+    breaks,
+    judged,
+    remarks,
+    rows,
+)
 from precision_bisect.plan import Plan
 from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import (

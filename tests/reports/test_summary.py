@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from precision_bisect.certificate import SPREAD, Certificate, How, Need
+from precision_bisect.certificate.record import SPREAD, Certificate, How, Need
 from precision_bisect.deployment import ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.endings import Status
 from precision_bisect.evidence import Honour, LayerHonour, Stability

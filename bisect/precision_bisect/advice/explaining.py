@@ -12,7 +12,7 @@ import onnx
 from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import Case
 from precision_bisect.backends.forecasting import stores_sums
-from precision_bisect.certificate import Certificate
+from precision_bisect.certificate.record import Certificate
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses

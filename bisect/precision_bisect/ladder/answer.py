@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from precision_bisect.certificate import Certificate, Need
+from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.conclude import tolerance_of
 from precision_bisect.deploying import judge_of, rechecked, session_options, write_answer
 from precision_bisect.diagnosis.findings import Findings

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from precision_bisect.certificate import Certificate, Need
+from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.endings import Status
 from precision_bisect.options import ANSWER
 from precision_bisect.result import runs

@@ -8,7 +8,7 @@ plans either way, but those of the search count as well.
 import math
 from collections.abc import Sequence
 
-from precision_bisect.monotone import breaks
+from precision_bisect.certificate.monotone import breaks
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T

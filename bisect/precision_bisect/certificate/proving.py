@@ -7,8 +7,8 @@ cut short and claims nothing that was only planned.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from precision_bisect.certificate import Certificate, Need
-from precision_bisect.monotone import judged
+from precision_bisect.certificate.monotone import judged
+from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
