@@ -34,7 +34,7 @@ from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 from precision_bisect.model.load import load_model
 from precision_bisect.options import BackendName
 from precision_bisect.plan import Plan
-from precision_bisect.result import Result
+from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, TrialFinished
 from precision_bisect.trial import Kind, Phase
 

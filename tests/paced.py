@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import oracles
-from precision_bisect.endings import Ending
 from precision_bisect.flow import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Strategy
+from precision_bisect.results.endings import Ending
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.stopwatch import Stopwatch

@@ -20,7 +20,7 @@ import precision_bisect
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.result import Result
+from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, TrialFinished, TrialStarted
 
 FLOAT = onnx.TensorProto.FLOAT

@@ -19,7 +19,7 @@ from precision_bisect.options import (
     PrecisionName,
     Until,
 )
-from precision_bisect.result import Result
+from precision_bisect.results.result import Result
 from precision_bisect.search.events import Observer, Warned, ignore
 from precision_bisect.settings.engine_settings import EngineSettings
 

@@ -52,7 +52,7 @@ def verify_command(parsed: Namespace) -> int:
     settings, given = to_engine_settings(parsed), flagged(parsed)
     memory = None if parsed.build_memory is None else mebibytes(parsed.build_memory)
     from precision_bisect.plugins import REPORTS, load
-    from precision_bisect.run_settings import Asked
+    from precision_bisect.results.run_settings import Asked
     from precision_bisect.verify import verify
 
     asked = Asked(backend=parsed.backend, settings=settings, flagged=given)
@@ -161,7 +161,7 @@ def show_command(parsed: Namespace) -> int:
     """Print the final screen of a run again."""
     from precision_bisect.ledger.ledger_reader import recorded_trials
     from precision_bisect.plugins import REPORTS, load
-    from precision_bisect.saved import read_saved
+    from precision_bisect.results.saved import read_saved
 
     saved = read_saved(parsed.run)
     if saved.outdated:

@@ -18,19 +18,19 @@ from precision_bisect.deploying import (
     session_options,
     write_answer,
 )
-from precision_bisect.deployment import Deployment
 from precision_bisect.diagnosis.findings import Findings
-from precision_bisect.endings import Ending, Status
 from precision_bisect.errors import UsageError
 from precision_bisect.evidence import Evidence, Latency, Stability
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import ANSWER
 from precision_bisect.plan import Plan
-from precision_bisect.pointing import Held, held
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
-from precision_bisect.result import Advised, Diagnosis, Result, Rung
+from precision_bisect.results.chosen_point import Held, held
+from precision_bisect.results.deployment import Deployment
+from precision_bisect.results.endings import Ending, Status
+from precision_bisect.results.result import Advised, Diagnosis, Result, Rung
 from precision_bisect.run_folder.runfolder import (
     DIAGNOSIS,
     RESULT,

@@ -9,7 +9,6 @@ from precision_bisect.backends.choose_backend import sample_shapes
 from precision_bisect.backends.cuda.defaults import warning_of
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
-from precision_bisect.deployment import Deployment, Recheck, SessionOptions
 from precision_bisect.errors import RunFolderError
 from precision_bisect.evidence import Opening
 from precision_bisect.exports.export import Export
@@ -19,11 +18,12 @@ from precision_bisect.exports.mixed import write_mixed
 from precision_bisect.exports.recheck import judged, recheck
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import gains, remove_exports, write_gain, write_judged
-from precision_bisect.pointing import Held
 from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
-from precision_bisect.result import Diagnosis
+from precision_bisect.results.chosen_point import Held
+from precision_bisect.results.deployment import Deployment, Recheck, SessionOptions
+from precision_bisect.results.result import Diagnosis
 from precision_bisect.run_folder.runfolder import (
     LAYER_PRECISIONS,
     MIXED_MODEL,

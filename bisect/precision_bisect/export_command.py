@@ -9,10 +9,10 @@ from precision_bisect.errors import printable
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.write import gains, write_gain
-from precision_bisect.finished import read_finished
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import ANSWER
+from precision_bisect.results.finished import read_finished
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder, default_run_folder, point_folder
 from precision_bisect.settings.engine_settings import EngineSettings

@@ -8,7 +8,11 @@ short by the budget, in which case the best plan so far is in the ledger.
 from dataclasses import dataclass, replace
 
 from precision_bisect.certificate.certifying import Seen, certify, noting
-from precision_bisect.endings import (
+from precision_bisect.errors import PluginError
+from precision_bisect.options import Certify, Until
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search, Strategy, T
+from precision_bisect.results.endings import (
     Ending,
     Status,
     culprits_alone,
@@ -17,10 +21,6 @@ from precision_bisect.endings import (
     not_reproduced,
     refuted,
 )
-from precision_bisect.errors import PluginError
-from precision_bisect.options import Certify, Until
-from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.search.combinators import relay
 from precision_bisect.search.limits_and_noise import (
     below_noise,

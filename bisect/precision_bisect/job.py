@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
 from precision_bisect.options import ANSWER, Options
+from precision_bisect.results.endings import Status
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.saying import complain
 from precision_bisect.telling.on_finish import call, words
@@ -17,7 +17,7 @@ from precision_bisect.watched import Watched
 
 if TYPE_CHECKING:
     from precision_bisect.comparing.gate import Gate
-    from precision_bisect.result import Result
+    from precision_bisect.results.result import Result
 
 
 def search(parsed: Namespace, options: Options) -> int:
@@ -46,7 +46,7 @@ def search(parsed: Namespace, options: Options) -> int:
             sys.stdout.flush()
     code = _held_against(gate, result)
     if code == ExitCode.OK and options.export_point != ANSWER:
-        from precision_bisect.pointing import find_point
+        from precision_bisect.results.chosen_point import find_point
 
         find_point(options.export_point, result.curve, result.culprits)
     return code

@@ -8,16 +8,16 @@ from precision_bisect.cluster.reach import reached
 from precision_bisect.conclude import conclude
 from precision_bisect.crew import crew
 from precision_bisect.deploying import warned
-from precision_bisect.endings import Ending, Status
 from precision_bisect.flow import Course, flow
 from precision_bisect.fusing.keep import keep_made
 from precision_bisect.inputs.reference import non_finite
-from precision_bisect.layers_file import write_layers
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.prepare import Prepared, prepare
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Ending, Status
+from precision_bisect.results.layers_file import write_layers
+from precision_bisect.results.result import Result
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from precision_bisect.errors import UsageError, printable
 from precision_bisect.options import ANSWER
-from precision_bisect.pointing import find_point
-from precision_bisect.result import Culprit, CurvePoint, Result
+from precision_bisect.results.chosen_point import find_point
+from precision_bisect.results.result import Culprit, CurvePoint, Result
 
 MOST_ROWS = 7
 MOST_NAMED = 2

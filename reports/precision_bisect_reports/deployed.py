@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from precision_bisect.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.errors import printable
+from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.run_folder.runfolder import RUN_SCRIPT
 
 _ROUNDED = ("rounding", "cancellation")

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from precision_bisect.endings import Status
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
 from precision_bisect.speed.report import SpeedReport
 
 MOST_ROWS = 8

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.text import Text
 
-from precision_bisect.endings import Status
 from precision_bisect.errors import printable
 from precision_bisect.evidence import Honour, LatencyMethod, Stability
-from precision_bisect.result import Diagnosis, Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Diagnosis, Result
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed, judging_steps, under_tf32

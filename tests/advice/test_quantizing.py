@@ -10,8 +10,8 @@ import pytest
 
 import precision_bisect
 from models import normal, parse, save, with_weights
-from precision_bisect.endings import Status
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
 
 BODY = """(float[8,32] x) => (float[8,16] y) {
     [first] a = MatMul(x, w1)

@@ -18,14 +18,14 @@ from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.cli import main
 from precision_bisect.evidence import Evidence, Honour, LayerHonour
-from precision_bisect.finished import read_finished
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU
 from precision_bisect.one_build import looked_into, seen
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.result import Rung
+from precision_bisect.results.finished import read_finished
+from precision_bisect.results.result import Rung
 from precision_bisect.run_folder.locking import LOCK, RunLock
 from precision_bisect.run_folder.runfolder import (
     REPORT,

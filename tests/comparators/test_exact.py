@@ -14,13 +14,13 @@ from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import exact_remark
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.share import shared
-from precision_bisect.endings import Status
 from precision_bisect.errors import UsageError
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.options import METRICS, Metric, Options
 from precision_bisect.protocols import Judgement, Sample
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
 from precision_bisect.trial import Verdict
 
 NEAR = (4000, 4010)

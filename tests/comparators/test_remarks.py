@@ -13,10 +13,10 @@ import precision_bisect
 from precision_bisect.arguments.run import run_parser, to_options
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import overlooked_remarks
-from precision_bisect.endings import Status
 from precision_bisect.options import METRICS, Metric, Options
 from precision_bisect.protocols import Sample
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, Warned
 from precision_bisect.trial import Verdict
 

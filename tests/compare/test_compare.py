@@ -11,10 +11,10 @@ import tiny
 from precision_bisect.cli import main
 from precision_bisect.comparing.changes import compare
 from precision_bisect.comparing.sides import read_side
-from precision_bisect.endings import Status
-from precision_bisect.result import Diagnosis, Rung
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Diagnosis, Rung
+from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import LAYERS, RESULT
-from precision_bisect.saved import read_saved
 from run_folders import names, result_of, write_layers_file, write_run
 
 MODEL = names(40)

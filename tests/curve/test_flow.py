@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import oracles
-from precision_bisect.endings import Status
 from precision_bisect.flow import Course, flow
 from precision_bisect.inputs.copies import Copies
 from precision_bisect.options import Until
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Sample, Search
+from precision_bisect.results.endings import Status
 from precision_bisect.search.evaluation import CURVE_COPIES
 from precision_bisect.search.precision_curve import DRAW
 from precision_bisect.trial import Kind, Phase, Proposal

@@ -9,10 +9,10 @@ import pytest
 
 import tiny
 from precision_bisect.cli import main
-from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode, UsageError
-from precision_bisect.result import Result
-from precision_bisect.saved import read_saved
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
+from precision_bisect.results.saved import read_saved
 from precision_bisect.trial import Phase
 
 

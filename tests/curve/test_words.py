@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from precision_bisect.certificate.record import Certificate
-from precision_bisect.endings import Status
-from precision_bisect.result import Advised, Culprit, CurvePoint, Result, Rung
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Advised, Culprit, CurvePoint, Result, Rung
 from precision_bisect_reports.curve import MOST_ROWS, curve, needed, words
 from precision_bisect_reports.summary import final_screen
 

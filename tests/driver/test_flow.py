@@ -7,12 +7,12 @@ from typing import ClassVar
 import pytest
 
 import oracles
-from precision_bisect.endings import Ending, Status
 from precision_bisect.errors import PluginError
 from precision_bisect.flow import Course, flow
 from precision_bisect.inputs.copies import FACTORS, Copies
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Problem, Sample, Search, Strategy
+from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.events import Event, PhaseStarted, TrialFinished, TrialStarted

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import oracles
-from precision_bisect.endings import Ending, Status
 from precision_bisect.flow import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
+from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import Kind, SampleSet
 from precision_bisect_strategies.guided import Guided

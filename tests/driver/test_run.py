@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode, RunFolderError
 from precision_bisect.options import Options
 from precision_bisect.prepare import prepare
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
 from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import EXPORTS

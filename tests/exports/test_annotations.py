@@ -12,7 +12,7 @@ import tiny
 from exports_models import Parse, chain, export_of
 from precision_bisect.export_command import export
 from precision_bisect.exports.write import write_exports
-from precision_bisect.result import Diagnosis
+from precision_bisect.results.result import Diagnosis
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 

@@ -12,12 +12,12 @@ import onnx
 import pytest
 
 from models import load_text, normal
-from precision_bisect.deployment import Deployment, SessionOptions
 from precision_bisect.exports import golden
 from precision_bisect.exports.golden import RUNNER, golden_of
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.model.ort import Session
+from precision_bisect.results.deployment import Deployment, SessionOptions
 from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
 

@@ -12,8 +12,9 @@ from precision_bisect.cli import main
 from precision_bisect.errors import ExitCode, RunFolderError, UsageError
 from precision_bisect.export_command import export
 from precision_bisect.options import Options
-from precision_bisect.pointing import find_point
-from precision_bisect.result import Result
+from precision_bisect.results.chosen_point import find_point
+from precision_bisect.results.result import Result
+from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import (
     LAYER_PRECISIONS,
     MIXED_MODEL,
@@ -21,7 +22,6 @@ from precision_bisect.run_folder.runfolder import (
     RUN_SCRIPT,
     TRTEXEC,
 )
-from precision_bisect.saved import read_saved
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect_reports.curve import exported
 

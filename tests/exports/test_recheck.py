@@ -10,13 +10,14 @@ import pytest
 
 from models import load_text, normal
 from precision_bisect.backends.cuda.opening import opening_without
-from precision_bisect.deployment import ByDefaults, SessionOptions
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import from_script, judged, recheck
 from precision_bisect.exports.write import write_judged
 from precision_bisect.model.ort import Session
 from precision_bisect.precisions import Pair
+from precision_bisect.results.deployment import ByDefaults, SessionOptions
+from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import (
     GOLDEN_INPUTS,
     GOLDEN_OUTPUTS,
@@ -24,7 +25,6 @@ from precision_bisect.run_folder.runfolder import (
     RUN_SCRIPT,
     RunFolder,
 )
-from precision_bisect.saved import read_saved
 from precision_bisect.settings.engine_settings import EngineSettings
 from tiny import search, write_model
 

@@ -16,7 +16,6 @@ from precision_bisect.backends.cuda.opening import Opener, opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.deployment import SessionOptions
 from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -26,6 +25,7 @@ from precision_bisect.model.ort import CPU, Session
 from precision_bisect.options import Metric
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
+from precision_bisect.results.deployment import SessionOptions
 from precision_bisect.run_folder.runfolder import (
     GOLDEN_OUTPUTS,
     MIXED_MODEL,

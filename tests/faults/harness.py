@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from faults import subject
-from precision_bisect.endings import Status
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, Observer, TrialFinished, ignore, together
 
 Record: TypeAlias = Callable[[str, object], None]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import run_folders
-from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.store import open_ledger
+from precision_bisect.results.endings import Status
 from precision_bisect.run_folder.runfolder import LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect_reports.html.network import FIXED, FOLLOWER, KEPT, LOW, OPEN
 from precision_bisect_reports.html.page import embedded, page, write_report

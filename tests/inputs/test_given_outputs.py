@@ -14,7 +14,6 @@ from models import parse, with_weights
 from precision_bisect import placing
 from precision_bisect.backends.choose_backend import Chosen
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.endings import Status
 from precision_bisect.errors import InputError, PrecisionBisectError, RunFolderError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.reference import reference_outputs
@@ -22,6 +21,7 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
+from precision_bisect.results.endings import Status
 from precision_bisect.run import run
 from precision_bisect.search.events import Event, Warned, ignore
 

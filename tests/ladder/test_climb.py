@@ -14,13 +14,13 @@ from assigned_graphs import run_as_written
 from ladder_model import OUTLIERS, OVERFLOWING, QUANTIZABLE, samples, write
 from models import normal, parse, save, with_weights
 from precision_bisect.cli import main
-from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options, PrecisionName
 from precision_bisect.precisions import parse_ladder
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned
 from typed_graphs import simulated
 

@@ -11,7 +11,7 @@ import pytest
 
 from precision_bisect.arguments.run import run_parser
 from precision_bisect.plugins import STRATEGIES, installed, load_strategy
-from precision_bisect.result import KEYS
+from precision_bisect.results.result import KEYS
 
 REPO = Path(__file__).parents[2]
 README = (REPO / "README.md").read_text(encoding="utf-8")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import tiny
 from precision_bisect.cli import main
-from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
+from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import RESULT, STATUS
-from precision_bisect.saved import read_saved
 from precision_bisect.speed.report import SpeedReport
 from run_folders import names, result_of, write_run
 

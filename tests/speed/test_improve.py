@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import oracles
 from paced import Case, Clock, case, chain, run
-from precision_bisect.endings import Ending, Status
 from precision_bisect.plan import Plan
+from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
 from precision_bisect.speed.costgraph import CostGraph

@@ -19,7 +19,6 @@ from paced import Clock
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.layer_table import LayerName
@@ -29,7 +28,8 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.protocols import Backend, Engine, Sample
-from precision_bisect.result import Result
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
 from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.runfolder import RESULT, RunFolder
 from precision_bisect.search.budget import Budget

@@ -14,8 +14,8 @@ from typing import Any
 
 from precision_bisect.batch.process import COMMAND
 from precision_bisect.batch.record import JobRecord, State
-from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode, printable
+from precision_bisect.results.endings import Status
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import LEDGER, RESULT
 

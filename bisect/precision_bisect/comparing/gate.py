@@ -6,8 +6,8 @@ from pathlib import Path
 
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.options import Options
-from precision_bisect.result import Result
-from precision_bisect.saved import read_saved
+from precision_bisect.results.result import Result
+from precision_bisect.results.saved import read_saved
 
 _MOST_NAMED = 20
 """Most layers that the line names; the result and the baseline have all."""

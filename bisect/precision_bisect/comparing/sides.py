@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.results.saved import Saved, read_saved
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.json_values import Unfit, many, row, text
 from precision_bisect.run_folder.runfolder import LAYERS
-from precision_bisect.saved import Saved, read_saved
 
 _LAYERS = row(layers=many(row(name=text)))
 

@@ -15,7 +15,7 @@ from precision_bisect.options import ANSWER, HIGH_NAMES, PrecisionName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.result import Diagnosis
+from precision_bisect.results.result import Diagnosis
 from precision_bisect.settings.engine_settings import EngineSettings
 
 _NAMELESS_INSIDE = frozenset(("Attention", "GRU", "GlobalLpPool", "LSTM", "Mod", "RNN"))

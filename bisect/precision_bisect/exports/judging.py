@@ -7,7 +7,6 @@ from typing import Any
 
 import onnx
 
-from precision_bisect.deployment import Deployment, SessionOptions
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.golden import golden_of
@@ -16,6 +15,7 @@ from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.run_script import of_plan, write_run_script
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
+from precision_bisect.results.deployment import Deployment, SessionOptions
 from precision_bisect.run_folder.runfolder import (
     GOLDEN_INPUTS,
     GOLDEN_OUTPUTS,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.deployment import ByDefaults, Recheck
 from precision_bisect.exports import fitting
+from precision_bisect.results.deployment import ByDefaults, Recheck
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, RUN_SCRIPT
 

@@ -5,8 +5,8 @@ from importlib.resources import files
 from typing import Any
 
 from precision_bisect.backends.cuda.provider import CUDA
-from precision_bisect.deployment import SessionOptions
 from precision_bisect.exports.export import Export
+from precision_bisect.results.deployment import SessionOptions
 from precision_bisect.run_folder.runfolder import (
     GOLDEN_INPUTS,
     GOLDEN_OUTPUTS,

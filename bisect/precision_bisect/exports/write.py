@@ -5,7 +5,6 @@ from functools import partial
 
 import onnx
 
-from precision_bisect.deployment import Deployment
 from precision_bisect.exports.autocast import write_autocast
 from precision_bisect.exports.export import Export, layers_in_tensorrt, named_layers
 from precision_bisect.exports.judging import Judge, write_judging
@@ -15,6 +14,7 @@ from precision_bisect.exports.polygraphy_script import write_polygraphy_script
 from precision_bisect.exports.trtexec import write_trtexec
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.quantization.scales_file import write_scales
+from precision_bisect.results.deployment import Deployment
 from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     EXPORTS,

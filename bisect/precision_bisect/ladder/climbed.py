@@ -8,7 +8,7 @@ from precision_bisect.ladder.composition import Composition
 from precision_bisect.layer_table import LayerName
 from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
-from precision_bisect.result import Result
+from precision_bisect.results.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from precision_bisect.result import Result
+from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import EVENTS, STATUS
 from precision_bisect.search.events import Event, Observer, Warned, together
 from precision_bisect.telling.event_log import EventLog

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from precision_bisect.certificate.record import Certificate, Need
-from precision_bisect.endings import Status
 from precision_bisect.options import ANSWER
-from precision_bisect.result import runs
-from precision_bisect.saved import read_deployment, unpacked
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import runs
+from precision_bisect.results.saved import read_deployment, unpacked
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed
 from precision_bisect_reports.html.compact import figure

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.results.saved import unpacked
 from precision_bisect.run_folder.json_values import Unfit
-from precision_bisect.saved import unpacked
 from precision_bisect_reports.curve import words
 from precision_bisect_reports.html.answer import answer
 from precision_bisect_reports.html.compact import figure

@@ -4,7 +4,7 @@ They allow TF32, whose products have 10 bits of mantissa, as many as FP16's. So 
 TensorRT. Range is kept by TF32, digits are not.
 """
 
-from precision_bisect.deployment import Recheck
+from precision_bisect.results.deployment import Recheck
 
 _TF32 = "use_tf32="
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from precision_bisect.errors import RunFolderError, UsageError
-from precision_bisect.finished import Finished
+from precision_bisect.results.finished import Finished
+from precision_bisect.results.saved import damaged, quoted
 from precision_bisect.run_folder.json_values import (
     Unfit,
     chosen,
@@ -18,7 +19,6 @@ from precision_bisect.run_folder.json_values import (
     table,
     text,
 )
-from precision_bisect.saved import damaged, quoted
 from precision_bisect.settings.engine_settings import TYPINGS, EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, PLUGINS, script_and_function
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.certificate.record import Certificate
-from precision_bisect.deployment import Deployment
-from precision_bisect.endings import Status
 from precision_bisect.errors import ExitCode
 from precision_bisect.evidence import LatencyMethod, LayerHonour, Stability
+from precision_bisect.results.deployment import Deployment
+from precision_bisect.results.endings import Status
 from precision_bisect.speed.report import SpeedReport
 
 SCHEMA = 1
@@ -206,7 +206,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from precision_bisect.notebook import as_html
+        from precision_bisect.results.notebook import as_html
 
         return as_html(self)
 

@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError
 from precision_bisect.layer_table import SETTLED, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import ANSWER, HIGH_NAMES, LOW_NAMES, QUANTIZED_NAMES, HighName
-from precision_bisect.pointing import find_point
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.quantization.scales_file import read_scales
-from precision_bisect.result import Diagnosis
-from precision_bisect.run_folder.json_values import Unfit
-from precision_bisect.run_folder.runfolder import RESULT
-from precision_bisect.saved import (
+from precision_bisect.results.chosen_point import find_point
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Diagnosis
+from precision_bisect.results.saved import (
     CULPRIT_LIST,
     CURVE_LIST,
     DIAGNOSIS_LIST,
@@ -30,6 +28,8 @@ from precision_bisect.saved import (
     fields_of,
     quoted,
 )
+from precision_bisect.run_folder.json_values import Unfit
+from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.typed.pinning import pin, pin_formless
 
 _WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)

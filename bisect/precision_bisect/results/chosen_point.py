@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import ANSWER
-from precision_bisect.result import Culprit, CurvePoint
+from precision_bisect.results.result import Culprit, CurvePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

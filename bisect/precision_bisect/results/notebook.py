@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from precision_bisect.errors import printable
-from precision_bisect.result import Result
+from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
 
 MOST_ROWS = 60

@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 from precision_bisect.certificate.record import Certificate, How, Need
-from precision_bisect.deployment import OUTCOMES, ByDefaults, Deployment, Recheck, SessionOptions
-from precision_bisect.endings import Status
 from precision_bisect.errors import RunFolderError, printable
 from precision_bisect.evidence import LATENCY_METHODS, Honour, LayerHonour, Stability
 from precision_bisect.options import CERTIFY, HIGH_NAMES, LOW_NAMES
-from precision_bisect.result import (
+from precision_bisect.results.deployment import (
+    OUTCOMES,
+    ByDefaults,
+    Deployment,
+    Recheck,
+    SessionOptions,
+)
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import (
     POINTS,
     SCHEMA,
     Advised,

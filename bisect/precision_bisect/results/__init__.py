@@ -1,0 +1,1 @@
+"""A result: how it is written, what it says, and reading it back."""
