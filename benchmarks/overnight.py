@@ -33,6 +33,7 @@ from precision_bisect.crew import crew
 from precision_bisect.isolation.evaluator import Isolated
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
+from precision_bisect.monitoring.attend import Attended
 from precision_bisect.options import Isolate, Options
 from precision_bisect.plan import Plan
 from precision_bisect.prepare import Prepared, prepare
@@ -43,7 +44,6 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.events import Event, RunStarted, TrialFinished, ignore, together
 from precision_bisect.search.workers import Workers
-from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Outcome, Proposal
 
 WARM = 100

@@ -81,8 +81,8 @@ def export_command(parsed: Namespace) -> int:
 
 def status_command(parsed: Namespace) -> int:
     """Print what a run is doing."""
-    from precision_bisect.telling.status_text import as_text
-    from precision_bisect.telling.watching import look
+    from precision_bisect.monitoring.run_watch import look
+    from precision_bisect.monitoring.status_text import as_text
 
     seen = look(parsed.run)
     sys.stdout.write(seen.to_json() if parsed.json else as_text(seen))

@@ -13,6 +13,7 @@ from precision_bisect.fusing.keep import keep_made
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
+from precision_bisect.monitoring.attend import Attended
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.results.endings import Ending, Status
@@ -24,7 +25,6 @@ from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.events import Observer, RunStarted, ignore, together
-from precision_bisect.telling.attend import Attended
 from precision_bisect.trial import Kind
 
 

@@ -1,7 +1,7 @@
 """What a run is doing, in words."""
 
-from precision_bisect.telling.progress import Progress
-from precision_bisect.telling.status_text import spoken
+from precision_bisect.monitoring.run_progress import Progress
+from precision_bisect.monitoring.status_text import spoken
 from precision_bisect.trial import BELIEVED, Outcome, Phase, Proposal
 
 TITLES = {

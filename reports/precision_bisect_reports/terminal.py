@@ -15,9 +15,9 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from precision_bisect.errors import printable
+from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
-from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Identity, Phase, Trial
 from precision_bisect_reports.progress import TITLES, explained, sentence, verdict
 from precision_bisect_reports.summary import final_screen

@@ -10,8 +10,8 @@ import tiny
 from precision_bisect.cli import main
 from precision_bisect.errors import ExitCode
 from precision_bisect.ledger.ledger_reader import recorded_trials
+from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.plan import Plan
-from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
 from precision_bisect_reports.progress import explained, sentence
 

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import beginning
+from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.plan import Plan
 from precision_bisect.search.events import (
     Event,
@@ -13,7 +14,6 @@ from precision_bisect.search.events import (
     TrialStarted,
     Warned,
 )
-from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.terminal import PLAIN_INTERVAL_S, TerminalReport

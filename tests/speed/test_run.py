@@ -23,6 +23,7 @@ from precision_bisect.errors import ExitCode
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.ort import CPU
+from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -37,7 +38,6 @@ from precision_bisect.search.events import Event, ignore
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
-from precision_bisect.telling.progress import Progress
 from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.summary import final_screen

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import tiny
 from beginning import STARTED
 from precision_bisect.ledger.store import SqliteLedger
+from precision_bisect.monitoring.event_log import EventLog
+from precision_bisect.monitoring.plain import plain, record, to_bytes
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder.runfolder import EVENTS, LEDGER
 from precision_bisect.search.events import (
@@ -24,8 +26,6 @@ from precision_bisect.search.events import (
     TrialStarted,
     Warned,
 )
-from precision_bisect.telling.event_log import EventLog
-from precision_bisect.telling.plain import plain, record, to_bytes
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 
 PROPOSAL = Proposal(plan=Plan.of((1, 3)), reason="keep 2")
@@ -119,7 +119,7 @@ def test_a_full_disk_costs_lines_and_says_how_many(tmp_path: Path) -> None:
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
         "from precision_bisect.search.events import Warned\n"
-        "from precision_bisect.telling.event_log import EventLog\n"
+        "from precision_bisect.monitoring.event_log import EventLog\n"
         "from test_event_log import STARTED\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "log = EventLog(Path(sys.argv[1]), {})\n"

@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from precision_bisect.errors import UsageError
-from precision_bisect.telling.on_finish import call, words
+from precision_bisect.monitoring.on_finish import call, words
 
 COMMAND = [sys.executable, "-m", "precision_bisect"]
 

@@ -18,6 +18,10 @@ import pytest
 import tiny
 from beginning import STARTED
 from precision_bisect.errors import RunFolderError
+from precision_bisect.monitoring.live_status import INTERVAL_S, LiveStatus
+from precision_bisect.monitoring.run_progress import MOST_LAST, Progress
+from precision_bisect.monitoring.run_watch import look
+from precision_bisect.monitoring.status_text import as_text, spoken
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder.locking import OWNER, Owner, RunLock, now
 from precision_bisect.run_folder.runfolder import STATUS
@@ -28,10 +32,6 @@ from precision_bisect.search.events import (
     TrialFinished,
     TrialStarted,
 )
-from precision_bisect.telling.live_status import INTERVAL_S, LiveStatus
-from precision_bisect.telling.progress import MOST_LAST, Progress
-from precision_bisect.telling.status_text import as_text, spoken
-from precision_bisect.telling.watching import look
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 
 COMMAND = [sys.executable, "-m", "precision_bisect"]

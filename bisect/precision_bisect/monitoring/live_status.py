@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.machine.atomic import whole
+from precision_bisect.monitoring.plain import asked, plain, shown, to_bytes
+from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.run_folder.locking import now
 from precision_bisect.search.events import Event, RunStarted
-from precision_bisect.telling.plain import asked, plain, shown, to_bytes
-from precision_bisect.telling.progress import Progress
 from precision_bisect.trial import Trial
 
 SCHEMA = 1

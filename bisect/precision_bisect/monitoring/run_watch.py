@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
+from precision_bisect.monitoring.live_status import SCHEMA
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.locking import Owner, owner_of
 from precision_bisect.run_folder.runfolder import LEDGER, STATUS
-from precision_bisect.telling.live_status import SCHEMA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+from precision_bisect.monitoring.event_log import EventLog
+from precision_bisect.monitoring.live_status import LiveStatus
+from precision_bisect.monitoring.plain import plain
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import EVENTS, STATUS
 from precision_bisect.search.events import Event, Observer, Warned, together
-from precision_bisect.telling.event_log import EventLog
-from precision_bisect.telling.live_status import LiveStatus
-from precision_bisect.telling.plain import plain
 
 
 class Attended:

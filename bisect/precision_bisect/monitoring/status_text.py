@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from precision_bisect.errors import printable
-from precision_bisect.telling.watching import Seen, foreign
+from precision_bisect.monitoring.run_watch import Seen, foreign
 from precision_bisect.trial import BELIEVED
 
 _SILENT_S = 60.0

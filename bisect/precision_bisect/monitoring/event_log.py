@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.monitoring.plain import record, to_bytes
 from precision_bisect.run_folder.locking import now
 from precision_bisect.search.events import (
     Event,
@@ -13,7 +14,6 @@ from precision_bisect.search.events import (
     TrialFinished,
     TrialStarted,
 )
-from precision_bisect.telling.plain import record, to_bytes
 
 _TAIL = 1 << 20
 """More bytes than any line has."""
