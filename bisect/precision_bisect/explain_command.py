@@ -11,7 +11,7 @@ from precision_bisect.advice.ranking import worst_layers
 from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings
-from precision_bisect.diagnosis.reading import read_diagnosis
+from precision_bisect.diagnosis.findings_file import read_diagnosis
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options

@@ -7,7 +7,7 @@ import pytest
 
 from models import load_text
 from precision_bisect.api import find
-from precision_bisect.diagnosis.leaving import leaving
+from precision_bisect.diagnosis.out_of_range import leaving
 from precision_bisect.model.load import load_model
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample

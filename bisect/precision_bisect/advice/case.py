@@ -10,7 +10,7 @@ import onnx
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.diagnosis.diagnose import MOST_EMULATED
 from precision_bisect.diagnosis.findings import Finding, Findings
-from precision_bisect.diagnosis.watching import Watched
+from precision_bisect.diagnosis.watched_tensors import Watched
 from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.evidence import Listed

@@ -16,7 +16,7 @@ from precision_bisect.certificate.record import Certificate
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses
-from precision_bisect.diagnosis.watching import Watched
+from precision_bisect.diagnosis.watched_tensors import Watched
 from precision_bisect.model.load import Model
 from precision_bisect.model.node_views import View
 from precision_bisect.precisions import Pair

@@ -11,13 +11,13 @@ from typing import Any
 import onnx
 
 from precision_bisect.diagnosis.causes import Seen, cause_of, figures_of, histogram_of
-from precision_bisect.diagnosis.eight_bit import quantized_cause_of, quantized_figures_of
+from precision_bisect.diagnosis.eight_bit_causes import quantized_cause_of, quantized_figures_of
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.holding import constants_of, held_in, read_low, stored_low
 from precision_bisect.diagnosis.hurting import MOST_FOLLOWED, Case, Harm, harms
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Magnitudes
-from precision_bisect.diagnosis.watching import Watched, births, measure, watch
+from precision_bisect.diagnosis.watched_tensors import Watched, births, measure, watch
 from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.load import Model

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.diagnosis.findings import Hurt
 from precision_bisect.diagnosis.instrument import Instrument
-from precision_bisect.diagnosis.watching import computed
+from precision_bisect.diagnosis.watched_tensors import computed
 from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample

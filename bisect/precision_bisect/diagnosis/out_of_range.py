@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import onnx
 
-from precision_bisect.diagnosis.watching import computed
+from precision_bisect.diagnosis.watched_tensors import computed
 from precision_bisect.errors import ModelError
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model
