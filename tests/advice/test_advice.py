@@ -16,7 +16,7 @@ from norm_spellings import GELUS, SOFTMAXES, activation, group_norm, large, laye
 from precision_bisect.advice import case as cases
 from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import Case
-from precision_bisect.advice.constants import clamped, raised
+from precision_bisect.advice.exact_constants import clamped, raised
 from precision_bisect.advice.scaling import bits_for, folds_of, scaled
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend

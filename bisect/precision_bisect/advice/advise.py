@@ -9,7 +9,7 @@ from precision_bisect.advice.circumstances import (
     builder_warnings,
     never_reached,
 )
-from precision_bisect.advice.constants import epsilons, masks
+from precision_bisect.advice.exact_constants import epsilons, masks
 from precision_bisect.advice.pieces import in_pieces
 from precision_bisect.advice.quantizing import calibration, fp16_instead, smoothing
 from precision_bisect.advice.ranges import bf16_instead
