@@ -30,7 +30,7 @@ from overnight_figures import Figures, Sizes
 from overnight_kit import Timed, TimedKit
 
 from precision_bisect.crew import crew
-from precision_bisect.isolation.evaluator import Isolated
+from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.monitoring.attend import Attended

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.cluster.site import Site
-from precision_bisect.fallback import GpuForecasts
+from precision_bisect.isolation.gpu_forecasts import GpuForecasts
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
 from precision_bisect.prepare import Prepared
@@ -18,7 +18,7 @@ from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.search.workers import Evaluate, Threads, Workers, threads
 
 if TYPE_CHECKING:
-    from precision_bisect.isolation.evaluator import Isolated
+    from precision_bisect.isolation.process_evaluator import Isolated
     from precision_bisect.isolation.slot import Limits
 
 
@@ -87,8 +87,8 @@ def _isolated(
 ) -> "Isolated":
     """Return what evaluates in as many children as there are workers, each made of a kit."""
     # Loky and psutil are for runs that need them.
-    from precision_bisect.isolation.evaluator import Isolated
     from precision_bisect.isolation.logs import Logs
+    from precision_bisect.isolation.process_evaluator import Isolated
     from precision_bisect.isolation.slot import Slot
 
     options = prepared.options

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from faults import subject
-from precision_bisect.isolation.evaluator import Isolated
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import Logs
+from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Limits, Slot
 from precision_bisect.prepare import prepare
 from precision_bisect.search.events import ignore

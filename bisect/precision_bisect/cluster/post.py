@@ -21,7 +21,7 @@ from precision_bisect.cluster.away import Away, Look, look
 from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_files
 from precision_bisect.cluster.parcel import Parcel, facts, unpack
 from precision_bisect.errors import ClusterError, PluginError
-from precision_bisect.isolation.evaluator import Isolated
+from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.machine.free_space import Space
 from precision_bisect.trial import Proposal

@@ -9,7 +9,7 @@ from precision_bisect.search.workers import Evaluate
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 
 if TYPE_CHECKING:
-    from precision_bisect.isolation.evaluator import Isolated
+    from precision_bisect.isolation.process_evaluator import Isolated
 
 _CROWDED = (TrialStatus.BUILD_FAILED, TrialStatus.RUN_FAILED, TrialStatus.CRASHED)
 """How a build ends for which the GPU has no room."""
