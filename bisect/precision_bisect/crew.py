@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.cluster.site import Site
+from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.isolation.gpu_forecasts import GpuForecasts
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
@@ -68,7 +68,7 @@ def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Ev
 @contextmanager
 def _clustered(prepared: Prepared, cluster: Site, folder: Path) -> Iterator[Workers]:
     # Dask is for runs on a cluster.
-    from precision_bisect.cluster.evaluator import Clustered
+    from precision_bisect.cluster.cluster_evaluator import Clustered
 
     limits, least = _limits(prepared.options), prepared.space.least
     with cluster.trials(prepared.kit, limits, least) as (trials, count):

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.alike import require_alike_gpus
 from precision_bisect.backends.choose_backend import choose_backend
-from precision_bisect.cluster.site import Site
+from precision_bisect.cluster.cluster_client import Site
+from precision_bisect.cluster.uniformity import require_alike_gpus
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.survey import isolated, surveyed
 from precision_bisect.loading import Loaded

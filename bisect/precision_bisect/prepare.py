@@ -9,7 +9,7 @@ from typing import Any
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
-from precision_bisect.cluster.site import Site
+from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.diagnosis.out_of_range import leaving
 from precision_bisect.errors import UsageError
 from precision_bisect.fingerprint import fingerprint

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from precision_bisect.charting import chart
-from precision_bisect.cluster.reach import reached
+from precision_bisect.cluster.connection import reached
 from precision_bisect.conclude import conclude
 from precision_bisect.crew import crew
 from precision_bisect.deploying import warned

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect.alike import (
+from precision_bisect.cluster.cluster_client import combined
+from precision_bisect.cluster.remote_trials import Look
+from precision_bisect.cluster.uniformity import (
     Said,
     differences,
     gpu_names,
@@ -12,8 +14,6 @@ from precision_bisect.alike import (
     require_alike,
     require_alike_gpus,
 )
-from precision_bisect.cluster.away import Look
-from precision_bisect.cluster.site import combined
 from precision_bisect.errors import UsageError
 from precision_bisect.isolation.survey import Survey
 from precision_bisect.layer_table import LayerName

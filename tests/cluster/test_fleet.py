@@ -13,8 +13,8 @@ from distributed import Client
 
 import tiny
 from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
-from precision_bisect.cluster import reach
-from precision_bisect.cluster.site import Site
+from precision_bisect.cluster import connection as reach
+from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.errors import ClusterError
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.options import Options

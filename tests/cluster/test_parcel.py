@@ -11,9 +11,9 @@ import pytest
 from onnx import numpy_helper
 
 import tiny
-from precision_bisect.cluster.away import Away
 from precision_bisect.cluster.delivery import Delivery, Tail, receive, take_files
-from precision_bisect.cluster.parcel import Parcel, pack, unpack
+from precision_bisect.cluster.remote_trials import Away
+from precision_bisect.cluster.shipped_model import Parcel, pack, unpack
 from precision_bisect.errors import ClusterError, RunFolderError
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options

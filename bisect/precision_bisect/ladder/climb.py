@@ -17,7 +17,7 @@ folder, so a ladder is resumed like any run.
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.cluster.site import Site
+from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.comparators.share import shared
 from precision_bisect.fusing.keep import keep_made
 from precision_bisect.ladder.answer import DONE, conclude_ladder

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from precision_bisect.alike import differences, merged, require_alike
-from precision_bisect.cluster.parcel import pack
+from precision_bisect.cluster.shipped_model import pack
+from precision_bisect.cluster.uniformity import differences, merged, require_alike
 from precision_bisect.errors import ClusterError, PrecisionBisectError, UsageError
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.machine.user_scripts import first_line
@@ -20,7 +20,7 @@ from precision_bisect.machine.user_scripts import first_line
 if TYPE_CHECKING:
     from distributed import Client
 
-    from precision_bisect.cluster.away import Look
+    from precision_bisect.cluster.remote_trials import Look
     from precision_bisect.isolation.slot import Limits
 
 PATIENCE_S = 60.0
@@ -49,7 +49,7 @@ class Site:
         `pick_backend`. Raises UsageError for unlike workers unless the options allow them,
         ClusterError, and what the backend raises there.
         """
-        from precision_bisect.cluster.post import look_on
+        from precision_bisect.cluster.task_queue import look_on
 
         self._bring(kit)
         words = self._on_all(look_on, self.key, _bare(kit))
@@ -64,7 +64,7 @@ class Site:
         One with less than `least` bytes free on its disk takes none for now. Workers that join
         take trials, too, if they are like those that were asked. Raises ClusterError.
         """
-        from precision_bisect.cluster.post import Trials
+        from precision_bisect.cluster.task_queue import Trials
 
         self._searches += 1
         name = f"{self.key}-{self._searches}"
@@ -129,8 +129,8 @@ class Site:
         """Take to every worker what all searches of the run use."""
         if self._brought:
             return
-        from precision_bisect.cluster.leaving import Leaving
-        from precision_bisect.cluster.post import Post
+        from precision_bisect.cluster.closing import Leaving
+        from precision_bisect.cluster.task_queue import Post
 
         # A scheduler that does not have this package cannot clear up after a driver that is
         # killed; that is all it is needed for.
@@ -141,7 +141,7 @@ class Site:
 
     def _reasons(self, trials: str) -> Mapping[str, str]:
         """Return why each worker, by address, takes no trials; "" for those that do."""
-        from precision_bisect.cluster.post import why_not
+        from precision_bisect.cluster.task_queue import why_not
 
         words = self._call(lambda: self.client.run(why_not, trials, on_error="return"))
         return {

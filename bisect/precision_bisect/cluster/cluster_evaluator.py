@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.cluster.cluster_client import PATIENCE_S, Site
 from precision_bisect.cluster.delivery import Delivery, NotReady, receive
-from precision_bisect.cluster.site import PATIENCE_S, Site
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.search.workers import Evaluate
@@ -67,7 +67,7 @@ class Clustered:
     def _answer(self, proposal: Proposal) -> Delivery | NotReady:
         from distributed import KilledWorker
 
-        from precision_bisect.cluster.post import evaluate
+        from precision_bisect.cluster.task_queue import evaluate
 
         try:
             future = self.executor.submit(evaluate, self.trials, proposal, **self._where())

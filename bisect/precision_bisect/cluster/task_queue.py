@@ -16,10 +16,10 @@ from pathlib import Path
 
 from distributed import Worker, WorkerPlugin, get_worker
 
-from precision_bisect.alike import differences
-from precision_bisect.cluster.away import Away, Look, look
 from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_files
-from precision_bisect.cluster.parcel import Parcel, facts, unpack
+from precision_bisect.cluster.remote_trials import Away, Look, look
+from precision_bisect.cluster.shipped_model import Parcel, facts, unpack
+from precision_bisect.cluster.uniformity import differences
 from precision_bisect.errors import ClusterError, PluginError
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Death, Limits, Slot

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.cluster.site import Site
+from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.errors import ClusterError, PluginError
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.options import LOCAL_CLUSTER, Options
@@ -44,7 +44,7 @@ def reached(options: Options, work: Path) -> Iterator[Site | None]:
             address = held.enter_context(_own(options.workers, work))
         client = held.enter_context(_connected(address))
         if options.cluster == LOCAL_CLUSTER:
-            from precision_bisect.cluster.post import Deaf
+            from precision_bisect.cluster.task_queue import Deaf
 
             client.register_plugin(Deaf())
         _wait_for_workers(client, address, options.workers)
