@@ -29,14 +29,14 @@ from engine import machine
 from overnight_figures import Figures, Sizes
 from overnight_kit import Timed, TimedKit
 
-from precision_bisect.crew import crew
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.monitoring.attend import Attended
 from precision_bisect.options import Isolate, Options
+from precision_bisect.pipeline.evaluators import crew
+from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.protocols import Search
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget

@@ -20,7 +20,7 @@ from search_drive import low_mask, outcome, problem
 from search_oracles import Network, Noisy, instance
 
 from precision_bisect.evidence import Evidence, Stability
-from precision_bisect.flow import Course, flow
+from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
 from precision_bisect.results.endings import Status

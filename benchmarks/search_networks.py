@@ -31,8 +31,8 @@ from search_rows import Row, beginning, labels, lines, load, save, spread
 from search_run import Subject, search
 
 from precision_bisect.options import Options
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import prepare
 from precision_bisect.protocols import Problem
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.events import ignore

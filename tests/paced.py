@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import oracles
-from precision_bisect.flow import Course, flow
+from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Strategy
 from precision_bisect.results.endings import Ending

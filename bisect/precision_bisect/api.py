@@ -94,7 +94,7 @@ def find(
     Times are in seconds. Raises a PrecisionBisectError for bad input.
     """
     from precision_bisect.page import leave_page
-    from precision_bisect.run import run
+    from precision_bisect.pipeline.run import run
 
     asked = Options(
         model=Path(model),

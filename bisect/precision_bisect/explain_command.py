@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.advice.explaining import squares, with_advice
-from precision_bisect.advice.ranking import worst_layers
 from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings
@@ -15,8 +13,10 @@ from precision_bisect.diagnosis.findings_file import read_diagnosis
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
+from precision_bisect.pipeline.explanation import squares, with_advice
+from precision_bisect.pipeline.prepare import Prepared, prepare
+from precision_bisect.pipeline.ranking import worst_layers
 from precision_bisect.precisions import Pair
-from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.search.events import Observer
 
 

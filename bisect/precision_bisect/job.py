@@ -32,7 +32,7 @@ def search(parsed: Namespace, options: Options) -> int:
     report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
     with Watched(report) as watched, ExitStack() as last:
         with report:
-            from precision_bisect.run import run
+            from precision_bisect.pipeline.run import run
 
             result = run(options, watched)
             if finished is not None:

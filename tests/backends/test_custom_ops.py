@@ -13,7 +13,7 @@ from precision_bisect.cli import main
 from precision_bisect.errors import ModelError, PluginError
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import Options
-from precision_bisect.run import run
+from precision_bisect.pipeline.run import run
 from precision_bisect.search.events import ignore
 from precision_bisect.settings.engine_settings import EngineSettings
 

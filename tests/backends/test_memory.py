@@ -11,12 +11,12 @@ import pytest
 
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.crew import crew
 from precision_bisect.machine.memory import trim
 from precision_bisect.model.ort import Checked, Session, check
 from precision_bisect.options import Options
+from precision_bisect.pipeline.evaluators import crew
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import prepare
 from precision_bisect.search.events import ignore
 
 TEXT = """

@@ -167,7 +167,7 @@ def test_ctrl_c_says_what_it_ended(
         os.kill(os.getpid(), signal.SIGINT)
 
     model = str(tiny.write_model(tmp_path / "m.onnx"))
-    monkeypatch.setattr("precision_bisect.run.conclude", interrupted)
+    monkeypatch.setattr("precision_bisect.pipeline.run.conclude", interrupted)
     command = [model, "--backend", "emulated", "--max-trials", "1", "--out", str(tmp_path / "run")]
     assert 130 == main(command)
     assert "--resume writes it again" in capsys.readouterr().err.splitlines()[-1]

@@ -10,12 +10,12 @@ import ladder_model
 import precision_bisect
 import tiny
 from models import parse, save
-from precision_bisect.advice.explaining import squares
-from precision_bisect.advice.ranking import worst_layers
 from precision_bisect.cli import main
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
-from precision_bisect.prepare import prepare
+from precision_bisect.pipeline.explanation import squares
+from precision_bisect.pipeline.prepare import prepare
+from precision_bisect.pipeline.ranking import worst_layers
 from precision_bisect.search.events import ignore
 
 

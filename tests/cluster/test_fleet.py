@@ -18,7 +18,7 @@ from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.errors import ClusterError
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.options import Options
-from precision_bisect.prepare import prepare
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.search.events import ignore
 
 DIES_ONCE = NOTED.replace(

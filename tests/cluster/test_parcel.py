@@ -17,8 +17,8 @@ from precision_bisect.cluster.shipped_model import Parcel, pack, unpack
 from precision_bisect.errors import ClusterError, RunFolderError
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import prepare
 from precision_bisect.search.events import ignore
 from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
 

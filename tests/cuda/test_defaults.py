@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from precision_bisect.backends.cuda.defaults import warning_of
-from precision_bisect.deploying import high_by_defaults, session_options, warned
 from precision_bisect.options import Options
-from precision_bisect.prepare import Prepared, prepare
+from precision_bisect.pipeline.deploying import high_by_defaults, session_options, warned
+from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.results.deployment import ByDefaults, Recheck
 from precision_bisect.search.events import Event, ignore
 from precision_bisect.settings.engine_settings import EngineSettings

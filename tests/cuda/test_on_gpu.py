@@ -12,7 +12,6 @@ from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weigh
 from precision_bisect.api import find
 from precision_bisect.backends.cuda.cuda_backend import CudaBackend, why_not
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
-from precision_bisect.deploying import session_options
 from precision_bisect.evidence import Honour
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -20,6 +19,7 @@ from precision_bisect.exports.recheck import judged
 from precision_bisect.exports.write import write_judged
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import ForecastOn, LowName, Options
+from precision_bisect.pipeline.deploying import session_options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend

@@ -8,7 +8,7 @@ import pytest
 from precision_bisect.arguments.run import run_parser, to_options
 from precision_bisect.backends.cuda.provider import CUDA, cuda_options, on_cuda
 from precision_bisect.errors import UsageError
-from precision_bisect.fingerprint import _plain
+from precision_bisect.pipeline.run_fingerprint import _plain
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.ort_options import CUDA_OPTIONS, parse_ort_options
 from tiny import search, write_model

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import oracles
-from precision_bisect.flow import Course, flow
 from precision_bisect.inputs.copies import Copies
 from precision_bisect.options import Until
+from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Sample, Search
 from precision_bisect.results.endings import Status

@@ -12,8 +12,8 @@ from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.machine.threads import abreast, usable
 from precision_bisect.options import Options
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import prepare
 from precision_bisect.protocols import Sample
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.events import ignore

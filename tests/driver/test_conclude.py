@@ -13,12 +13,12 @@ import tiny
 from oracles import Oracle, outcome
 from precision_bisect.errors import ExitCode
 from precision_bisect.options import Options
+from precision_bisect.pipeline.prepare import Prepared, prepare
+from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.events import Event, TrialFinished, ignore

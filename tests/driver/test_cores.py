@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.loading import load
 from precision_bisect.machine.threads import MOST, fitting, usable
 from precision_bisect.options import Options
+from precision_bisect.pipeline.loading import load
 from precision_bisect.search.events import ignore
 
 ONE_CORE = """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import oracles
 from precision_bisect.evidence import Evidence, Honour, LayerHonour
-from precision_bisect.flow import Course, flow
+from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.results.endings import Ending, Status

@@ -8,8 +8,8 @@ import pytest
 
 import oracles
 from precision_bisect.errors import PluginError
-from precision_bisect.flow import Course, flow
 from precision_bisect.inputs.copies import FACTORS, Copies
+from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Problem, Sample, Search, Strategy
 from precision_bisect.results.endings import Ending, Status

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import oracles
-from precision_bisect.flow import Course, flow
+from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Ending, Status

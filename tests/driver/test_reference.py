@@ -16,9 +16,9 @@ from precision_bisect.inputs.reference import (
     find_reference,
     reference_outputs,
 )
-from precision_bisect.loading import load
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
+from precision_bisect.pipeline.loading import load
 from precision_bisect.search.events import Event, Warned
 
 FOLDED = """

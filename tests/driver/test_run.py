@@ -12,10 +12,10 @@ import pytest
 import tiny
 from precision_bisect.errors import ExitCode, RunFolderError
 from precision_bisect.options import Options
-from precision_bisect.prepare import prepare
+from precision_bisect.pipeline.prepare import prepare
+from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import EXPORTS
 from precision_bisect.search.budget import Budget

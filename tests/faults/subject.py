@@ -25,10 +25,10 @@ from onnx import helper, numpy_helper
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
+from precision_bisect.pipeline.run import run
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.results.result import Result
-from precision_bisect.run import run
 from precision_bisect.run_folder.runfolder import EXPORTS, RESULT
 from precision_bisect.search.events import (
     Event,

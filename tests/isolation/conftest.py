@@ -12,7 +12,7 @@ from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Limits, Slot
-from precision_bisect.prepare import prepare
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.search.events import ignore
 
 

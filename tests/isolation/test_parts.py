@@ -16,8 +16,8 @@ from precision_bisect.isolation.deaths import oom_kills, raised, terminated
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import TAIL_BYTES, Logs
 from precision_bisect.options import METRICS
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import prepare
 from precision_bisect.search.events import ignore
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
 

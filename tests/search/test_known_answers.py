@@ -233,7 +233,7 @@ def test_ctrl_c_while_explaining_keeps_the_answer(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("precision_bisect.advice.explaining.diagnose", interrupted)
+    monkeypatch.setattr("precision_bisect.pipeline.explanation.diagnose", interrupted)
     result = precision_bisect.find(
         chain(tmp_path / "m.onnx", OVERFLOW), inputs=row(300, 300, 290, 280), out=tmp_path / "run"
     )

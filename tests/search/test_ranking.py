@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import oracles
-from precision_bisect.flow import Course, flow
+from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.precision_curve import Curve, sweep

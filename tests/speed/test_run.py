@@ -25,13 +25,13 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.model.ort import CPU
 from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.options import Options
+from precision_bisect.pipeline.prepare import Prepared, prepare
+from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.prepare import Prepared, prepare
 from precision_bisect.protocols import Backend, Engine, Sample
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.runfolder import RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.events import Event, ignore

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import oracles
 from precision_bisect.certificate.proving import Terms, certificate
-from precision_bisect.flow import Course, flow
 from precision_bisect.inputs.copies import Copies
+from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
-from precision_bisect.stability import clear_limit
 from precision_bisect.trial import Kind, Phase, SampleSet
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, driver_of

@@ -19,22 +19,22 @@ from pathlib import Path
 
 from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.comparators.share import shared
-from precision_bisect.fusing.keep import keep_made
 from precision_bisect.ladder.answer import DONE, conclude_ladder
 from precision_bisect.ladder.climbed import Climbed, Floor, Step
 from precision_bisect.ladder.composition import Composition
 from precision_bisect.layer_table import LayerName
-from precision_bisect.loading import Loaded, load
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
+from precision_bisect.pipeline.keep_fused import keep_made
+from precision_bisect.pipeline.loading import Loaded, load
+from precision_bisect.pipeline.prepare import Prepared, assemble
+from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.precisions import Pair, pairs_of
-from precision_bisect.prepare import Prepared, assemble
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.endings import Status
 from precision_bisect.results.layers_file import write_layers
 from precision_bisect.results.result import Result
-from precision_bisect.run import run_prepared
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget

@@ -12,17 +12,17 @@ from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.diagnosis.out_of_range import leaving
 from precision_bisect.errors import UsageError
-from precision_bisect.fingerprint import fingerprint
 from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.ledger.fingerprint import digest_samples
-from precision_bisect.loading import Loaded, load
 from precision_bisect.lowtypes import KINDS
 from precision_bisect.machine.free_space import COPIES, LEAST_BYTES, Space
 from precision_bisect.model.load import Model
 from precision_bisect.options import Certify, Options
-from precision_bisect.placing import place
+from precision_bisect.pipeline.loading import Loaded, load
+from precision_bisect.pipeline.placement import place
+from precision_bisect.pipeline.run_fingerprint import fingerprint
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Described, Problem, Sample, Strategy

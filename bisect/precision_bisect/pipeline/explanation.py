@@ -19,8 +19,8 @@ from precision_bisect.diagnosis.near import NearMiss, near_misses
 from precision_bisect.diagnosis.watched_tensors import Watched
 from precision_bisect.model.load import Model
 from precision_bisect.model.node_views import View
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.precisions import Pair
-from precision_bisect.prepare import Prepared
 from precision_bisect.trial import Trial
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_bisect.advice.explaining import alone
 from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.evidence import Latency
-from precision_bisect.flow import on_samples
 from precision_bisect.layer_table import LayerName
+from precision_bisect.pipeline.course import on_samples
+from precision_bisect.pipeline.explanation import alone
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Search
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.result import Culprit, CurvePoint

@@ -5,27 +5,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precision_bisect.advice.case import PASSES
-from precision_bisect.advice.explaining import Answer, Explained, explained
 from precision_bisect.certificate.monotone import Break, breaks, remarks, rows
 from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.certificate.record import SPREAD
-from precision_bisect.charting import Charted, charted, culprits_of, retraced
 from precision_bisect.comparators.comparison_remarks import decided_remark
-from precision_bisect.deploying import (
+from precision_bisect.diagnosis.findings import Findings
+from precision_bisect.errors import UsageError
+from precision_bisect.evidence import Evidence, Latency, Stability
+from precision_bisect.layer_table import LayerName
+from precision_bisect.options import ANSWER
+from precision_bisect.pipeline.chart import Charted, charted, culprits_of, retraced
+from precision_bisect.pipeline.deploying import (
     Written,
     judge_of,
     rechecked,
     session_options,
     write_answer,
 )
-from precision_bisect.diagnosis.findings import Findings
-from precision_bisect.errors import UsageError
-from precision_bisect.evidence import Evidence, Latency, Stability
-from precision_bisect.layer_table import LayerName
-from precision_bisect.options import ANSWER
+from precision_bisect.pipeline.explanation import Answer, Explained, explained
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned
-from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
@@ -41,7 +42,6 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
-from precision_bisect.stability import clear_limit
 from precision_bisect.trial import Kind, Outcome, SampleSet, Trial, TrialStatus
 from precision_bisect.typed.pinning import pinned_layers
 

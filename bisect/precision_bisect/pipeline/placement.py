@@ -8,9 +8,9 @@ from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.cluster.uniformity import require_alike_gpus
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.survey import isolated, surveyed
-from precision_bisect.loading import Loaded
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
+from precision_bisect.pipeline.loading import Loaded
 from precision_bisect.protocols import Backend, Described
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.sample_sets import sample_sets

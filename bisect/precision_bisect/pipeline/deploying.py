@@ -18,8 +18,8 @@ from precision_bisect.exports.mixed import write_mixed
 from precision_bisect.exports.recheck import judged, recheck
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import gains, remove_exports, write_gain, write_judged
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.precisions import Pair
-from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import Held
 from precision_bisect.results.deployment import Deployment, Recheck, SessionOptions

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from precision_bisect.loading import Loaded
 from precision_bisect.machine.atomic import whole
-from precision_bisect.prepare import Prepared
+from precision_bisect.pipeline.loading import Loaded
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.run_folder.runfolder import RunFolder
 
 _Run = TypeVar("_Run", Loaded, Prepared)

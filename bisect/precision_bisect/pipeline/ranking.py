@@ -9,8 +9,8 @@ import heapq
 import math
 from collections.abc import Sequence
 
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.prepare import Prepared
 from precision_bisect.protocols import Backend, BackendFailure
 from precision_bisect.trial import SampleSet, Verdict
 

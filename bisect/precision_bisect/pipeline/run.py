@@ -3,19 +3,19 @@
 from contextlib import suppress
 from dataclasses import replace
 
-from precision_bisect.charting import chart
 from precision_bisect.cluster.connection import reached
-from precision_bisect.conclude import conclude
-from precision_bisect.crew import crew
-from precision_bisect.deploying import warned
-from precision_bisect.flow import Course, flow
-from precision_bisect.fusing.keep import keep_made
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.monitoring.attend import Attended
 from precision_bisect.options import DEFAULT_STRATEGY, Options
-from precision_bisect.prepare import Prepared, prepare
+from precision_bisect.pipeline.chart import chart
+from precision_bisect.pipeline.conclude import conclude
+from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.pipeline.deploying import warned
+from precision_bisect.pipeline.evaluators import crew
+from precision_bisect.pipeline.keep_fused import keep_made
+from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.layers_file import write_layers
 from precision_bisect.results.result import Result

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from precision_bisect.certificate.certifying import Seen, certify, noting
 from precision_bisect.errors import PluginError
 from precision_bisect.options import Certify, Until
+from precision_bisect.pipeline.stability import Holding, clear_limit, on_draw
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.results.endings import (
@@ -32,7 +33,6 @@ from precision_bisect.search.limits_and_noise import (
 from precision_bisect.search.precision_curve import LEAVING, Curve, find_culprits, sweep
 from precision_bisect.search.sensitivity import bounded
 from precision_bisect.speed.settle import Settled, fast_enough, given, still_fast
-from precision_bisect.stability import Holding, clear_limit, on_draw
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 

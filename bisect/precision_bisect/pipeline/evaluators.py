@@ -10,7 +10,7 @@ from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.isolation.gpu_forecasts import GpuForecasts
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
-from precision_bisect.prepare import Prepared
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend
 from precision_bisect.run_folder.runfolder import LOGS
 from precision_bisect.search.evaluation import Evaluator
