@@ -53,7 +53,7 @@ def verify_command(parsed: Namespace) -> int:
     memory = None if parsed.build_memory is None else mebibytes(parsed.build_memory)
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.results.run_settings import Asked
-    from precision_bisect.verify import verify
+    from precision_bisect.verifying.verify import verify
 
     asked = Asked(backend=parsed.backend, settings=settings, flagged=given)
     verified = verify(parsed.model, parsed.plan, asked, memory)

@@ -10,7 +10,7 @@ from precision_bisect.model.load import load_model
 from precision_bisect.options import LowName
 from precision_bisect.results.run_settings import Asked
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.verify import verify
+from precision_bisect.verifying.verify import verify
 
 pytestmark = pytest.mark.models
 pytest.importorskip("torch", reason="pip install --group models")

@@ -20,7 +20,6 @@ from precision_bisect.cli import main
 from precision_bisect.evidence import Evidence, Honour, LayerHonour
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU
-from precision_bisect.one_build import looked_into, seen
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
@@ -37,7 +36,8 @@ from precision_bisect.run_folder.runfolder import (
 )
 from precision_bisect.trial import Outcome, TrialStatus
 from precision_bisect.typed.rewrite import TypedWriter
-from precision_bisect.verification import Verification, read_verification
+from precision_bisect.verifying.one_build import looked_into, seen
+from precision_bisect.verifying.verification import Verification, read_verification
 from precision_bisect_reports.html.source import read
 from precision_bisect_reports.html.view import view_of
 

@@ -19,7 +19,7 @@ from precision_bisect.run_folder.runfolder import (
     STATUS,
     TRTEXEC,
 )
-from precision_bisect.verification import read_verification
+from precision_bisect.verifying.verification import read_verification
 
 DIAGNOSIS = "diagnosis.json"
 COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, RUN_SCRIPT)

@@ -18,7 +18,6 @@ from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import use_custom_ops
-from precision_bisect.one_build import OneBuild, Order, build_once
 from precision_bisect.results.finished import Finished, read_finished
 from precision_bisect.results.run_settings import Asked, AsRun, as_in_run
 from precision_bisect.run_folder import plain_json
@@ -34,7 +33,8 @@ from precision_bisect.run_folder.runfolder import (
     default_run_folder,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.verification import Verification
+from precision_bisect.verifying.one_build import OneBuild, Order, build_once
+from precision_bisect.verifying.verification import Verification
 
 BUILD_TIMEOUT_S = 1800.0
 MEMORY_SHARE = 0.75

@@ -1,0 +1,1 @@
+"""The engine of an answer, built once and looked into."""
