@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from typing import NoReturn
 
 from precision_bisect.arguments.parser import alike
-from precision_bisect.arguments.run import run_parser, to_options
+from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.commands import COMMANDS
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.job import search

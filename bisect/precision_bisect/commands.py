@@ -8,8 +8,8 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 
-from precision_bisect.arguments.batch import batch_parser
-from precision_bisect.arguments.commands import (
+from precision_bisect.arguments.batch_flags import batch_parser
+from precision_bisect.arguments.command_flags import (
     compare_parser,
     doctor_parser,
     export_parser,
@@ -19,11 +19,11 @@ from precision_bisect.arguments.commands import (
     status_parser,
     verify_parser,
 )
-from precision_bisect.arguments.engine import flagged, libraries, to_engine_settings
-from precision_bisect.arguments.explain import explain_parser, to_explain_options
-from precision_bisect.arguments.isolation import mebibytes
+from precision_bisect.arguments.engine_flags import flagged, libraries, to_engine_settings
+from precision_bisect.arguments.explain_flags import explain_parser, to_explain_options
+from precision_bisect.arguments.isolation_flags import mebibytes
 from precision_bisect.arguments.parser import Parser
-from precision_bisect.arguments.run import curve_parser, to_options
+from precision_bisect.arguments.run_flags import curve_parser, to_options
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.job import search
 from precision_bisect.run_folder.runfolder import REPORT

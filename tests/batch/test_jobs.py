@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments.run import run_parser
+from precision_bisect.arguments.run_flags import run_parser
 from precision_bisect.batch.jobs import read_jobs
 from precision_bisect.batch.resume import GOES_ON
 from precision_bisect.cli import main

@@ -10,7 +10,7 @@ import pytest
 
 import models
 import precision_bisect
-from precision_bisect.arguments.run import run_parser, to_options
+from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import overlooked_remarks
 from precision_bisect.options import METRICS, Metric, Options

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments.run import run_parser, to_options
+from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.backends.cuda.provider import CUDA, cuda_options, on_cuda
 from precision_bisect.errors import UsageError
 from precision_bisect.pipeline.run_fingerprint import _plain

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect.arguments.isolation import mebibytes, parse_workers
-from precision_bisect.arguments.run import run_parser, to_options
+from precision_bisect.arguments.isolation_flags import mebibytes, parse_workers
+from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.options import Options
 

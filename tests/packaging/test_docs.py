@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments.run import run_parser
+from precision_bisect.arguments.run_flags import run_parser
 from precision_bisect.plugins import STRATEGIES, installed, load_strategy
 from precision_bisect.results.result import KEYS
 

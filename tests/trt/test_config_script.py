@@ -6,7 +6,7 @@ import pytest
 
 from exports_models import export_of
 from models import normal, parse, save
-from precision_bisect.arguments.run import run_parser, to_options
+from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.errors import UsageError

@@ -10,7 +10,7 @@ import pytest
 
 from exports_models import SHELLS, export_of, run_script
 from models import load_text, normal, parse, save
-from precision_bisect.arguments.run import run_parser, to_options
+from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.errors import PluginError, UsageError

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.arguments.run import run_parser, to_options
+from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy

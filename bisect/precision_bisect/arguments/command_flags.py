@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from precision_bisect.arguments.engine import add_custom_ops, add_engine_arguments, as_in_run
-from precision_bisect.arguments.output import add_explain_search, add_export_point
+from precision_bisect.arguments.engine_flags import add_custom_ops, add_engine_arguments, as_in_run
+from precision_bisect.arguments.output_flags import add_explain_search, add_export_point
 from precision_bisect.arguments.parser import Parser, add_pair, folder
 
 DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from precision_bisect.arguments.engine import add_custom_ops, libraries
+from precision_bisect.arguments.engine_flags import add_custom_ops, libraries
 from precision_bisect.arguments.parser import Parser, add_pair, add_threads
-from precision_bisect.arguments.samples import (
+from precision_bisect.arguments.sample_flags import (
     add_input_arguments,
     add_verdict_arguments,
     judged,

@@ -4,20 +4,20 @@ import argparse
 from importlib.metadata import version
 from pathlib import Path
 
-from precision_bisect.arguments.engine import add_engine_arguments, to_engine_settings
-from precision_bisect.arguments.isolation import (
+from precision_bisect.arguments.engine_flags import add_engine_arguments, to_engine_settings
+from precision_bisect.arguments.isolation_flags import (
     add_isolation_arguments,
     mebibytes,
     parse_workers,
 )
-from precision_bisect.arguments.output import add_gate_arguments, add_output_arguments
+from precision_bisect.arguments.output_flags import add_gate_arguments, add_output_arguments
 from precision_bisect.arguments.parser import Parser, add_threads
-from precision_bisect.arguments.samples import (
+from precision_bisect.arguments.sample_flags import (
     add_input_arguments,
     add_verdict_arguments,
     judged,
 )
-from precision_bisect.arguments.speed import add_speed_arguments
+from precision_bisect.arguments.speed_flags import add_speed_arguments
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.options import (
     BACKENDS,
