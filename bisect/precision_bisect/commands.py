@@ -137,7 +137,7 @@ def doctor_command(parsed: Namespace) -> int:
 
 def batch_command(parsed: Namespace) -> int:
     """Search many models."""
-    from precision_bisect.batch.run import BatchOptions, dry_run, run_batch
+    from precision_bisect.batch.batch_run import BatchOptions, dry_run, run_batch
     from precision_bisect.batch.table import as_text
 
     options = BatchOptions(

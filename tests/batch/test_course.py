@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.batch.batch_run import BatchOptions, run_batch
 from precision_bisect.batch.outcome import spent_s
-from precision_bisect.batch.run import BatchOptions, run_batch
 from precision_bisect.cli import main
 from precision_bisect.run_folder.locking import RunLock
 

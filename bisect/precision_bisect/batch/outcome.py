@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.batch.batch_record import JobRecord, State
 from precision_bisect.batch.process import COMMAND
-from precision_bisect.batch.record import JobRecord, State
 from precision_bisect.errors import ExitCode, printable
 from precision_bisect.results.endings import Status
 from precision_bisect.run_folder import plain_json

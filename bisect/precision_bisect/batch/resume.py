@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from precision_bisect.batch.batch_record import JobRecord, State
 from precision_bisect.batch.jobs import Job
 from precision_bisect.batch.outcome import result_stamp
-from precision_bisect.batch.record import JobRecord, State
 from precision_bisect.errors import RunFolderError
 from precision_bisect.run_folder.locking import RunLock, owner_of
 from precision_bisect.run_folder.runfolder import LEDGER

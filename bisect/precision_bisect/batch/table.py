@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from precision_bisect.batch.record import BATCH, BatchRecord, JobRecord
+from precision_bisect.batch.batch_record import BATCH, BatchRecord, JobRecord
 from precision_bisect.errors import printable
 
 _WIDTH = 80

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.batch.interrupts import Interrupts
+from precision_bisect.batch.batch_interrupts import Interrupts
+from precision_bisect.batch.batch_record import BATCH, BatchRecord, JobRecord, State
 from precision_bisect.batch.jobs import Job
 from precision_bisect.batch.outcome import outcome, result_stamp, spent_s
 from precision_bisect.batch.process import clear, start, wait
-from precision_bisect.batch.record import BATCH, BatchRecord, JobRecord, State
 from precision_bisect.batch.table import clock_time, headline
 from precision_bisect.batch.until import Deadline
 from precision_bisect.errors import ExitCode, RunFolderError

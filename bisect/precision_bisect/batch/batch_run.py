@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from precision_bisect.batch.course import Course
+from precision_bisect.batch.batch_course import Course
+from precision_bisect.batch.batch_record import BATCH, BatchRecord, log_path, read_jobs_of
 from precision_bisect.batch.jobs import Job, read_jobs
-from precision_bisect.batch.record import BATCH, BatchRecord, log_path, read_jobs_of
 from precision_bisect.batch.resume import holds_run, take_up
 from precision_bisect.batch.until import Deadline, parse_until
 from precision_bisect.errors import RunFolderError, UsageError
