@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from precision_bisect.arguments.run_flags import run_parser
-from precision_bisect.commands import COMMANDS
+from precision_bisect.commandline.commands import COMMANDS
 
 WIDTH = "100"
 REFERENCE = Path(__file__).with_name("reference.md")

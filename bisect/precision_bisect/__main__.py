@@ -2,7 +2,7 @@
 
 import sys
 
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

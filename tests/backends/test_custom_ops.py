@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from models import parse, save, with_weights
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError, PluginError
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import Options

@@ -9,7 +9,7 @@ from typing import Any
 
 from precision_bisect.batch.batch_run import BatchOptions, run_batch
 from precision_bisect.batch.outcome import spent_s
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.run_folder.locking import RunLock
 
 Write = Callable[[str], Path]

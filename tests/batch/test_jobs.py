@@ -11,7 +11,7 @@ import pytest
 from precision_bisect.arguments.run_flags import run_parser
 from precision_bisect.batch.jobs import read_jobs
 from precision_bisect.batch.resume import GOES_ON
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 
 Write = Callable[[str], Path]
 REPO = Path(__file__).parents[2]

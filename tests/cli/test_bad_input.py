@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 
 FLOAT = onnx.TensorProto.FLOAT
 

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 import precision_bisect
 from models import parse, save, with_weights
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.run_folder.runfolder import (
     LOGS,
     RESULT,

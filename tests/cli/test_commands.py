@@ -15,8 +15,8 @@ import tiny
 from precision_bisect.backends import choose_backend as choose
 from precision_bisect.backends.choose_backend import availabilities
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName
-from precision_bisect.cli import main
-from precision_bisect.doctor import examine
+from precision_bisect.commandline.doctor import examine
+from precision_bisect.commandline.main import main
 from precision_bisect.settings.engine_settings import EngineSettings
 
 
@@ -171,6 +171,6 @@ def test_ctrl_c_says_what_it_ended(
     command = [model, "--backend", "emulated", "--max-trials", "1", "--out", str(tmp_path / "run")]
     assert 130 == main(command)
     assert "--resume writes it again" in capsys.readouterr().err.splitlines()[-1]
-    monkeypatch.setattr("precision_bisect.doctor.examine", interrupted)
+    monkeypatch.setattr("precision_bisect.commandline.doctor.examine", interrupted)
     assert 130 == main(["doctor"])
     assert "precision-bisect: interrupted" == capsys.readouterr().err.strip()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS

@@ -10,7 +10,7 @@ import ladder_model
 import precision_bisect
 import tiny
 from models import parse, save
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import squares

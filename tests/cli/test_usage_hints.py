@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 
 

@@ -16,7 +16,7 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.evidence import Evidence, Honour, LayerHonour
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU

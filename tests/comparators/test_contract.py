@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models import normal, parse, save, with_weights
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.options import Options

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tiny
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.comparing.changes import compare
 from precision_bisect.comparing.sides import read_side
 from precision_bisect.results.endings import Status

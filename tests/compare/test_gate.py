@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.comparing.gate import Gate
 from precision_bisect.run_folder.runfolder import RESULT
 from run_folders import names, result_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tiny
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result

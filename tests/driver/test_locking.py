@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import tiny
+from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import RunFolderError
-from precision_bisect.export_command import export
 from precision_bisect.run_folder.locking import LOCK, OWNER, Owner, RunLock, owner_of
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.settings.engine_settings import EngineSettings

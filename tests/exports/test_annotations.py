@@ -10,7 +10,7 @@ import pytest
 
 import tiny
 from exports_models import Parse, chain, export_of
-from precision_bisect.export_command import export
+from precision_bisect.commandline.export_command import export
 from precision_bisect.exports.write import write_exports
 from precision_bisect.results.result import Diagnosis
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, RunFolder

@@ -7,8 +7,8 @@ import pytest
 
 import models
 import precision_bisect
+from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
-from precision_bisect.export_command import export
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_gain
 from precision_bisect.model.load import load_model

@@ -9,8 +9,8 @@ import pytest
 import tiny
 from exports_models import export_of
 from models import normal, parse, save
+from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import ExitCode, UsageError
-from precision_bisect.export_command import export
 from precision_bisect.exports.fitting import fit
 from precision_bisect.exports.write import write_exports
 from precision_bisect.model.ort import runtime

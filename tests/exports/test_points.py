@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 import tiny
-from precision_bisect.cli import main
+from precision_bisect.commandline.export_command import export
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, RunFolderError, UsageError
-from precision_bisect.export_command import export
 from precision_bisect.options import Options
 from precision_bisect.results.chosen_point import find_point
 from precision_bisect.results.result import Result

@@ -13,7 +13,7 @@ import precision_bisect
 from assigned_graphs import run_as_written
 from ladder_model import OUTLIERS, OVERFLOWING, QUANTIZABLE, samples, write
 from models import normal, parse, save, with_weights
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model

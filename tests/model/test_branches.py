@@ -10,9 +10,9 @@ import pytest
 
 from models import load_text, parse, save, with_weights
 from precision_bisect import find
+from precision_bisect.commandline.listing import as_text
 from precision_bisect.errors import ModelError
 from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.listing import as_text
 from precision_bisect.model.load import load_model
 from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, TAKEN_MODEL

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 from precision_bisect.ledger.ledger_reader import recorded_trials
 from precision_bisect.monitoring.run_progress import Progress

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import precision_bisect
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.exports.layer_precisions import parse, select
 
 FLOAT = onnx.TensorProto.FLOAT

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from precision_bisect.cli import main
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.evidence import Latency
 from precision_bisect.speed.limits import Pace, SpeedLimits

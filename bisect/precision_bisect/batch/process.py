@@ -107,6 +107,6 @@ def _end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     _end_with(int(sys.argv[1]))
-    from precision_bisect.cli import main
+    from precision_bisect.commandline.main import main
 
     sys.exit(main(sys.argv[2:]))

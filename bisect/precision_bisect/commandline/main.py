@@ -13,12 +13,12 @@ from typing import NoReturn
 
 from precision_bisect.arguments.parser import alike
 from precision_bisect.arguments.run_flags import run_parser, to_options
-from precision_bisect.commands import COMMANDS
+from precision_bisect.commandline.commands import COMMANDS
+from precision_bisect.commandline.interrupts import TOO_EARLY
+from precision_bisect.commandline.job import search
+from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
-from precision_bisect.job import search
-from precision_bisect.saying import complain
 from precision_bisect.search.workers import still_working
-from precision_bisect.watched import TOO_EARLY
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Where a trial that was given up still goes on, the process ends with that code at once.
     """
     if "_ARGCOMPLETE" in os.environ:
-        from precision_bisect.completion import answer
+        from precision_bisect.commandline.completion import answer
 
         answer()
     _open_missing_streams()

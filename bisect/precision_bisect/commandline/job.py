@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precision_bisect.commandline.interrupts import Watched
+from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode
 from precision_bisect.monitoring.on_finish import call, words
 from precision_bisect.options import ANSWER, Options
 from precision_bisect.results.endings import Status
 from precision_bisect.run_folder.runfolder import RESULT
-from precision_bisect.saying import complain
-from precision_bisect.watched import Watched
 
 if TYPE_CHECKING:
     from precision_bisect.comparing.gate import Gate

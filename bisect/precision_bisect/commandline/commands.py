@@ -24,16 +24,16 @@ from precision_bisect.arguments.explain_flags import explain_parser, to_explain_
 from precision_bisect.arguments.isolation_flags import mebibytes
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run_flags import curve_parser, to_options
+from precision_bisect.commandline.job import search
+from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
-from precision_bisect.job import search
 from precision_bisect.run_folder.runfolder import REPORT
-from precision_bisect.saying import complain, tell
 from precision_bisect.settings.engine_settings import EngineSettings
 
 
 def layers_command(parsed: Namespace) -> int:
     """Print the candidates, and every other node with its reason."""
-    from precision_bisect.listing import as_json, as_text
+    from precision_bisect.commandline.listing import as_json, as_text
     from precision_bisect.model.load import load_model
     from precision_bisect.model.ort import use_custom_ops
     from precision_bisect.precisions import Pair
@@ -72,7 +72,7 @@ def verify_command(parsed: Namespace) -> int:
 def export_command(parsed: Namespace) -> int:
     """Write the files for deployment again."""
     settings = to_engine_settings(parsed)
-    from precision_bisect.export_command import export
+    from precision_bisect.commandline.export_command import export
 
     found = export(parsed.model, parsed.plan, parsed.out, settings, parsed.export_point)
     sys.stdout.write(found.to_json() if parsed.json else found.to_text())
@@ -104,7 +104,7 @@ def explain_command(parsed: Namespace) -> int:
     """Print why layers need the precision, and what to change."""
     options = to_explain_options(parsed)
     from precision_bisect.advice.text import as_text
-    from precision_bisect.explain_command import explain
+    from precision_bisect.commandline.explain_command import explain
     from precision_bisect.plugins import REPORTS, load
 
     with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
@@ -123,8 +123,8 @@ def doctor_command(parsed: Namespace) -> int:
     """Print what is installed and what works; write it, and what a run has left, if asked."""
     if parsed.run is not None and parsed.bundle is None:
         raise UsageError("doctor looks at a run only for an archive", "add --bundle")
-    from precision_bisect.bundle import with_bundle, write_bundle
-    from precision_bisect.doctor import examine
+    from precision_bisect.commandline.bundle import with_bundle, write_bundle
+    from precision_bisect.commandline.doctor import examine
 
     found = examine()
     if parsed.bundle is None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-from precision_bisect.doctor import Examination
+from precision_bisect.commandline.doctor import Examination
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.atomic import whole
 from precision_bisect.run_folder import plain_json

@@ -1,0 +1,1 @@
+"""From the command line to an exit code."""
