@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from precision_bisect.api import find, layers
     from precision_bisect.certificate.record import Certificate
     from precision_bisect.errors import ExitCode, PrecisionBisectError
-    from precision_bisect.layer_table import Layer
+    from precision_bisect.layers import Layer
     from precision_bisect.results.result import Diagnosis, Result
 
 __all__ = [
