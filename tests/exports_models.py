@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from precision_bisect.exports.export import Export
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import load_model
 from precision_bisect.precisions import Pair
 from precision_bisect.run_folder.runfolder import TRTEXEC

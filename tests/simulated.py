@@ -12,7 +12,7 @@ from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.inputs.copies import Copies
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample

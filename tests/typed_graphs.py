@@ -7,7 +7,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.lowtypes import FP16, LowType
 from precision_bisect.model.graph import HALF_TYPES
 from precision_bisect.model.load import Model

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from precision_bisect.api import find, layers
     from precision_bisect.certificate.record import Certificate
     from precision_bisect.errors import ExitCode, PrecisionBisectError
-    from precision_bisect.layers import Layer
+    from precision_bisect.layer_table import Layer
     from precision_bisect.results.result import Diagnosis, Result
 
 __all__ = [
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Certificate": "certificate",
-    "Diagnosis": "result",
+    "Certificate": "certificate.record",
+    "Diagnosis": "results.result",
     "ExitCode": "errors",
     "Layer": "layer_table",
     "PrecisionBisectError": "errors",
-    "Result": "result",
+    "Result": "results.result",
     "find": "api",
     "layers": "api",
 }

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from precision_bisect.layers import Layer
+from precision_bisect.layer_table import Layer
 from precision_bisect.options import (
     BackendName,
     CalibrationName,

@@ -61,8 +61,8 @@ class Options:
     """What to search and how. Times are in seconds; None means no limit or a default.
 
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
-    `inputs.input_files`) or the samples themselves; `reference` is the file of their FP32 outputs, None
-    to have ONNX Runtime compute them. With a `ladder`, lowest type first, `low` and `high`
+    `inputs.input_files`) or the samples themselves; `reference` is the file of their FP32
+    outputs, None to have ONNX Runtime compute them. With a `ladder`, lowest type first, `low` and `high`
     say nothing. An answer is judged on `copies` of the samples, of which `copies_failing` may
     fail. Before the search a run ends `until` the culprits or the curve. `export_point` is one of
     EXPORT_POINTS or a number of kept layers. `gpus` has one for each

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import get_args
 
 from precision_bisect.errors import UsageError
-from precision_bisect.layers import Exclusion, Form, LayerName, LayerTable
+from precision_bisect.layer_table import Exclusion, Form, LayerName, LayerTable
 from precision_bisect.options import HIGH_NAMES, LOW_NAMES, HighName, LowName, PrecisionName
 from precision_bisect.plan import Plan
 

@@ -20,7 +20,7 @@ from precision_bisect.trial import Identity, Outcome, Proposal, Trial, Verdict
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from precision_bisect.layers import LayerName
+    from precision_bisect.layer_table import LayerName
 
 T = TypeVar("T")
 

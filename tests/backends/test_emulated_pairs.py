@@ -15,7 +15,7 @@ from assigned_graphs import assigned_graph, run_as_written
 from models import keeping, load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
-from precision_bisect.layers import Form
+from precision_bisect.layer_table import Form
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, HIGH_NAMES, LOW_NAMES, HalfName, LowName, Options

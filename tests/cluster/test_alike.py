@@ -16,7 +16,7 @@ from precision_bisect.cluster.uniformity import (
 )
 from precision_bisect.errors import UsageError
 from precision_bisect.isolation.survey import Survey
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.options import BackendName
 
 WORDS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"))

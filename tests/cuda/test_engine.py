@@ -12,7 +12,7 @@ from precision_bisect.backends.cuda.cuda_kernels import Kernel, Trace
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import LEAST_RUNS
 from precision_bisect.evidence import Honour
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from exports_models import chain
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.layers import Form
+from precision_bisect.layer_table import Form
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.precisions import Pair
 from precision_bisect.results.endings import Status

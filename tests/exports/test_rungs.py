@@ -15,7 +15,7 @@ from exports_models import SHELLS, Parse, chain, export_of, flag, run_script
 from models import normal, parse, save, with_weights
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_exports
-from precision_bisect.layers import Form, LayerName
+from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import INT8
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, HIGH_NAMES, PrecisionName

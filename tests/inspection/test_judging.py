@@ -11,7 +11,7 @@ from precision_bisect.evidence import LayerHonour
 from precision_bisect.inspection.engine_json import parse_json
 from precision_bisect.inspection.engine_layers import EngineLayer, EngineTensor
 from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.layers import Form, LayerName
+from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.precisions import Pair
 from precision_bisect.typed.pinning import pin
 from precision_bisect.typed.rewrite import TypedWriter

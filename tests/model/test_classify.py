@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models import load_text
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.precisions import Pair
 from precision_bisect.typed.pinning import pin_formless
 

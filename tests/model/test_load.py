@@ -14,7 +14,7 @@ from precision_bisect.inputs.input_check import check_samples
 from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.tensor_shapes import tensor_shapes
 from precision_bisect.options import HALF_NAMES, LowName

@@ -7,7 +7,7 @@ import pytest
 from ladder_model import QUANTIZABLE, write
 from models import load_text
 from precision_bisect.commandline.main import main
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair, assigned

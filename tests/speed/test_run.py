@@ -21,7 +21,7 @@ from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.errors import ExitCode
 from precision_bisect.evidence import Evidence, Latency
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.ort import CPU
 from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.options import Options

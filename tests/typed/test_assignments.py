@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models import load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.layers import Form, LayerName
+from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, HIGH_NAMES, LOW_NAMES

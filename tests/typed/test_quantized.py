@@ -11,7 +11,7 @@ from onnx import TensorProto
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
-from precision_bisect.layers import Form, LayerName
+from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import QUANTIZED
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HIGH_NAMES, HighName, QuantizedName

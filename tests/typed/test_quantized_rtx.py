@@ -14,7 +14,7 @@ from precision_bisect.backends.tensorrt.eight_bit_layers import without_kernel
 from precision_bisect.evidence import Honour
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.inspection.verbose_text import parse_layers
-from precision_bisect.layers import Form, LayerName
+from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import QUANTIZED
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import HALF_NAMES, HIGH_NAMES, HalfName, HighName, QuantizedName

@@ -16,7 +16,7 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.evidence import Listed
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import Decomposed
-from precision_bisect.layers import SETTLED
+from precision_bisect.layer_table import SETTLED
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.node_views import View

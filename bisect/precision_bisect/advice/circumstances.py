@@ -9,7 +9,7 @@ from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.layers import Exclusion, Layer
+from precision_bisect.layer_table import Exclusion, Layer
 
 _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
 _MOST_NAMED = 3

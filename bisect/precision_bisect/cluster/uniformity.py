@@ -12,7 +12,10 @@ from typing import TypeAlias
 
 from precision_bisect.errors import UsageError
 
-_ASK = "from precision_bisect.machine.gpu import devices; print(*(gpu.name for gpu in devices()), sep='|')"
+_ASK = (
+    "from precision_bisect.machine.gpu import devices;"
+    "print(*(gpu.name for gpu in devices()), sep='|')"
+)
 
 Said: TypeAlias = Mapping[str, Mapping[str, str]]
 """What each worker says of itself: versions and device names, by its own name."""

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from precision_bisect.errors import printable
-from precision_bisect.layers import Layer, LayerTable
+from precision_bisect.layer_table import Layer, LayerTable
 
 
 def as_text(table: LayerTable) -> str:

@@ -12,7 +12,7 @@ from precision_bisect.diagnosis.findings import Birth
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Held, Magnitudes
 from precision_bisect.diagnosis.wiring import Wiring
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample

@@ -7,7 +7,7 @@ from typing import Any
 
 from precision_bisect.backends.tensorrt.profiles import SampleShapes
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.layers import Layer, LayerName
+from precision_bisect.layer_table import Layer, LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.graph import all_graphs
 from precision_bisect.model.load import Model

@@ -9,7 +9,7 @@ from precision_bisect.exports.annotations import annotate
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.io_types import take_half
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.graph import HALF_TYPES
 from precision_bisect.model.types import infer_elem_types

@@ -13,7 +13,7 @@ from precision_bisect.exports.layer_precisions import (
     NotWritable,
     write_layer_precisions,
 )
-from precision_bisect.layers import Layer
+from precision_bisect.layer_table import Layer
 
 PRECISIONS = "--layerPrecisions="
 OUTPUT_TYPES = "--layerOutputTypes="

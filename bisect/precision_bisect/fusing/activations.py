@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import onnx
 
 from precision_bisect.fusing.found import Decomposed
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.node_views import View
 
 _CLOSE = 1e-3

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 
 Kind: TypeAlias = Literal[
     "LayerNormalization", "RMSNormalization", "GroupNormalization", "Softmax", "Gelu"

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from precision_bisect.fusing.found import Decomposed
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.node_views import Reduced, View
 
 

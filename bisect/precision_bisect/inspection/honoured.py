@@ -13,7 +13,7 @@ from precision_bisect.inspection.engine_kernels import Kernel, find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.inspection.rules import Asked, Finding, examine
-from precision_bisect.layers import LayerName, LayerTable
+from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.model.load import Model
 from precision_bisect.options import HighName
 from precision_bisect.plan import Plan

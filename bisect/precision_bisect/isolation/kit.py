@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.inputs.copies import Samples, copies_for
-from precision_bisect.layers import LayerTable
+from precision_bisect.layer_table import LayerTable
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Comparator

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from precision_bisect.errors import PluginError
 from precision_bisect.isolation.kit import Kit
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.protocols import Backend
 

@@ -22,7 +22,7 @@ from precision_bisect.comparators.share import shared
 from precision_bisect.ladder.climbed import Climbed, Floor, Step
 from precision_bisect.ladder.composition import Composition
 from precision_bisect.ladder.ladder_answer import DONE, conclude_ladder
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.keep_fused import keep_made

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.ladder.composition import Composition
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.result import Result

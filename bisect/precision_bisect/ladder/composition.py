@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precision_bisect.layers import SETTLED, Form, LayerName
+from precision_bisect.layer_table import SETTLED, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import PrecisionName
 from precision_bisect.precisions import Pair, pairs_of

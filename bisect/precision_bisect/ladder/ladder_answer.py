@@ -8,7 +8,7 @@ from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.ladder.climbed import Climbed
 from precision_bisect.ladder.rung_causes import explain_ladder, nearest
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.conclude import tolerance_of
 from precision_bisect.pipeline.deploying import judge_of, rechecked, session_options, write_answer
 from precision_bisect.plan import Plan

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from precision_bisect.diagnosis.findings import Advice, Finding, Findings
 from precision_bisect.ladder.climbed import Climbed
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.ledger_reader import read_ledger
 from precision_bisect.options import PrecisionName
 from precision_bisect.pipeline.explanation import Answer, explained

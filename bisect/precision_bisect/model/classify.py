@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from precision_bisect.layers import Exclusion, Layer, LayerName, LayerTable
+from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable
 from precision_bisect.model.graph import HALF_TYPES, attribute, subgraphs
 
 FOLLOWERS = frozenset(

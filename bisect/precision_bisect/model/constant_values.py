@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model
 from precision_bisect.model.node_settings import settings_of
 from precision_bisect.model.ort import Session

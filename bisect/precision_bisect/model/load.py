@@ -11,7 +11,7 @@ import onnx
 import onnx.inliner
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
-from precision_bisect.layers import LayerTable
+from precision_bisect.layer_table import LayerTable
 from precision_bisect.model.classify import layer_table
 from precision_bisect.model.graph import HALF_TYPES, all_graphs, opset
 from precision_bisect.model.spec import TensorSpec

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.evidence import Latency
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.course import on_samples
 from precision_bisect.pipeline.explanation import alone
 from precision_bisect.pipeline.prepare import Prepared

@@ -12,7 +12,7 @@ from precision_bisect.comparators.comparison_remarks import decided_remark
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import UsageError
 from precision_bisect.evidence import Evidence, Latency, Stability
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.chart import Charted, charted, culprits_of, retraced
 from precision_bisect.pipeline.deploying import (

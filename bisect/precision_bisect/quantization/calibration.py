@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
 
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import INT8, LOW_TYPES, QUANTIZED, QuantizedType
 from precision_bisect.model.constant_values import read_constants
 from precision_bisect.model.load import Model

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.constant_values import constant_outputs
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model

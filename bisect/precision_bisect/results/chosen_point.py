@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_bisect.errors import UsageError
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.options import ANSWER
 from precision_bisect.results.result import Culprit, CurvePoint
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.layers import SETTLED, Form, LayerName
+from precision_bisect.layer_table import SETTLED, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import ANSWER, HIGH_NAMES, LOW_NAMES, QUANTIZED_NAMES, HighName
 from precision_bisect.precisions import Pair

@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 
-from precision_bisect.layers import Exclusion, Layer
+from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
 from precision_bisect.run_folder.runfolder import LAYERS, RunFolder

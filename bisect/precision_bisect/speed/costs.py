@@ -6,7 +6,7 @@ from statistics import median
 
 import onnx
 
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
 from precision_bisect.model.tensor_shapes import Shape, tensor_shapes

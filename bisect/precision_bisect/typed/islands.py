@@ -9,7 +9,7 @@ from collections.abc import Set
 
 import onnx
 
-from precision_bisect.layers import Exclusion, LayerName
+from precision_bisect.layer_table import Exclusion, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.typed.layout import Placement
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from precision_bisect.layers import Exclusion, Form, LayerName, LayerTable
+from precision_bisect.layer_table import Exclusion, Form, LayerName, LayerTable
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED, LowType, QuantizedType
 from precision_bisect.model.graph import attribute, captured, opset
 from precision_bisect.model.load import Model

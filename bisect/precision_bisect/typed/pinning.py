@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_bisect.errors import ModelError
-from precision_bisect.layers import SETTLED, Exclusion, Form, LayerName
+from precision_bisect.layer_table import SETTLED, Exclusion, Form, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import HalfName, HighName, LowName
 from precision_bisect.precisions import Pair

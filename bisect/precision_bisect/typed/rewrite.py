@@ -14,7 +14,7 @@ from functools import cached_property
 import onnx
 
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.layers import Form, LayerName
+from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import BF16, LOW_TYPES, QUANTIZED
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model

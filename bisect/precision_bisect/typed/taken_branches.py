@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from precision_bisect.errors import InputError, ModelError
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.graph import all_graphs, attribute, subgraphs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.names import Names

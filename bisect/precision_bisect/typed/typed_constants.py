@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.lowtypes import LowType
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import QuantizedType
 from precision_bisect.quantization.scales import WeightScale
 

@@ -2,7 +2,7 @@
 
 import onnx
 
-from precision_bisect.layers import Exclusion, LayerName
+from precision_bisect.layer_table import Exclusion, LayerName
 from precision_bisect.lowtypes import LowType
 from precision_bisect.model.load import Model
 from precision_bisect.model.names import Names

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precision_bisect.layers import Exclusion
+from precision_bisect.layer_table import Exclusion
 from precision_bisect_reports.html.compact import coded
 
 LOW, KEPT, FOLLOWER, FIXED, OTHER, OPEN = range(6)

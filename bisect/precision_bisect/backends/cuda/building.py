@@ -14,7 +14,7 @@ import onnx
 from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
 from precision_bisect.evidence import Opening
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.graph import opset
 from precision_bisect.model.ort import CPU
 from precision_bisect.options import HighName

@@ -14,7 +14,7 @@ from precision_bisect.backends.cuda.cuda_check import require_cuda, why_not
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.cuda.provider import cuda_options, on_cuda
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 from precision_bisect.model.ort import runtime
 from precision_bisect.plan import Plan

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_bisect.evidence import Honour, LayerHonour
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.ort import CPU
 from precision_bisect.options import HighName
 

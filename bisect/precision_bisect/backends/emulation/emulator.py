@@ -27,7 +27,7 @@ from precision_bisect.backends.emulation.switched import (
 from precision_bisect.errors import ModelError
 from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.inputs.copies import FACTORS
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import KINDS
 from precision_bisect.machine.memory import trim
 from precision_bisect.model.convert import at_least_opset, hint_to_export

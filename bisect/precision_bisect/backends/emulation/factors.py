@@ -7,7 +7,7 @@ import onnx
 from onnx import helper
 
 from precision_bisect.inputs.copies import FACTORS
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
 
 _FLOAT = onnx.TensorProto.FLOAT

@@ -15,7 +15,7 @@ from precision_bisect.backends.emulation.snippets import (
     identity,
     switch_node,
 )
-from precision_bisect.layers import Form, LayerName
+from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.classify import is_follower
 from precision_bisect.model.load import Model

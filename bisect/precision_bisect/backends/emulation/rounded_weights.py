@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.layers import Form
+from precision_bisect.layer_table import Form
 from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.constant_values import Constants
 from precision_bisect.model.weights import INLINE_BYTES, Weights, stub

@@ -34,7 +34,7 @@ from precision_bisect.backends.emulation.snippets import (
     switch_node,
 )
 from precision_bisect.backends.emulation.stored_sums import StoredSums
-from precision_bisect.layers import Form, LayerName
+from precision_bisect.layer_table import Form, LayerName
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.constant_values import as_declared, read_constants
 from precision_bisect.model.graph import opset

@@ -1,7 +1,7 @@
 """What TensorRT has 8-bit kernels for, and on which GPUs."""
 
 from precision_bisect.backends.tensorrt.flavour import FlavourName
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.options import QUANTIZED_NAMES
 from precision_bisect.precisions import Pair

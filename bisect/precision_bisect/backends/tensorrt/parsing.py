@@ -9,7 +9,7 @@ import onnx
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import parser_error
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.typed.model_files import TypedFolder
 from precision_bisect.typed.typed_graph import TypedGraph

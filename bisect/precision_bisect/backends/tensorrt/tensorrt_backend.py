@@ -18,7 +18,7 @@ from precision_bisect.backends.tensorrt.profiles import SampleShapes, shape_rang
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.layers import LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
