@@ -22,8 +22,8 @@ from precision_bisect.inputs.input_check import check_samples
 from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import Session
-from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import HALF_NAMES, LowName
 from precision_bisect.protocols import Sample
 from precision_bisect.search.sensitivity import BLOCK
 

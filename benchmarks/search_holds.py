@@ -19,12 +19,11 @@ import search_oracles
 from search_drive import low_mask, outcome, problem
 from search_oracles import Network, Noisy, instance
 
-from precision_bisect.evidence import Evidence, Stability
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
 from precision_bisect.results.endings import Status
-from precision_bisect.trial import Kind, Outcome, Proposal
+from precision_bisect.trial import Evidence, Kind, Outcome, Proposal, Stability
 from precision_bisect_strategies.guided import Guided
 
 STRUCTURES, NOISES, SEEDS = "ABC", (0.0, 0.03, 0.1), 8

@@ -8,8 +8,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from precision_bisect.layer_table import Form
 from precision_bisect.model.load import Model
+from precision_bisect.precisions import Form
 from precision_bisect.quantization.scales import Scales
 
 _TYPES = {

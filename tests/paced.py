@@ -8,13 +8,12 @@ from pathlib import Path
 import oracles
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph, SpeedLimits, Value
 from precision_bisect.protocols import Problem, Strategy
 from precision_bisect.results.endings import Ending
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.stopwatch import Stopwatch
-from precision_bisect.speed.costgraph import CostGraph, Value
-from precision_bisect.speed.limits import SpeedLimits
 from precision_bisect_strategies.guided import Guided
 from simulated import Evaluate, Simulated, driver_of
 

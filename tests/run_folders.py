@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.certificate.record import Certificate, Need
-from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.results.endings import Status
@@ -14,7 +13,11 @@ from precision_bisect.results.layers_file import SCHEMA
 from precision_bisect.results.result import Culprit, CurvePoint, Diagnosis, Result, Rung
 from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import (
+    Evidence,
+    Honour,
     Kind,
+    Latency,
+    LayerHonour,
     Outcome,
     Phase,
     Proposal,

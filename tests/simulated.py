@@ -10,7 +10,6 @@ import oracles
 from oracles import Oracle
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.inputs.copies import Copies
 from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import SqliteLedger, open_ledger
@@ -22,7 +21,7 @@ from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.events import Event, ignore
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.search.workers import threads
-from precision_bisect.trial import Outcome, SampleSet, TrialStatus
+from precision_bisect.trial import Evidence, Latency, Outcome, SampleSet, TrialStatus
 
 SIZE = 12
 Evaluate = Callable[[Plan, Sample], float]

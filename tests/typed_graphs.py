@@ -8,9 +8,9 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.lowtypes import FP16, LowType
 from precision_bisect.model.graph import HALF_TYPES
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import FP16, LowType
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.typed.model_files import save_typed

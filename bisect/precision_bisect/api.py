@@ -10,15 +10,13 @@ from precision_bisect.options import (
     CalibrationName,
     Certify,
     ForecastOn,
-    HighName,
     Isolate,
     Limits,
-    LowName,
     Metric,
     Options,
-    PrecisionName,
     Until,
 )
+from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.results.result import Result
 from precision_bisect.search.events import Observer, Warned, ignore
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -93,8 +91,7 @@ def find(
     what the command leaves in it, `report.html` included; `observer` is called with every event.
     Times are in seconds. Raises a PrecisionBisectError for bad input.
     """
-    from precision_bisect.page import leave_page
-    from precision_bisect.pipeline.run import run
+    from precision_bisect.plugins import leave_page
 
     asked = Options(
         model=Path(model),
@@ -107,6 +104,32 @@ def find(
     if trouble := leave_page(asked.folder):
         observer(Warned(message=trouble))
     return result
+
+
+def run(options: Options, observer: Observer = ignore) -> Result:
+    """Search as the options say, write the run folder, and return the result.
+
+    Raises a PrecisionBisectError for bad input, with nothing lost, and for a folder that another
+    process is at work in. A spent budget and Ctrl-C during the search end it with the best plan so
+    far.
+    """
+    from precision_bisect.cluster.connection import reached
+    from precision_bisect.ladder.climb import climb
+    from precision_bisect.machine.workdir import workdir
+    from precision_bisect.monitoring.attend import Attended
+    from precision_bisect.pipeline.run import run_pair
+    from precision_bisect.run_folder.locking import RunLock
+
+    with (
+        RunLock(options.folder) as lock,
+        workdir() as work,
+        Attended(options.folder, observer) as attended,
+        reached(options, work) as cluster,
+    ):
+        search = climb if options.ladder else run_pair
+        result = search(options, attended, work, lock, cluster)
+        attended.conclude(result)
+        return result
 
 
 def layers(model: str | Path) -> Sequence[Layer]:

@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from precision_bisect.errors import UsageError
+from precision_bisect.plan_costs import SpeedLimits
+from precision_bisect.precisions import (
+    HIGH_NAMES,
+    LOW_NAMES,
+    HighName,
+    LowName,
+    Pair,
+    PrecisionName,
+    pairs_of,
+)
 from precision_bisect.run_folder.runfolder import default_run_folder
-from precision_bisect.search.engine_store import DISK_CAP_MIB
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.speed.limits import SpeedLimits
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
 
-HalfName: TypeAlias = Literal["fp16", "bf16"]
-QuantizedName: TypeAlias = Literal["int8", "fp8"]
-LowName: TypeAlias = Literal["fp16", "bf16", "int8", "fp8"]
-HighName: TypeAlias = Literal["fp32", "bf16", "fp16"]
-PrecisionName: TypeAlias = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
 BackendName: TypeAlias = Literal["auto", "emulated", "onnxruntime", "tensorrt", "tensorrt-rtx"]
 Metric: TypeAlias = Literal[
@@ -29,10 +32,6 @@ Certify: TypeAlias = Literal["none", "groups", "full"]
 Isolate: TypeAlias = Literal["auto", "always", "never"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
 ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]
-HALF_NAMES: tuple[HalfName, ...] = get_args(HalfName)
-QUANTIZED_NAMES: tuple[QuantizedName, ...] = get_args(QuantizedName)
-LOW_NAMES: tuple[LowName, ...] = get_args(LowName)
-HIGH_NAMES: tuple[HighName, ...] = get_args(HighName)
 CALIBRATIONS: tuple[CalibrationName, ...] = get_args(CalibrationName)
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 METRICS: tuple[Metric, ...] = get_args(Metric)
@@ -48,6 +47,7 @@ LOCAL_CLUSTER = "local"
 DEFAULT_TOLERANCE = 1e-2
 DEFAULT_STRATEGY = "guided"
 DEFAULT_COPIES = 16
+DISK_CAP_MIB = 10 * 1024.0
 DEFAULT_LOW: LowName = "fp16"
 DEFAULT_HIGH: HighName = "fp32"
 DEFAULT_CALIBRATION: CalibrationName = "minmax"
@@ -62,12 +62,12 @@ class Options:
 
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.input_files`) or the samples themselves; `reference` is the file of their FP32
-    outputs, None to have ONNX Runtime compute them. With a `ladder`, lowest type first, `low` and `high`
-    say nothing. An answer is judged on `copies` of the samples, of which `copies_failing` may
-    fail. Before the search a run ends `until` the culprits or the curve. `export_point` is one of
-    EXPORT_POINTS or a number of kept layers. `gpus` has one for each
-    worker, as CUDA_VISIBLE_DEVICES names them; without it all share the first. `cluster` is the
-    address of Dask's scheduler, whose workers take the trials, `workers` of them at the least, or
+    outputs, None to have ONNX Runtime compute them. With a `ladder`, lowest type first, `low` and
+    `high` say nothing. An answer is judged on `copies` of the samples, of which `copies_failing`
+    may fail. Before the search a run ends `until` the culprits or the curve. `export_point` is
+    one of EXPORT_POINTS or a number of kept layers. `gpus` has one for each worker, as
+    CUDA_VISIBLE_DEVICES names them; without it all share the first. `cluster` is the address of
+    Dask's scheduler, whose workers take the trials, `workers` of them at the least, or
     LOCAL_CLUSTER. Raises UsageError for values that cannot work.
     """
 
@@ -171,9 +171,6 @@ class Options:
             )
         if self.cluster is not None:
             self._check_cluster(self.cluster)
-        # These build on the names above.
-        from precision_bisect.precisions import Pair, pairs_of
-
         pairs = pairs_of(self.ladder) if self.ladder else (Pair(low=self.low, high=self.high),)
         if self.calibration != DEFAULT_CALIBRATION and pairs[0].low != "int8":
             raise UsageError(

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, cast
 
-from precision_bisect.errors import PluginError
+from precision_bisect.errors import PluginError, PrecisionBisectError
 from precision_bisect.protocols import Strategy
 
 STRATEGIES = "precision_bisect.strategies"
@@ -34,3 +35,15 @@ def load(group: str, name: str) -> Callable[..., Any]:
 def load_strategy(name: str, **settings: Any) -> Strategy:
     """Return a strategy by the name it is installed under, made with its own settings, if any."""
     return cast("Strategy", load(STRATEGIES, name)(**settings))
+
+
+def leave_page(folder: Path) -> str:
+    """Write `report.html` into a run folder; return what went wrong in one line, "" for nothing.
+
+    The run stands whatever becomes of its page.
+    """
+    try:
+        load(REPORTS, "html")(folder)
+    except PrecisionBisectError as error:
+        return error.one_line()
+    return ""

@@ -1,16 +1,39 @@
-"""A pair of precisions, and the form in which each layer computes under it."""
+"""Types by name: the pair of a search, the ladder, and the forms that layers compute in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import get_args
+from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import UsageError
-from precision_bisect.layer_table import Exclusion, Form, LayerName, LayerTable
-from precision_bisect.options import HIGH_NAMES, LOW_NAMES, HighName, LowName, PrecisionName
-from precision_bisect.plan import Plan
 
+HalfName: TypeAlias = Literal["fp16", "bf16"]
+QuantizedName: TypeAlias = Literal["int8", "fp8"]
+LowName: TypeAlias = Literal["fp16", "bf16", "int8", "fp8"]
+HighName: TypeAlias = Literal["fp32", "bf16", "fp16"]
+PrecisionName: TypeAlias = Literal["fp32", "bf16", "fp16", "int8", "fp8"]
+HALF_NAMES: tuple[HalfName, ...] = get_args(HalfName)
+QUANTIZED_NAMES: tuple[QuantizedName, ...] = get_args(QuantizedName)
+LOW_NAMES: tuple[LowName, ...] = get_args(LowName)
+HIGH_NAMES: tuple[HighName, ...] = get_args(HighName)
 _NAMES: Mapping[str, PrecisionName] = {name: name for name in get_args(PrecisionName)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a layer computes.
+
+    It stores its outputs in the float type `stored`, and reads its operands in it, too, unless
+    they are `quantized` to an 8-bit type.
+    """
+
+    stored: HighName
+    quantized: QuantizedName | None = None
+
+    @property
+    def precision(self) -> PrecisionName:
+        """The type by which the layer is called."""
+        return self.quantized or self.stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,52 +101,3 @@ def pairs_of(ladder: Sequence[PrecisionName]) -> tuple[Pair, ...]:
             )
         pairs.append(Pair(low=low, high=high))
     return tuple(pairs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerForms:
-    """The forms of one layer: what it computes in when it runs low, and when it is kept.
-
-    A layer that no plan decides on has twice the same.
-    """
-
-    low: Form
-    high: Form
-
-    @property
-    def all(self) -> frozenset[Form]:
-        """Every form that the layer may take."""
-        return frozenset((self.low, self.high))
-
-
-def forms_of(table: LayerTable, pair: Pair) -> Mapping[LayerName, LayerForms]:
-    """Return the forms of candidates and of pinned layers, by name, in network order.
-
-    The other layers have none: they pass values on as they are, or compute in FP32.
-    """
-    forms = {}
-    for layer in table.layers:
-        if layer.exclusion is None:
-            forms[layer.name] = LayerForms(low=pair.low_form, high=pair.high_form)
-        elif layer.exclusion is Exclusion.PINNED:
-            form = layer.fixed or pair.high_form
-            forms[layer.name] = LayerForms(low=form, high=form)
-    return forms
-
-
-def rounded_to(table: LayerTable, pair: Pair) -> list[PrecisionName]:
-    """Return every type but FP32 that the pair and the pinned layers take, each once."""
-    every = {pair.low_form, pair.high_form}.union(
-        *(forms.all for forms in forms_of(table, pair).values())
-    )
-    names = {name for form in every for name in (form.stored, form.quantized) if name}
-    return sorted(names - {"fp32"})
-
-
-def assigned(table: LayerTable, pair: Pair, plan: Plan) -> Mapping[LayerName, PrecisionName]:
-    """Return the precision of candidates and pinned layers under a plan, in network order."""
-    kept = {table.names[i] for i in plan.kept}
-    return {
-        name: (forms.high if name in kept else forms.low).precision
-        for name, forms in forms_of(table, pair).items()
-    }

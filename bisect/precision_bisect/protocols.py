@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 
-from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.plan import Plan
-from precision_bisect.speed.costgraph import CostGraph
-from precision_bisect.speed.limits import SpeedLimits
-from precision_bisect.trial import Identity, Outcome, Proposal, Trial, Verdict
+from precision_bisect.plan_costs import CostGraph, SpeedLimits
+from precision_bisect.trial import Evidence, Identity, Latency, Outcome, Proposal, Trial, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from rich.console import Console
 from rich.text import Text
 
 from precision_bisect.errors import printable
-from precision_bisect.evidence import Honour, LatencyMethod, Stability
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Diagnosis, Result
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
+from precision_bisect.trial import Honour, LatencyMethod, Stability
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed, judging_steps, under_tf32
-from precision_bisect_reports.folding import folded
 from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import speed
@@ -348,3 +348,20 @@ def _plan(result: Result, model: Path) -> str:
     if result.out is None or result.out == default_run_folder(model):
         return ""
     return f" --plan {shlex.quote(str(result.out))}"
+
+
+def folded(line: Text, width: int | None, hang: int) -> Iterator[Text]:
+    """Yield the line in pieces of at most `width` columns, the later ones further in.
+
+    They begin below the character at `hang`, which is no more than half the width. Words longer
+    than a line are cut. Without a width the line stays as it is.
+    """
+    if width is None or line.cell_len <= width:
+        yield line
+        return
+    head, body = line.divide([hang])
+    indent = head.cell_len
+    for piece in body.wrap(Console(width=width), width - indent, overflow="fold"):
+        piece.rstrip()
+        yield Text.assemble(head, piece)
+        head = Text(" " * indent)

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem, Search
+from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.search.combinators import relay
 from precision_bisect.search.sensitivity import Sensitivity, rank
-from precision_bisect.trial import Outcome
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.beliefs import Beliefs, normal_score
 from precision_bisect_strategies.demotion import Demotion, begun, step
-from precision_bisect_strategies.prediction import predicted
 from precision_bisect_strategies.speculation import speculate
 from precision_bisect_strategies.units import Unit, together
 
@@ -129,3 +130,12 @@ def _alone(problem: Problem, scores: Sequence[float]) -> frozenset[int]:
     """Return the layers that break the limit each alone, as the emulator has it."""
     limit = problem.tolerance or 0.0
     return frozenset(layer for layer, error in enumerate(scores) if not error <= limit)
+
+
+def predicted(search: Search[T]) -> Search[T]:
+    """Return the same search, asked of the emulator."""
+
+    def ask(proposal: Proposal) -> Proposal:
+        return replace(proposal, kind=Kind.PREDICT, phase=Phase.PREDICTION)
+
+    return relay(search, ask=ask)

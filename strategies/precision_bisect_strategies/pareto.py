@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.speed.forecast import ask
-from precision_bisect.speed.limits import Pace
 from precision_bisect.speed.measuring import all_high_ms, judge
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.asking import unrepeated

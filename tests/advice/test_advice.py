@@ -22,7 +22,6 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.evidence import Listed
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
@@ -31,6 +30,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.results.result import Result
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import Listed
 from precision_bisect.typed.rewrite import TypedWriter
 
 

@@ -30,7 +30,8 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.lowtypes import (
+from precision_bisect.model.load import load_model
+from precision_bisect.model.lowtypes import (
     BF16,
     FP8,
     FP16,
@@ -40,11 +41,9 @@ from precision_bisect.lowtypes import (
     LowType,
     QuantizedType,
 )
-from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import Session
-from precision_bisect.options import HALF_NAMES, LOW_NAMES, LowName
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import HALF_NAMES, LOW_NAMES, LowName, Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.quantization.scales import Scales
 from random_graphs import SIZE, random_models, static_graph

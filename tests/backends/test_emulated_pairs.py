@@ -15,12 +15,20 @@ from assigned_graphs import assigned_graph, run_as_written
 from models import keeping, load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
-from precision_bisect.layer_table import Form
+from precision_bisect.layer_table import forms_of
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import HALF_NAMES, HIGH_NAMES, LOW_NAMES, HalfName, LowName, Options
+from precision_bisect.options import Options
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.precisions import (
+    HALF_NAMES,
+    HIGH_NAMES,
+    LOW_NAMES,
+    Form,
+    HalfName,
+    LowName,
+    Pair,
+)
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.pinning import pin, pin_formless

@@ -10,8 +10,7 @@ import onnx.parser
 import pytest
 
 import tiny
-from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.machine.memory import trim
+from precision_bisect.backends.emulation.emulator import EmulatedBackend, trim
 from precision_bisect.model.ort import Checked, Session, check
 from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import crew

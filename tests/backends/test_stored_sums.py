@@ -14,10 +14,11 @@ from models import keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.stored_sums import together
 from precision_bisect.backends.forecasting import forecaster
-from precision_bisect.lowtypes import FP16, LOW_TYPES
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import HALF_NAMES, BackendName, HalfName, Options
+from precision_bisect.model.lowtypes import FP16, LOW_TYPES
+from precision_bisect.options import BackendName, Options
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import HALF_NAMES, HalfName
 from precision_bisect.quantization.scales import Scales
 
 SHAPES = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=1, max_size=5)

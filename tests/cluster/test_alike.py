@@ -15,7 +15,7 @@ from precision_bisect.cluster.uniformity import (
     require_alike_gpus,
 )
 from precision_bisect.errors import UsageError
-from precision_bisect.isolation.survey import Survey
+from precision_bisect.isolation.described import Survey
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import BackendName
 

@@ -17,7 +17,6 @@ from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
-from precision_bisect.evidence import Evidence, Honour, LayerHonour
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
@@ -34,7 +33,7 @@ from precision_bisect.run_folder.runfolder import (
     VERIFIED_ENGINE,
     VERIFIED_LOG,
 )
-from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.trial import Evidence, Honour, LayerHonour, Outcome, TrialStatus
 from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect.verifying.one_build import looked_into, seen
 from precision_bisect.verifying.verification import Verification, read_verification

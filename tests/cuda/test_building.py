@@ -9,9 +9,8 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.model.load import Model
 from precision_bisect.model.ort import CPU
-from precision_bisect.options import LowName
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import TrialStatus
 from precision_bisect.typed.rewrite import TypedWriter

@@ -12,21 +12,21 @@ from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weigh
 from precision_bisect.api import find
 from precision_bisect.backends.cuda.cuda_backend import CudaBackend, why_not
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
-from precision_bisect.evidence import Honour
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import judged
 from precision_bisect.exports.write import write_judged
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import ForecastOn, LowName, Options
+from precision_bisect.options import ForecastOn, Options
 from precision_bisect.pipeline.deploying import session_options
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Backend
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.events import Event, Warned
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import Honour
 from precision_bisect.typed.pinning import pin_formless, settle
 from precision_bisect.typed.rewrite import TypedWriter
 

@@ -10,8 +10,7 @@ from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.model.load import Model
-from precision_bisect.options import LowName
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Sample
 
 CASES = [

@@ -15,8 +15,8 @@ from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Magnitudes
 from precision_bisect.diagnosis.near import NEAR_MISSES
-from precision_bisect.lowtypes import FP16
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import FP16
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample

@@ -15,10 +15,10 @@ from models import normal, parse, save, with_weights
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes, Scaled
-from precision_bisect.lowtypes import FP8, INT8, QuantizedType
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import CalibrationName, LowName, Options
-from precision_bisect.precisions import Pair
+from precision_bisect.model.lowtypes import FP8, INT8, QuantizedType
+from precision_bisect.options import CalibrationName, Options
+from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.rounding import fake_quantized

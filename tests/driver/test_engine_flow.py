@@ -9,13 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from precision_bisect.evidence import Evidence, Honour, LayerHonour
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
+from precision_bisect.trial import (
+    Evidence,
+    Honour,
+    Kind,
+    LayerHonour,
+    Outcome,
+    Phase,
+    Proposal,
+    TrialStatus,
+)
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, by, driver_of
 

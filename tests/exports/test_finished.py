@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from exports_models import chain
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.layer_table import Form
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import Form, Pair
 from precision_bisect.results.endings import Status
 from precision_bisect.results.finished import Finished, read_finished
 from precision_bisect.run_folder.runfolder import RESULT

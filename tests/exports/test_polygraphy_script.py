@@ -16,7 +16,7 @@ import pytest
 from exports_models import Parse, chain, export_of, polygraphy_selects
 from models import parse, save
 from precision_bisect.backends.tensorrt.weak import NEVER_MARKED
-from precision_bisect.exports.polygraphy_script import write_polygraphy_script
+from precision_bisect.exports.polygraphy_command import write_polygraphy_script
 from precision_bisect.exports.write import write_exports
 from precision_bisect.run_folder.runfolder import POLYGRAPHY_SCRIPT, RunFolder
 

@@ -15,11 +15,10 @@ from exports_models import SHELLS, Parse, chain, export_of, flag, run_script
 from models import normal, parse, save, with_weights
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_exports
-from precision_bisect.layer_table import Form, LayerName
-from precision_bisect.lowtypes import INT8
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import HALF_NAMES, HIGH_NAMES, PrecisionName
-from precision_bisect.precisions import Pair
+from precision_bisect.model.lowtypes import INT8
+from precision_bisect.precisions import HALF_NAMES, HIGH_NAMES, Form, Pair, PrecisionName
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.quantization.scales_file import read_scales

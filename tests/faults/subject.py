@@ -22,10 +22,10 @@ import onnx
 import psutil
 from onnx import helper, numpy_helper
 
+from precision_bisect.api import run
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
-from precision_bisect.pipeline.run import run
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.results.result import Result

@@ -8,15 +8,19 @@ import math
 import sys
 from pathlib import Path
 
-from precision_bisect.evidence import Evidence, Honour, Latency, LayerHonour, Stability
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.trial import (
+    Evidence,
+    Honour,
     Kind,
+    Latency,
+    LayerHonour,
     Outcome,
     Phase,
     Proposal,
     SampleSet,
+    Stability,
     Trial,
     TrialStatus,
     Verdict,

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models import parse, with_weights
+from precision_bisect.api import run
 from precision_bisect.backends.choose_backend import Chosen
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import InputError, PrecisionBisectError, RunFolderError, UsageError
@@ -19,7 +20,6 @@ from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.pipeline import placement as placing
-from precision_bisect.pipeline.run import run
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
 from precision_bisect.results.endings import Status

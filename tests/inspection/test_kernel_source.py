@@ -17,7 +17,7 @@ from inspection.engines import DEMOTED, HONOURED, Inspected, Target, inspect
 from models import normal, save
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import LowName
+from precision_bisect.precisions import LowName
 
 UNARY = ["Sigmoid", "Tanh", "Exp", "Sqrt", "Abs", "Neg", "Erf", "Floor", "Sin", "Cos", "Atan"]
 BINARY = ["Add", "Mul", "Max", "Min", "Sub", "Div"]

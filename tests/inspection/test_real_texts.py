@@ -15,7 +15,6 @@ from inspection.test_honoured_rtx import ALONE, ATTENTION, PRODUCTS, Case
 from inspection.test_kernel_source import random_model
 from models import keeping, save
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.evidence import LayerHonour
 from precision_bisect.inspection.engine_json import parse_json
 from precision_bisect.inspection.engine_kernels import find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
@@ -24,6 +23,7 @@ from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.precisions import Pair
+from precision_bisect.trial import LayerHonour
 from precision_bisect.typed.rewrite import TypedWriter
 
 FP16 = Pair(low="fp16", high="fp32")

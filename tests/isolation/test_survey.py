@@ -7,8 +7,9 @@ import pytest
 
 from faults import subject
 from precision_bisect.errors import PluginError
+from precision_bisect.isolation.described import survey
 from precision_bisect.isolation.kit import Kit
-from precision_bisect.isolation.survey import isolated, survey, surveyed
+from precision_bisect.isolation.survey import isolated, surveyed
 
 ALWAYS: dict[str, Any] = {"isolate": "always"}
 

@@ -17,8 +17,8 @@ from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
-from precision_bisect.options import Options, PrecisionName
-from precision_bisect.precisions import parse_ladder
+from precision_bisect.options import Options
+from precision_bisect.precisions import PrecisionName, parse_ladder
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned

@@ -11,7 +11,7 @@ import precision_bisect
 from ladder_model import samples, write
 from models import normal, parse, save, with_weights
 from precision_bisect.commandline.main import main
-from precision_bisect.options import PrecisionName
+from precision_bisect.precisions import PrecisionName
 from precision_bisect_reports.html.source import read
 from precision_bisect_reports.html.view import view_of
 

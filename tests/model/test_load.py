@@ -17,9 +17,8 @@ from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.tensor_shapes import tensor_shapes
-from precision_bisect.options import HALF_NAMES, LowName
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.typed.rewrite import TypedWriter
 

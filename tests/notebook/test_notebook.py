@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from precision_bisect.results.endings import Status
-from precision_bisect.results.notebook import MOST_ROWS
 from precision_bisect.results.result import Diagnosis, Result, Rung
+from precision_bisect_reports.notebook import MOST_ROWS
 from run_folders import names, result_of
 
 HOSTILE = "</table><script>alert(1)</script><img src=x onerror='a()'>\x1b[31m&amp;\""

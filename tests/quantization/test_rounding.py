@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
 from assigned_graphs import run_as_written
-from precision_bisect.lowtypes import FP8, INT8, QuantizedType
+from precision_bisect.model.lowtypes import FP8, INT8, QuantizedType
 from precision_bisect.quantization.rounding import dequantized, fake_quantized, quantized
 from precision_bisect.quantization.scales import WeightScale
 

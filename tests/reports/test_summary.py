@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from precision_bisect.certificate.record import SPREAD, Certificate, How, Need
-from precision_bisect.evidence import Honour, LayerHonour, Stability
 from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Diagnosis, Result, Rung
+from precision_bisect.trial import Honour, LayerHonour, Stability
 from precision_bisect_reports.summary import MOST_SHOWN, final_screen
 
 KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")

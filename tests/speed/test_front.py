@@ -4,12 +4,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paced import chain
-from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.speed.front import Point, front, judged_outcomes
-from precision_bisect.speed.limits import SpeedLimits
 from precision_bisect.speed.report import Timings
-from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet, Trial, TrialStatus, Verdict
+from precision_bisect.trial import (
+    Evidence,
+    Kind,
+    Latency,
+    Outcome,
+    Proposal,
+    SampleSet,
+    Trial,
+    TrialStatus,
+    Verdict,
+)
 
 HIGH_MS = 8.0
 

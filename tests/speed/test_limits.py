@@ -8,8 +8,8 @@ import pytest
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
-from precision_bisect.evidence import Latency
-from precision_bisect.speed.limits import Pace, SpeedLimits
+from precision_bisect.plan_costs import Pace, SpeedLimits
+from precision_bisect.trial import Latency
 
 
 def test_milliseconds_are_a_speed_up_over_all_high() -> None:

@@ -7,9 +7,9 @@ import pytest
 import oracles
 from paced import Clock, chain
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import BackendFailure, Engine
 from precision_bisect.search.stopwatch import ROUNDS, Stopwatch
-from precision_bisect.speed.limits import Pace
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 from simulated import SIZE, Simulated, by, driver_of
 

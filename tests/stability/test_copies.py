@@ -13,14 +13,13 @@ import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.evidence import Stability
 from precision_bisect.inputs.copies import FACTORS, Copies
 from precision_bisect.inputs.reference import ReferenceSession, reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.search.evaluation import Evaluator
-from precision_bisect.trial import Phase, Proposal, SampleSet, Verdict
+from precision_bisect.trial import Phase, Proposal, SampleSet, Stability, Verdict
 from simulated import Simulated
 
 FEEDS: list[Sample] = [

@@ -20,10 +20,9 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.errors import RefusedError
-from precision_bisect.evidence import Listed
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.trial import Listed, Outcome, TrialStatus
 
 FOR_86 = EngineSettings(compute_capability="8.6")
 PLAIN = Recipe(settings=FOR_86, ranges={})

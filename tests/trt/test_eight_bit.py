@@ -9,14 +9,13 @@ from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.errors import RefusedError
-from precision_bisect.evidence import Honour
-from precision_bisect.lowtypes import QUANTIZED
 from precision_bisect.model.load import load_model
-from precision_bisect.options import QuantizedName
-from precision_bisect.precisions import Pair
+from precision_bisect.model.lowtypes import QUANTIZED
+from precision_bisect.precisions import Pair, QuantizedName
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import Honour
 from precision_bisect.typed.pinning import pin_formless
 from precision_bisect.typed.rewrite import TypedWriter
 

@@ -15,8 +15,8 @@ from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.inspector import inspected
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
-from precision_bisect.evidence import LayerHonour
 from precision_bisect.inspection.engine_layers import EngineLayer
+from precision_bisect.trial import LayerHonour
 
 NAME = "/classifier/classifier_6/Gemm_myl9_4"
 

@@ -11,7 +11,7 @@ from precision_bisect.backends.tensorrt.build_remarks import (
     remarks,
 )
 from precision_bisect.backends.tensorrt.log import Message
-from precision_bisect.evidence import Listed
+from precision_bisect.trial import Listed
 
 
 def warnings(*texts: str) -> list[Message]:

@@ -16,7 +16,7 @@ from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
-from precision_bisect.isolation.survey import Survey
+from precision_bisect.isolation.described import Survey
 from precision_bisect.layer_table import LayerName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import TrialStatus

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from models import load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.layer_table import Form, LayerName
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import HALF_NAMES, HIGH_NAMES, LOW_NAMES
+from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.precisions import HALF_NAMES, HIGH_NAMES, LOW_NAMES, Form, Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.quantization.scales import Scales

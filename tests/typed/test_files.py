@@ -14,11 +14,10 @@ from onnx import TensorProto
 import tiny
 from models import keeping, normal, parse, save_external, with_weights
 from precision_bisect.errors import RunFolderError
-from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import HALF_NAMES, LowName
+from precision_bisect.model.lowtypes import LOW_TYPES
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from precision_bisect.typed import model_files as files
 from precision_bisect.typed.model_files import TypedFolder, save_typed
 from precision_bisect.typed.rewrite import TypedWriter
@@ -140,7 +139,7 @@ def test_a_failed_export_leaves_the_old_one(tmp_path: Path) -> None:
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from precision_bisect.lowtypes import FP16
+from precision_bisect.model.lowtypes import FP16
 from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.typed.model_files import TypedFolder, save_typed

@@ -15,8 +15,7 @@ import pytest
 
 from models import keeping, normal, parse, save, with_weights
 from precision_bisect.model.load import load_model
-from precision_bisect.options import HALF_NAMES, LowName
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 from rtx import build

@@ -11,12 +11,11 @@ from onnx import TensorProto
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
-from precision_bisect.layer_table import Form, LayerName
-from precision_bisect.lowtypes import QUANTIZED
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import HIGH_NAMES, HighName, QuantizedName
+from precision_bisect.model.lowtypes import QUANTIZED
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import HIGH_NAMES, Form, HighName, Pair, QuantizedName
 from precision_bisect.quantization.rounding import dequantized, quantized
 from precision_bisect.quantization.scales import Scales, WeightScale
 from precision_bisect.typed import chunks

@@ -11,17 +11,24 @@ import pytest
 
 from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.tensorrt.eight_bit_layers import without_kernel
-from precision_bisect.evidence import Honour
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.inspection.verbose_text import parse_layers
-from precision_bisect.layer_table import Form, LayerName
-from precision_bisect.lowtypes import QUANTIZED
+from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import HALF_NAMES, HIGH_NAMES, HalfName, HighName, QuantizedName
+from precision_bisect.model.lowtypes import QUANTIZED
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import (
+    HALF_NAMES,
+    HIGH_NAMES,
+    Form,
+    HalfName,
+    HighName,
+    Pair,
+    QuantizedName,
+)
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
+from precision_bisect.trial import Honour
 from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.pinning import pin, pin_formless
 from precision_bisect.typed.rewrite import TypedWriter

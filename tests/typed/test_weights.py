@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models import keeping, load_text, normal, parse, save, with_weights
-from precision_bisect.lowtypes import BF16, FP16, LowType
 from precision_bisect.model.load import load_model
+from precision_bisect.model.lowtypes import BF16, FP16, LowType
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.typed.rewrite import TypedWriter

@@ -15,7 +15,7 @@ from precision_bisect.advice.quantizing import calibration, fp16_instead, smooth
 from precision_bisect.advice.ranges import bf16_instead
 from precision_bisect.advice.scaling import scaling
 from precision_bisect.diagnosis.findings import Advice, Findings
-from precision_bisect.lowtypes import QUANTIZED
+from precision_bisect.model.lowtypes import QUANTIZED
 
 ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
     in_pieces,

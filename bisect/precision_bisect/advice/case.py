@@ -13,19 +13,18 @@ from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.watched_tensors import Watched
 from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.evidence import Listed
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.layer_table import SETTLED
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.node_views import View
 from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Comparator, Judgement, Sample
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.trial import Verdict
+from precision_bisect.trial import Listed, Verdict
 from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 

@@ -11,9 +11,9 @@ from precision_bisect.advice.case import Case, Change, Tried
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice, Finding
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.lowtypes import QUANTIZED
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import QUANTIZED
 from precision_bisect.options import CalibrationName
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate

@@ -10,9 +10,7 @@ from precision_bisect.arguments.sample_flags import (
     add_verdict_arguments,
     judged,
 )
-from precision_bisect.options import (
-    Options,
-)
+from precision_bisect.options import Options
 from precision_bisect.settings.engine_settings import EngineSettings
 
 WORST = 10

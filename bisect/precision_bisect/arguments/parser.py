@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from precision_bisect.errors import UsageError
-from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW, HIGH_NAMES, LOW_NAMES
+from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW
+from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES
 
 UNKNOWN = "unrecognized arguments"
 """How argparse begins to say so."""

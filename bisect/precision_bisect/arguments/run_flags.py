@@ -17,7 +17,6 @@ from precision_bisect.arguments.sample_flags import (
     add_verdict_arguments,
     judged,
 )
-from precision_bisect.arguments.speed_flags import add_speed_arguments
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.options import (
     BACKENDS,
@@ -28,13 +27,10 @@ from precision_bisect.options import (
     DEFAULT_HIGH,
     DEFAULT_LOW,
     DEFAULT_STRATEGY,
-    HIGH_NAMES,
-    LOW_NAMES,
     Options,
-    PrecisionName,
 )
 from precision_bisect.plugins import STRATEGIES, installed, load_strategy
-from precision_bisect.precisions import parse_ladder
+from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES, PrecisionName, parse_ladder
 from precision_bisect.settings.durations import duration
 
 _EPILOG = """\
@@ -258,3 +254,27 @@ def _assumptions() -> str:
         except PluginError as error:
             texts.append(f"{name}: {error.message}")
     return ". ".join(texts).replace("%", "%%")
+
+
+def add_speed_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add the speed limits and where a study of them is kept."""
+    group.add_argument(
+        "--max-latency",
+        type=float,
+        metavar="MS",
+        help="the answer must take at most so many milliseconds per inference; it is timed in "
+        "turns with every layer high, and made faster where that costs no more than the tolerance",
+    )
+    group.add_argument(
+        "--min-speedup",
+        type=float,
+        metavar="X",
+        help="the answer must be at least X times as fast as every layer high. Both limits need "
+        "an engine that is timed: ONNX Runtime on CUDA, TensorRT or TensorRT-RTX",
+    )
+    group.add_argument(
+        "--optuna-storage",
+        metavar="URL",
+        help="with --strategy pareto: copy the study there as it grows, as for optuna-dashboard "
+        "(sqlite:///pareto.db)",
+    )

@@ -21,8 +21,8 @@ from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.errors import PluginError, RefusedError
 from precision_bisect.inputs.copies import can_change
 from precision_bisect.model.load import Model
-from precision_bisect.options import BackendName, LowName, Options
-from precision_bisect.precisions import Pair
+from precision_bisect.options import BackendName, Options
+from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Backend, Sample
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.engine_settings import EngineSettings

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from precision_bisect.evidence import LatencyMethod
+from precision_bisect.trial import LatencyMethod
 
 
 class LaunchError(Exception):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from precision_bisect.evidence import Latency, LatencyMethod
+from precision_bisect.trial import Latency, LatencyMethod
 
 WARM_UP_RUNS = 3
 WARM_UP_S = 0.02

@@ -7,6 +7,7 @@ On Linux the kernel kills it when the batch ends in whatever way (prctl(2), PR_S
 
 import math
 import os
+import runpy
 import shlex
 import signal
 import subprocess
@@ -106,7 +107,5 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    _end_with(int(sys.argv[1]))
-    from precision_bisect.commandline.main import main
-
-    sys.exit(main(sys.argv[2:]))
+    _end_with(int(sys.argv.pop(1)))
+    runpy.run_module("precision_bisect", run_name="__main__", alter_sys=True)

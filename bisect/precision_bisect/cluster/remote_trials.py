@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.backends.choose_backend import pick_backend
+from precision_bisect.isolation.described import Survey, survey
 from precision_bisect.isolation.kit import Kit
-from precision_bisect.isolation.survey import Survey, survey
 from precision_bisect.options import BackendName
 from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.search.evaluation import Evaluator

@@ -24,15 +24,14 @@ def search(parsed: Namespace, options: Options) -> int:
     """Run the main job, or a part of it, as the options say; return the exit code."""
     finished = None if parsed.on_finish is None else words(parsed.on_finish)
     from precision_bisect.comparing.gate import read_gate
-    from precision_bisect.page import leave_page
-    from precision_bisect.plugins import REPORTS, load
+    from precision_bisect.plugins import REPORTS, leave_page, load
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
 
     report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
     with Watched(report) as watched, ExitStack() as last:
         with report:
-            from precision_bisect.pipeline.run import run
+            from precision_bisect.api import run
 
             result = run(options, watched)
             if finished is not None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.diagnosis.findings import Histogram
 from precision_bisect.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes
-from precision_bisect.lowtypes import LowType
+from precision_bisect.model.lowtypes import LowType
 
 FLUSHED_SHARE = 0.01
 """Share of values lost to zero or subnormals from which underflow is called the cause."""

@@ -19,8 +19,8 @@ from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Magnitudes
 from precision_bisect.diagnosis.watched_tensors import Watched, births, measure, watch
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample

@@ -11,7 +11,7 @@ import numpy as np
 
 from precision_bisect.diagnosis.causes import Seen
 from precision_bisect.diagnosis.magnitudes import Magnitudes
-from precision_bisect.lowtypes import QuantizedType
+from precision_bisect.model.lowtypes import QuantizedType
 
 CUT_SHARE = 0.5
 """Share of the noise that comes from saturation from which clipping is called the cause."""

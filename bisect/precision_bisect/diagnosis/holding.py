@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 
 from precision_bisect.diagnosis.magnitudes import Held, Magnitudes, Scaled
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.constant_values import read_constants
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.node_settings import settings_of
 from precision_bisect.precisions import Pair
 from precision_bisect.quantization.quantized_layers import OPERANDS

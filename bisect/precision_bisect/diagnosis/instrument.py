@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.stored_sums import StoredSums
 from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
-from precision_bisect.lowtypes import KINDS, LOW_TYPES
+from precision_bisect.layer_table import forms_of, rounded_to
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import KINDS, LOW_TYPES
 from precision_bisect.model.node_views import View
 from precision_bisect.model.ort import Session
 from precision_bisect.model.showing import showing
 from precision_bisect.model.tensor_shapes import Shape, tensor_shapes
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, forms_of, rounded_to
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
 

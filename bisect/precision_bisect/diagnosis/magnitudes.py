@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.lowtypes import LowType, QuantizedType
+from precision_bisect.model.lowtypes import LowType, QuantizedType
 
 LOWEST_EXPONENT = -150
 """Of a float32: the smallest positive one is 2^-149."""

@@ -7,8 +7,8 @@ import onnx
 
 from precision_bisect.diagnosis.watched_tensors import computed
 from precision_bisect.errors import ModelError
-from precision_bisect.lowtypes import LOW_TYPES
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LOW_TYPES
 from precision_bisect.model.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair

@@ -7,13 +7,13 @@ from typing import Any
 
 from precision_bisect.backends.tensorrt.profiles import SampleShapes
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.layer_table import Layer, LayerName
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.layer_table import Layer, LayerName, assigned
 from precision_bisect.model.graph import all_graphs
 from precision_bisect.model.load import Model
-from precision_bisect.options import ANSWER, HIGH_NAMES, PrecisionName
+from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.options import ANSWER
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, assigned
+from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.result import Diagnosis
 from precision_bisect.settings.engine_settings import EngineSettings

@@ -9,11 +9,10 @@ from precision_bisect.exports.annotations import annotate
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.io_types import take_half
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.model.graph import HALF_TYPES
+from precision_bisect.model.lowtypes import LOW_TYPES
 from precision_bisect.model.types import infer_elem_types
-from precision_bisect.precisions import forms_of
 from precision_bisect.run_folder.runfolder import MIXED_DATA, MIXED_MODEL, RunFolder
 from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter

@@ -1,11 +1,13 @@
 """The command by which Polygraphy judges the exported model with TensorRT, on the target."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.model.load import Model
+from precision_bisect.precisions import PrecisionName
 from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -90,3 +92,26 @@ def _profile(model: Model, settings: EngineSettings, inputs: Sequence[Sample]) -
         for name in names:
             sizes = given.get(name) or [pick(axis) for axis in zip(*spans[name], strict=True)]
             yield f"{name}:[{','.join(map(str, sizes))}]"
+
+
+_TEMPLATE = "polygraphy_constraints.py"
+_FLAGS = 'FLAGS = ""\n'
+_KEPT = "KEPT: dict[str, str] = {}\n"
+
+
+def write_polygraphy_script(
+    kept: Mapping[str, str], below: Iterable[PrecisionName], *, tf32: bool = False
+) -> str:
+    """Return a Python script that keeps the layers of these names in the precision of each.
+
+    `below` are the precisions that the others may have. Names come from the model and are written
+    as ASCII literals. `tf32` allows TF32 in the layers that stay FP32, which Polygraphy, unlike
+    trtexec, does not by default.
+    """
+    flags = " ".join(f"--{name}" for name in below) + " --precision-constraints obey"
+    flags += " --tf32" if tf32 else ""
+    literals = "".join(f'    {name!a}: "{kind.upper()}",\n' for name, kind in kept.items())
+    template = files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
+    before, _, after = template.partition(_FLAGS)
+    between, _, rest = after.partition(_KEPT)
+    return f'{before}FLAGS = "{flags}"\n{between}KEPT: dict[str, str] = {{\n{literals}}}\n{rest}'

@@ -10,7 +10,7 @@ from precision_bisect.exports.export import Export, layers_in_tensorrt, named_la
 from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.mixed import write_mixed
-from precision_bisect.exports.polygraphy_script import write_polygraphy_script
+from precision_bisect.exports.polygraphy_command import write_polygraphy_script
 from precision_bisect.exports.trtexec import write_trtexec
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.quantization.scales_file import write_scales

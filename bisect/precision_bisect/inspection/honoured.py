@@ -8,16 +8,15 @@ as evidence.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from precision_bisect.evidence import Honour, LayerHonour
 from precision_bisect.inspection.engine_kernels import Kernel, find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.inspection.rules import Asked, Finding, examine
 from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.model.load import Model
-from precision_bisect.options import HighName
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import HighName, Pair
+from precision_bisect.trial import Honour, LayerHonour
 from precision_bisect.typed.typed_graph import TypedGraph
 
 

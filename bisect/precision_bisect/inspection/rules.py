@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 from precision_bisect.errors import printable
-from precision_bisect.evidence import Honour
 from precision_bisect.inspection.conversions import does_conversions_asked_for
 from precision_bisect.inspection.engine_kernels import CAST, Kernel, float_types
 from precision_bisect.inspection.engine_layers import LOW, normal_type
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.model.classify import FOLLOWERS
-from precision_bisect.options import HighName
+from precision_bisect.precisions import HighName
+from precision_bisect.trial import Honour
 
 _FP32 = frozenset(("fp32",))
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"))

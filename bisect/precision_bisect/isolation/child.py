@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from precision_bisect.isolation.deaths import raised
-from precision_bisect.isolation.survey import Survey, survey
+from precision_bisect.isolation.described import Survey, survey
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 

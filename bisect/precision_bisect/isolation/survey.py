@@ -1,42 +1,11 @@
 """What a backend says of itself, asked in a child process: that may cost the process, too."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.errors import PluginError
+from precision_bisect.isolation.described import Survey
 from precision_bisect.isolation.kit import Kit
-from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
-from precision_bisect.protocols import Backend
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """A backend's words on itself; see `protocols.Described`."""
-
-    name: str
-    emulated: bool
-    said: Mapping[str, str]
-    stuck: Mapping[LayerName, str]
-
-    def versions(self) -> Mapping[str, str]:
-        """Return versions and device names that results depend on."""
-        return self.said
-
-    def unbuildable(self) -> Mapping[LayerName, str]:
-        """Return the candidates that cannot run low, each with the reason."""
-        return self.stuck
-
-
-def survey(backend: Backend) -> Survey:
-    """Return what the backend says of itself."""
-    return Survey(
-        name=backend.name,
-        emulated=backend.emulated,
-        said=backend.versions(),
-        stuck=backend.unbuildable(),
-    )
 
 
 def isolated(options: Options) -> bool:

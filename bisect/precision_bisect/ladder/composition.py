@@ -3,10 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precision_bisect.layer_table import SETTLED, Form, LayerName
+from precision_bisect.layer_table import SETTLED, LayerName
 from precision_bisect.model.load import Model
-from precision_bisect.options import PrecisionName
-from precision_bisect.precisions import Pair, pairs_of
+from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
 from precision_bisect.typed.pinning import pin
 
 

@@ -8,11 +8,11 @@ from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.ladder.climbed import Climbed
 from precision_bisect.ladder.rung_causes import explain_ladder, nearest
-from precision_bisect.layer_table import LayerName
+from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.pipeline.conclude import tolerance_of
 from precision_bisect.pipeline.deploying import judge_of, rechecked, session_options, write_answer
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, assigned
+from precision_bisect.precisions import Pair
 from precision_bisect.results.chosen_point import Held
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Diagnosis, Result, Rung

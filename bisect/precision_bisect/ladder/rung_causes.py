@@ -7,8 +7,8 @@ from precision_bisect.diagnosis.findings import Advice, Finding, Findings
 from precision_bisect.ladder.climbed import Climbed
 from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.ledger_reader import read_ledger
-from precision_bisect.options import PrecisionName
 from precision_bisect.pipeline.explanation import Answer, explained
+from precision_bisect.precisions import PrecisionName
 from precision_bisect.results.endings import Status
 
 _NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"

@@ -4,7 +4,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from precision_bisect.evidence import (
+from precision_bisect.run_folder import plain_json
+from precision_bisect.trial import (
     Evidence,
     Honour,
     Latency,
@@ -13,7 +14,6 @@ from precision_bisect.evidence import (
     Opening,
     Stability,
 )
-from precision_bisect.run_folder import plain_json
 
 
 def to_text(evidence: Evidence) -> str:

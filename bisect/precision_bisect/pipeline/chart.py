@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_bisect.diagnosis.findings import Finding
-from precision_bisect.evidence import Latency
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.course import on_samples
 from precision_bisect.pipeline.explanation import alone
@@ -16,7 +15,7 @@ from precision_bisect.results.result import Culprit, CurvePoint
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, Point, complete, sweep
 from precision_bisect.search.rounding_law import typical
-from precision_bisect.trial import Outcome, SampleSet
+from precision_bisect.trial import Latency, Outcome, SampleSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

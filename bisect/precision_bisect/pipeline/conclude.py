@@ -11,8 +11,7 @@ from precision_bisect.certificate.record import SPREAD
 from precision_bisect.comparators.comparison_remarks import decided_remark
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import UsageError
-from precision_bisect.evidence import Evidence, Latency, Stability
-from precision_bisect.layer_table import LayerName
+from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.chart import Charted, charted, culprits_of, retraced
 from precision_bisect.pipeline.deploying import (
@@ -26,7 +25,7 @@ from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, assigned
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
@@ -42,7 +41,16 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
-from precision_bisect.trial import Kind, Outcome, SampleSet, Trial, TrialStatus
+from precision_bisect.trial import (
+    Evidence,
+    Kind,
+    Latency,
+    Outcome,
+    SampleSet,
+    Stability,
+    Trial,
+    TrialStatus,
+)
 from precision_bisect.typed.pinning import pinned_layers
 
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.STOPPED)

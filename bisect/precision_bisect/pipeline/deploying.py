@@ -10,7 +10,6 @@ from precision_bisect.backends.cuda.defaults import warning_of
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
 from precision_bisect.errors import RunFolderError
-from precision_bisect.evidence import Opening
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
@@ -32,6 +31,7 @@ from precision_bisect.run_folder.runfolder import (
 )
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import Opening
 
 _HIGH = "every-layer-high"
 """A folder for files that are gone once they were judged."""

@@ -16,14 +16,15 @@ from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.ledger.fingerprint import digest_samples
-from precision_bisect.lowtypes import KINDS
 from precision_bisect.machine.free_space import COPIES, LEAST_BYTES, Space
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.loading import Loaded, load
 from precision_bisect.pipeline.placement import place
 from precision_bisect.pipeline.run_fingerprint import fingerprint
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Described, Problem, Sample, Strategy
 from precision_bisect.quantization.calibration import scales_for
@@ -32,7 +33,6 @@ from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.precision_curve import Curve, drawable
 from precision_bisect.search.sample_sets import sample_sets
-from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.roofline import KERNEL_MS
 from precision_bisect.typed.pinning import (

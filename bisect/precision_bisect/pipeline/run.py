@@ -1,13 +1,12 @@
-"""One run from options to result: the only place that brings all rooms together."""
+"""One run over a pair of types: the place that brings all rooms together."""
 
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
-from precision_bisect.cluster.connection import reached
+from precision_bisect.cluster.cluster_client import Site
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
-from precision_bisect.machine.workdir import workdir
-from precision_bisect.monitoring.attend import Attended
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.chart import chart
 from precision_bisect.pipeline.conclude import conclude
@@ -24,36 +23,18 @@ from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
-from precision_bisect.search.events import Observer, RunStarted, ignore, together
+from precision_bisect.search.events import Observer, RunStarted, together
 from precision_bisect.trial import Kind
 
 
-def run(options: Options, observer: Observer = ignore) -> Result:
-    """Search as the options say, write the run folder, and return the result.
-
-    Raises a PrecisionBisectError for bad input, with nothing lost, and for a folder that another
-    process is at work in. A spent budget and Ctrl-C during the search end it with the best plan so
-    far.
-    """
-    with (
-        RunLock(options.folder) as lock,
-        workdir() as work,
-        Attended(options.folder, observer) as attended,
-        reached(options, work) as cluster,
-    ):
-        if options.ladder:
-            # It is made of runs.
-            from precision_bisect.ladder.climb import climb
-
-            result = climb(options, attended, work, lock, cluster)
-        else:
-            budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
-            prepared = prepare(options, attended, work, cluster)
-            folder = lock.open(overwrite=options.overwrite, rungs=False)
-            prepared = keep_made(prepared, work, folder)
-            result = run_prepared(prepared, attended, budget, folder)
-        attended.conclude(result)
-        return result
+def run_pair(
+    options: Options, observer: Observer, work: Path, lock: RunLock, cluster: Site | None
+) -> Result:
+    """Search with one pair of types; see `api.run`."""
+    budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
+    prepared = prepare(options, observer, work, cluster)
+    folder = lock.open(overwrite=options.overwrite, rungs=False)
+    return run_prepared(keep_made(prepared, work, folder), observer, budget, folder)
 
 
 def run_prepared(

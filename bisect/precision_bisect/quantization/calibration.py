@@ -15,14 +15,14 @@ import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
 
-from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import INT8, LOW_TYPES, QUANTIZED, QuantizedType
+from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.model.constant_values import read_constants
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import INT8, LOW_TYPES, QUANTIZED, QuantizedType
 from precision_bisect.model.ort import Session
 from precision_bisect.model.showing import showing
-from precision_bisect.options import CalibrationName, HighName, Options
-from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.options import CalibrationName, Options
+from precision_bisect.precisions import HighName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.quantized_layers import OPERANDS, quantized_layers, weight_axis
 from precision_bisect.quantization.scales import Scales, WeightScale

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 
 import onnx
 
-from precision_bisect.layer_table import LayerName
+from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.model.constant_values import constant_outputs
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model
-from precision_bisect.options import QuantizedName
-from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.precisions import Pair, QuantizedName
 
 QUANTIZABLE = frozenset(("Conv", "ConvTranspose", "MatMul", "Gemm"))
 OPERANDS = (0, 1)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.lowtypes import QuantizedType
+from precision_bisect.model.lowtypes import QuantizedType
 from precision_bisect.quantization.scales import WeightScale
 
 

@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.layer_table import SETTLED, Form, LayerName
+from precision_bisect.layer_table import SETTLED, LayerName
 from precision_bisect.model.load import Model
-from precision_bisect.options import ANSWER, HIGH_NAMES, LOW_NAMES, QUANTIZED_NAMES, HighName
-from precision_bisect.precisions import Pair
+from precision_bisect.options import ANSWER
+from precision_bisect.precisions import (
+    HIGH_NAMES,
+    LOW_NAMES,
+    QUANTIZED_NAMES,
+    Form,
+    HighName,
+    Pair,
+)
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.quantization.scales_file import read_scales
 from precision_bisect.results.chosen_point import find_point

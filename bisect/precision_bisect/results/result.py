@@ -9,10 +9,11 @@ from typing import Any
 
 from precision_bisect.certificate.record import Certificate
 from precision_bisect.errors import ExitCode
-from precision_bisect.evidence import LatencyMethod, LayerHonour, Stability
+from precision_bisect.plugins import REPORTS, load
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
 from precision_bisect.speed.report import SpeedReport
+from precision_bisect.trial import LatencyMethod, LayerHonour, Stability
 
 SCHEMA = 1
 POINTS = ("all_low", "culprits", "answer", "margin", "")
@@ -206,9 +207,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from precision_bisect.results.notebook import as_html
-
-        return as_html(self)
+        html: str = load(REPORTS, "notebook")(self)
+        return html
 
 
 KEYS = (

@@ -12,8 +12,8 @@ from typing import Any, get_args
 
 from precision_bisect.certificate.record import Certificate, How, Need
 from precision_bisect.errors import RunFolderError, printable
-from precision_bisect.evidence import LATENCY_METHODS, Honour, LayerHonour, Stability
-from precision_bisect.options import CERTIFY, HIGH_NAMES, LOW_NAMES
+from precision_bisect.options import CERTIFY
+from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES
 from precision_bisect.results.deployment import (
     OUTCOMES,
     ByDefaults,
@@ -50,6 +50,7 @@ from precision_bisect.run_folder.json_values import (
 )
 from precision_bisect.run_folder.runfolder import RESULT, STATUS
 from precision_bisect.speed.report import SpeedReport
+from precision_bisect.trial import LATENCY_METHODS, Honour, LayerHonour, Stability
 
 _SHOWN = 60
 """Longest value that an error quotes, in characters."""

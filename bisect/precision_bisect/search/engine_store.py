@@ -12,7 +12,6 @@ from precision_bisect.run_folder.runfolder import ENGINES, LOGS, TIMING_CACHE
 from precision_bisect.search.events import Event, TrialFinished
 from precision_bisect.trial import Kind, Verdict
 
-DISK_CAP_MIB = 10 * 1024.0
 """What a run may keep beside its answer unless it is told otherwise."""
 
 

@@ -4,6 +4,7 @@ An `Evaluator` touches neither ledger nor observer, so any executor can call it,
 and in whatever process it was made in.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,9 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from precision_bisect.comparators.numbered import numbered
 from precision_bisect.errors import RunFolderError
-from precision_bisect.evidence import Evidence, Stability
 from precision_bisect.inputs.copies import Copies, Samples
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.plan import Plan
@@ -27,7 +26,17 @@ from precision_bisect.protocols import (
 )
 from precision_bisect.search.engine_store import engine_folder
 from precision_bisect.search.stopwatch import Stopwatch
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
+from precision_bisect.trial import (
+    Evidence,
+    Kind,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Stability,
+    TrialStatus,
+    Verdict,
+)
 
 CURVE_COPIES = 4
 """A point of the curve is judged on so many copies at the most, which tell its median."""
@@ -227,3 +236,19 @@ def _disobeyed(evidence: Evidence) -> str:
     first, *others = evidence.demoted
     more = f" (and {len(others)} more)" if others else ""
     return f"the engine does not keep {first.layer!r}: {first.evidence}{more}"
+
+
+def numbered(judgement: Judgement) -> Judgement:
+    """Return the judgement; one whose error is NaN fails, whatever its verdict, with infinity.
+
+    NaN is neither within nor above any tolerance, so searches could make nothing of it, and a pass
+    beside it says that the comparator did not notice.
+    """
+    if judgement.error is None or not math.isnan(judgement.error):
+        return judgement
+    return replace(
+        judgement,
+        verdict=Verdict.FAIL,
+        error=math.inf,
+        message=judgement.message or "the comparator's error is NaN",
+    )

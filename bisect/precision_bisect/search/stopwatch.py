@@ -14,9 +14,9 @@ from statistics import fmean, median, quantiles
 from threading import Lock
 from typing import Self
 
-from precision_bisect.evidence import Latency
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
+from precision_bisect.trial import Latency
 
 ROUNDS = 5
 """So many turns of each engine."""

@@ -10,7 +10,7 @@ from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
 from precision_bisect.model.tensor_shapes import Shape, tensor_shapes
-from precision_bisect.speed.costgraph import CostGraph, Value
+from precision_bisect.plan_costs import CostGraph, Value
 from precision_bisect.speed.roofline import KERNEL_MS, cast_ms, extra_ms, macs
 
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_bisect.plan import Plan
-from precision_bisect.speed.costgraph import CostGraph
-from precision_bisect.speed.limits import Pace
+from precision_bisect.plan_costs import CostGraph, Pace
 from precision_bisect.trial import JUDGED_KINDS, Outcome, SampleSet, Trial
 
 

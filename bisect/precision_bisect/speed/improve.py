@@ -10,8 +10,8 @@ from collections.abc import Set
 from dataclasses import replace
 
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.forecast import Forecasts, calibrated
 from precision_bisect.speed.measuring import Measured, measure
 from precision_bisect.speed.moves import Move, Substitutes, fillings, islands, swap

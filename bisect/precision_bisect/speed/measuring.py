@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.speed.limits import Pace
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Search
-from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.forecast import Forecasts, ask
 from precision_bisect.trial import Outcome
 

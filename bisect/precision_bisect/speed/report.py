@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from precision_bisect.evidence import Latency
 from precision_bisect.plan import Plan
-from precision_bisect.speed.costgraph import CostGraph
+from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.speed.front import Point, front, judged_outcomes
-from precision_bisect.speed.limits import Pace, SpeedLimits
-from precision_bisect.trial import SampleSet, Trial
+from precision_bisect.trial import Latency, SampleSet, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

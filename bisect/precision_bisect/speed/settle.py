@@ -4,12 +4,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.speed.costgraph import CostGraph
 from precision_bisect.speed.forecast import ask
 from precision_bisect.speed.front import Point, front
 from precision_bisect.speed.improve import improve
-from precision_bisect.speed.limits import Pace, SpeedLimits
 from precision_bisect.speed.measuring import Measured, Record, all_high_ms, measure, timed
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 

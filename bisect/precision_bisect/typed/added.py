@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.lowtypes import LOW_TYPES, LowType, QuantizedType
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LOW_TYPES, LowType, QuantizedType
 from precision_bisect.model.names import Names
 from precision_bisect.model.weights import INLINE_BYTES, make_stub
-from precision_bisect.options import HighName
+from precision_bisect.precisions import HighName
 from precision_bisect.quantization.rounding import quantized
 from precision_bisect.quantization.scales import Scales, WeightScale
 from precision_bisect.typed.chunks import converted

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import onnx
 
-from precision_bisect.lowtypes import BF16, LowType
+from precision_bisect.model.lowtypes import BF16, LowType
 from precision_bisect.model.node_settings import settings_of
 
 _FLOAT = onnx.TensorProto.FLOAT

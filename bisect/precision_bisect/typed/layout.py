@@ -19,12 +19,11 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from precision_bisect.layer_table import Exclusion, Form, LayerName, LayerTable
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED, LowType, QuantizedType
+from precision_bisect.layer_table import Exclusion, LayerName, LayerTable, forms_of
 from precision_bisect.model.graph import attribute, captured, opset
 from precision_bisect.model.load import Model
-from precision_bisect.options import HighName
-from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED, LowType, QuantizedType
+from precision_bisect.precisions import Form, HighName, Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.forms import LowForm, NoLowForm, low_form
 from precision_bisect.typed.quantized import QuantizedForm, quantized_form

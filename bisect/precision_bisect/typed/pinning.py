@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_bisect.errors import ModelError
-from precision_bisect.layer_table import SETTLED, Exclusion, Form, LayerName
+from precision_bisect.layer_table import SETTLED, Exclusion, LayerName
 from precision_bisect.model.load import Model
-from precision_bisect.options import HalfName, HighName, LowName
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair
 from precision_bisect.protocols import Described
 from precision_bisect.quantization.quantized_layers import not_quantizable
 from precision_bisect.typed.rewrite import TypedWriter

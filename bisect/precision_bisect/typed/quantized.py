@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from precision_bisect.options import QuantizedName
+from precision_bisect.precisions import QuantizedName
 from precision_bisect.quantization.quantized_layers import OPERANDS, quantizable
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.forms import NoLowForm

@@ -14,13 +14,13 @@ from functools import cached_property
 import onnx
 
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.layer_table import Form, LayerName
-from precision_bisect.lowtypes import BF16, LOW_TYPES, QUANTIZED
+from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import BF16, LOW_TYPES, QUANTIZED
 from precision_bisect.model.names import Names
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair, forms_of
+from precision_bisect.precisions import Form, Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.layout import Assignment, Layout, every_form
 from precision_bisect.typed.typed_constants import Constants, OutOfRange

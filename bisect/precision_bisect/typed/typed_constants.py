@@ -8,9 +8,9 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.lowtypes import LowType
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LowType
 from precision_bisect.typed.chunks import chunks
 
 _FLOAT = onnx.TensorProto.FLOAT

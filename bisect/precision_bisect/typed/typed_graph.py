@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import QuantizedType
+from precision_bisect.model.lowtypes import QuantizedType
 from precision_bisect.quantization.scales import WeightScale
 
 

@@ -3,11 +3,11 @@
 import onnx
 
 from precision_bisect.layer_table import Exclusion, LayerName
-from precision_bisect.lowtypes import LowType
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LowType
 from precision_bisect.model.names import Names
 from precision_bisect.model.weights import drop_unused
-from precision_bisect.options import HighName
+from precision_bisect.precisions import HighName
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.added import PREFIX, Added
 from precision_bisect.typed.islands import islands

@@ -8,7 +8,6 @@ from typing import Protocol, runtime_checkable
 from precision_bisect.backends.choose_backend import choose_builder
 from precision_bisect.backends.tensorrt.log import LAYERS, Message
 from precision_bisect.errors import InputError, RefusedError
-from precision_bisect.evidence import Evidence
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.isolation.logs import tail
 from precision_bisect.isolation.slot import Death, Limits, Slot
@@ -19,7 +18,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine
 from precision_bisect.results.finished import Finished, read_finished
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.trial import CUDA_FAILED, Outcome
+from precision_bisect.trial import CUDA_FAILED, Evidence, Outcome
 from precision_bisect.typed.rewrite import TypedWriter
 
 _PLAIN = Pair(low="fp16", high="fp32")

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import ExitCode, printable
-from precision_bisect.evidence import Evidence, Honour
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.json_values import Unfit, chosen, flag, many, maybe, row, text
 from precision_bisect.run_folder.runfolder import VERIFIED
-from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.trial import Evidence, Honour, Outcome, TrialStatus
 
 SCHEMA = 1
 _WORDS = {

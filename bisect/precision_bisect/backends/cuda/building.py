@@ -13,14 +13,13 @@ import onnx
 
 from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
-from precision_bisect.evidence import Opening
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.graph import opset
 from precision_bisect.model.ort import CPU
-from precision_bisect.options import HighName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import HighName
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.trial import Opening, Outcome, TrialStatus
 from precision_bisect.typed.model_files import TypedFolder
 from precision_bisect.typed.rewrite import TypedWriter
 

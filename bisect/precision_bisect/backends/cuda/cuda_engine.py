@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from precision_bisect.backends.cuda.building import Built, failure, not_honoured
 from precision_bisect.backends.cuda.cuda_kernels import Trace, read_profile
 from precision_bisect.backends.cuda.latency import latency_of
-from precision_bisect.evidence import Evidence, Latency
 from precision_bisect.model.ort import clean
 from precision_bisect.protocols import Sample
-from precision_bisect.trial import TrialStatus
+from precision_bisect.trial import Evidence, Latency, TrialStatus
 
 if TYPE_CHECKING:
     import onnxruntime

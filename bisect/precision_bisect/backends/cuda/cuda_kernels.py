@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_bisect.evidence import Honour, LayerHonour
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.ort import CPU
-from precision_bisect.options import HighName
+from precision_bisect.precisions import HighName
+from precision_bisect.trial import Honour, LayerHonour
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from precision_bisect.backends.timing import measure
-from precision_bisect.evidence import Latency
 from precision_bisect.model.ort import runtime
 from precision_bisect.protocols import Sample
+from precision_bisect.trial import Latency
 
 if TYPE_CHECKING:
     import onnxruntime

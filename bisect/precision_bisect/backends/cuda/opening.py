@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, CPU_LAYOUTS
-from precision_bisect.evidence import Opening
 from precision_bisect.model.ort import Providers, clean, runtime, session_options
+from precision_bisect.trial import Opening
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -15,13 +15,12 @@ from precision_bisect.backends.emulation.snippets import (
     identity,
     switch_node,
 )
-from precision_bisect.layer_table import Form, LayerName
-from precision_bisect.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.layer_table import LayerForms, LayerName
 from precision_bisect.model.classify import is_follower
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.round_trips import round_trip
-from precision_bisect.options import HighName, PrecisionName
-from precision_bisect.precisions import LayerForms
+from precision_bisect.precisions import Form, HighName, PrecisionName
 from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
 

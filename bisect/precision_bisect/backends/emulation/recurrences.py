@@ -13,9 +13,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from precision_bisect.lowtypes import LowType
 from precision_bisect.model.graph import attribute, opset
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LowType
 from precision_bisect.model.node_views import View
 from precision_bisect.model.round_trips import round_trip
 

@@ -7,7 +7,7 @@ from onnx import helper
 
 from precision_bisect.backends.emulation.snippets import Quantizers
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.lowtypes import LowType, QuantizedType
+from precision_bisect.model.lowtypes import LowType, QuantizedType
 from precision_bisect.model.ort import ON_CPU, Providers, Session, runtime
 from precision_bisect.model.round_trips import round_trip
 from precision_bisect.quantization.rounding import fake_quantized

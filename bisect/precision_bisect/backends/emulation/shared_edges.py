@@ -19,8 +19,8 @@ from precision_bisect.backends.emulation.snippets import (
     identity,
     switch_node,
 )
-from precision_bisect.lowtypes import LowType
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LowType
 from precision_bisect.model.round_trips import round_trip
 
 _FLOAT = onnx.TensorProto.FLOAT

@@ -20,7 +20,7 @@ from onnx import helper
 
 from precision_bisect.fusing.norms import norms
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LowType
+from precision_bisect.model.lowtypes import LowType
 from precision_bisect.model.node_views import Dims, View
 from precision_bisect.model.round_trips import round_trip
 

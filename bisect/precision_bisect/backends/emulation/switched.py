@@ -34,15 +34,15 @@ from precision_bisect.backends.emulation.snippets import (
     switch_node,
 )
 from precision_bisect.backends.emulation.stored_sums import StoredSums
-from precision_bisect.layer_table import Form, LayerName
-from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.layer_table import LayerForms, LayerName, forms_of
 from precision_bisect.model.constant_values import as_declared, read_constants
 from precision_bisect.model.graph import opset
 from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LOW_TYPES
 from precision_bisect.model.node_settings import settings_of
 from precision_bisect.model.node_views import View
 from precision_bisect.model.weights import Weights, drop_unused
-from precision_bisect.precisions import LayerForms, Pair, forms_of
+from precision_bisect.precisions import Form, Pair
 from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
 

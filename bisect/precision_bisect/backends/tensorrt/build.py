@@ -22,7 +22,7 @@ from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
 from precision_bisect.errors import RefusedError, printable
 from precision_bisect.layer_table import LayerName
-from precision_bisect.options import LowName
+from precision_bisect.precisions import LowName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import CUDA_FAILED, Outcome, TrialStatus

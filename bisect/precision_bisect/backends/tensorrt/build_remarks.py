@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from precision_bisect.backends.tensorrt.log import AFFECTED, IMPORTED, LOUD, UNLISTED, Message
 from precision_bisect.backends.tensorrt.messages import one_line
 from precision_bisect.errors import printable
-from precision_bisect.evidence import Listed
+from precision_bisect.trial import Listed
 
 MOST_NOTES = 12
 MOST_LISTED = 512

@@ -3,8 +3,7 @@
 from precision_bisect.backends.tensorrt.flavour import FlavourName
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
-from precision_bisect.options import QUANTIZED_NAMES
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import QUANTIZED_NAMES, Pair
 
 FP8_CAPABILITY = "8.9"
 """The lowest compute capability with FP8; for lower ones every build fails."""

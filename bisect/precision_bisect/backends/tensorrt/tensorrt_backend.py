@@ -19,7 +19,7 @@ from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.layer_table import LayerName
-from precision_bisect.lowtypes import LOW_TYPES
+from precision_bisect.model.lowtypes import LOW_TYPES
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.run_folder.runfolder import TIMING_CACHE

@@ -16,13 +16,12 @@ from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import first_error
 from precision_bisect.backends.timing import measure_by
 from precision_bisect.errors import RefusedError, printable
-from precision_bisect.evidence import Evidence, Latency, LayerHonour
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.machine.atomic import whole
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.run_folder.runfolder import ENGINE, TIMING_CACHE
-from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.trial import Evidence, Latency, LayerHonour, Outcome, TrialStatus
 
 Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]
 """Tells from the layers of an engine which kept layers were honoured."""

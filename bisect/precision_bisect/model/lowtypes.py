@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.options import HalfName, PrecisionName, QuantizedName
+from precision_bisect.precisions import HalfName, PrecisionName, QuantizedName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
