@@ -32,7 +32,6 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 from precision_bisect.model.load import load_model
-from precision_bisect.options import BackendName
 from precision_bisect.plan import Plan
 from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, TrialFinished
@@ -50,7 +49,7 @@ class Asked:
     models: tuple[str, ...]
     folder: Path
     out: Path
-    backend: BackendName
+    backend: str
     small: bool
     seconds: float
     workers: int

@@ -19,7 +19,7 @@ from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.inputs.reference import non_finite, reference_outputs
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import BackendName, Options
+from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, BackendFailure, Comparator, Sample
@@ -37,7 +37,7 @@ class Setting:
     path: Path
     samples: Sequence[Sample]
     limits: Mapping[str, float]
-    backend: BackendName
+    backend: str
 
     @property
     def options(self) -> Options:

@@ -22,7 +22,7 @@ from typing import Any
 from engine import machine
 
 import precision_bisect
-from precision_bisect.options import CERTIFY, BackendName
+from precision_bisect.options import CERTIFY
 from precision_bisect.search.events import Event, TrialFinished, TrialStarted
 from precision_bisect.trial import Kind, Proposal
 
@@ -68,7 +68,7 @@ def _builds(proposal: Proposal) -> bool:
 def search(asked: argparse.Namespace, gpus: Sequence[str]) -> dict[str, Any]:
     """Search once with a worker on each of these GPUs; return what it took."""
     rounds = Rounds(len(gpus))
-    backend: BackendName = asked.backend
+    backend: str = asked.backend
     limits = {"atol": asked.atol} if asked.atol else {"tol": asked.tol}
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import (
-    BackendName,
     CalibrationName,
     Certify,
     ForecastOn,
@@ -48,7 +47,7 @@ class FindOptions(TypedDict, total=False):
     high: HighName
     ladder: Sequence[PrecisionName]
     calibration: CalibrationName
-    backend: BackendName
+    backend: str
     engine: EngineSettings
     strategy: str
     certify: Certify | None

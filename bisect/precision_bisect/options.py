@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
 
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
-BackendName: TypeAlias = Literal["auto", "emulated", "onnxruntime", "tensorrt", "tensorrt-rtx"]
 Metric: TypeAlias = Literal[
     "elementwise", "max", "mean", "quantile", "l2", "cosine", "psnr", "snr"
 ]
@@ -33,7 +32,6 @@ Isolate: TypeAlias = Literal["auto", "always", "never"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
 ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]
 CALIBRATIONS: tuple[CalibrationName, ...] = get_args(CalibrationName)
-BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 METRICS: tuple[Metric, ...] = get_args(Metric)
 CERTIFY: tuple[Certify, ...] = get_args(Certify)
 ISOLATE: tuple[Isolate, ...] = get_args(Isolate)
@@ -92,7 +90,7 @@ class Options:
     high: HighName = DEFAULT_HIGH
     ladder: Sequence[PrecisionName] = ()
     calibration: CalibrationName = DEFAULT_CALIBRATION
-    backend: BackendName = "auto"
+    backend: str = "auto"
     engine: EngineSettings = field(default_factory=EngineSettings)
     strategy: str = DEFAULT_STRATEGY
     certify: Certify | None = None
@@ -124,7 +122,6 @@ class Options:
             "low": LOW_NAMES,
             "high": HIGH_NAMES,
             "calibration": CALIBRATIONS,
-            "backend": BACKENDS,
             "until": UNTIL,
             "isolate": ISOLATE,
             "forecast_on": FORECAST_ON,

@@ -1,4 +1,4 @@
-"""Strategies and reports, found by entry point, so that third-party ones are the same as ours."""
+"""Strategies, reports and backends, found by entry point: others' are the same as ours."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -11,7 +11,8 @@ from precision_bisect.protocols import Strategy
 
 STRATEGIES = "precision_bisect.strategies"
 REPORTS = "precision_bisect.reports"
-_KINDS = {STRATEGIES: "strategy", REPORTS: "report"}
+BACKENDS = "precision_bisect.backends"
+_KINDS = {STRATEGIES: "strategy", REPORTS: "report", BACKENDS: "backend"}
 
 
 def installed(group: str) -> dict[str, EntryPoint]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from models import OVERFLOW, load_text
-from precision_bisect.backends.cuda.cuda_backend import why_not
+from precision_bisect.backends.cuda.cuda_check import why_not
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.model.load import Model

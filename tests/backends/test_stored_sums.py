@@ -16,7 +16,7 @@ from precision_bisect.backends.emulation.stored_sums import together
 from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.lowtypes import FP16, LOW_TYPES
-from precision_bisect.options import BackendName, Options
+from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, HalfName
 from precision_bisect.quantization.scales import Scales
@@ -175,7 +175,7 @@ def test_more_values_than_the_type_counts_to(tmp_path: Path) -> None:
     ("backend", "finite"), [("onnxruntime", False), ("emulated", True), ("tensorrt", True)]
 )
 def test_forecasts_are_of_the_engine_that_judges(
-    backend: BackendName, finite: bool, tmp_path: Path
+    backend: str, finite: bool, tmp_path: Path
 ) -> None:
     """Only ONNX Runtime on CUDA is known to store sums."""
     model = of_mean("8, 64", [-1], tmp_path)

@@ -17,7 +17,6 @@ from precision_bisect.cluster.uniformity import (
 from precision_bisect.errors import UsageError
 from precision_bisect.isolation.described import Survey
 from precision_bisect.layer_table import LayerName
-from precision_bisect.options import BackendName
 
 WORDS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"))
 SAID = st.dictionaries(st.sampled_from(["one", "two", "three"]), WORDS)
@@ -50,7 +49,7 @@ def test_gpus_of_two_kinds_are_refused() -> None:
     assert "--mixed-gpus" in caught.value.hint
 
 
-def look(device: str, backend: BackendName = "onnxruntime", stuck: str = "") -> Look:
+def look(device: str, backend: str = "onnxruntime", stuck: str = "") -> Look:
     """Return what a worker says that has this GPU; `stuck` is a layer that cannot run low."""
     survey = Survey(
         name=backend,

@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 import tiny
-from precision_bisect.backends import choose_backend as choose
-from precision_bisect.backends.choose_backend import availabilities
+from precision_bisect.backends.choose_backend import availabilities, choose_builder
+from precision_bisect.backends.tensorrt import tensorrt_plugin
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName
 from precision_bisect.commandline.doctor import examine
 from precision_bisect.commandline.main import main
@@ -140,10 +140,9 @@ def test_auto_builds_with_the_library_that_can_build(monkeypatch: pytest.MonkeyP
     rtx = no_gpu("tensorrt-rtx", ("8.6",))
     full = no_gpu("tensorrt", ())
     found = {"tensorrt": full, "tensorrt-rtx": rtx}
-    monkeypatch.setattr(choose, "installed", lambda: [full, rtx])
-    monkeypatch.setattr(choose, "load_flavour", lambda name: found[name])
-    assert "tensorrt-rtx" == choose.choose_builder("auto", EngineSettings()).name
-    assert "tensorrt" == choose.choose_builder("tensorrt", EngineSettings()).name
+    monkeypatch.setattr(tensorrt_plugin, "load_flavour", lambda name: found[name])
+    assert "tensorrt-rtx" == choose_builder("auto", EngineSettings()).name
+    assert "tensorrt" == choose_builder("tensorrt", EngineSettings()).name
     builds = {entry.name: entry.builds for entry in availabilities()}
     assert (False, True) == (builds["tensorrt"], builds["tensorrt-rtx"])
 
@@ -153,8 +152,8 @@ def test_verify_builds_for_another_gpu_where_this_one_is_not_served(
 ) -> None:
     """A GPU that the library does not serve is no worse than none."""
     rtx = replace(no_gpu("tensorrt-rtx", ("8.6", "12.0")), device="H200", compute_capability="9.0")
-    monkeypatch.setattr(choose, "installed", lambda: [rtx])
-    remark = choose.choose_builder("auto", EngineSettings()).remark
+    monkeypatch.setattr(tensorrt_plugin, "load_flavour", lambda _: rtx)
+    remark = choose_builder("auto", EngineSettings()).remark
     assert "built for compute capability 8.6" in remark
 
 

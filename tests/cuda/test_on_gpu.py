@@ -10,7 +10,8 @@ import pytest
 from ladder_model import OUTLIERS, OVERFLOWING, samples, write
 from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.api import find
-from precision_bisect.backends.cuda.cuda_backend import CudaBackend, why_not
+from precision_bisect.backends.cuda.cuda_backend import CudaBackend
+from precision_bisect.backends.cuda.cuda_check import why_not
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge

@@ -2,7 +2,7 @@
 
 import pytest
 
-from precision_bisect.backends.tensorrt.log import Message
+from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.messages import clean, cuda_failed, first_error
 
 NO_DRIVER = (

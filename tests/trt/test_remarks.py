@@ -4,13 +4,13 @@ import time
 
 import pytest
 
+from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.build_remarks import (
     MOST_LISTED,
     MOST_NOTES,
     Remarks,
     remarks,
 )
-from precision_bisect.backends.tensorrt.log import Message
 from precision_bisect.trial import Listed
 
 

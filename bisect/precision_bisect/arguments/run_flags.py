@@ -19,7 +19,6 @@ from precision_bisect.arguments.sample_flags import (
 )
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.options import (
-    BACKENDS,
     CALIBRATIONS,
     CERTIFY,
     DEFAULT_CALIBRATION,
@@ -29,7 +28,7 @@ from precision_bisect.options import (
     DEFAULT_STRATEGY,
     Options,
 )
-from precision_bisect.plugins import STRATEGIES, installed, load_strategy
+from precision_bisect.plugins import BACKENDS, STRATEGIES, installed, load_strategy
 from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES, PrecisionName, parse_ladder
 from precision_bisect.settings.durations import duration
 
@@ -194,7 +193,7 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--backend",
-        choices=BACKENDS,
+        choices=("auto", *installed(BACKENDS)),
         default="auto",
         help="what evaluates plans; auto takes TensorRT where it can run, else ONNX Runtime on "
         "CUDA, else the emulator (auto)",

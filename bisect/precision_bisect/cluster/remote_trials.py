@@ -7,7 +7,6 @@ from pathlib import Path
 from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.isolation.described import Survey, survey
 from precision_bisect.isolation.kit import Kit
-from precision_bisect.options import BackendName
 from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.search.evaluation import Evaluator
 
@@ -45,7 +44,7 @@ class Away:
 class Look:
     """Which backend a worker has, why that one, and what it says of itself."""
 
-    backend: BackendName
+    backend: str
     why: str
     survey: Survey
 

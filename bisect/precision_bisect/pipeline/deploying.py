@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from precision_bisect.backends.choose_backend import sample_shapes
+from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.cuda.defaults import warning_of
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options

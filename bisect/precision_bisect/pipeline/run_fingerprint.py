@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from precision_bisect.backends.choose_backend import sample_shapes
+from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.ledger.fingerprint import digest_samples
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.choose_backend import choose_builder
-from precision_bisect.backends.tensorrt.log import LAYERS, Message
+from precision_bisect.backends.tensorrt.log import LAYERS
 from precision_bisect.errors import InputError, RefusedError
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.isolation.logs import tail

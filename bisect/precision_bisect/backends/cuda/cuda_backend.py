@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.cuda_check import require_cuda, why_not
+from precision_bisect.backends.cuda.cuda_check import require_cuda
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.cuda.provider import cuda_options, on_cuda
@@ -20,8 +20,6 @@ from precision_bisect.model.ort import runtime
 from precision_bisect.plan import Plan
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter
-
-__all__ = ["CudaBackend", "why_not"]
 
 _FATAL = 4
 

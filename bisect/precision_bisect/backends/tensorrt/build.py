@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.build_remarks import Remarks, remarks
 from precision_bisect.backends.tensorrt.config_script import with_script
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.log import LAYERS, Message, collected
+from precision_bisect.backends.tensorrt.log import LAYERS, collected
 from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.backends.tensorrt.timing_cache import private

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from precision_bisect.backends.tensorrt.log import AFFECTED, IMPORTED, LOUD, UNLISTED, Message
+from precision_bisect.backends.backend_plugin import Message
+from precision_bisect.backends.tensorrt.log import AFFECTED, IMPORTED, LOUD, UNLISTED
 from precision_bisect.backends.tensorrt.messages import one_line
 from precision_bisect.errors import printable
 from precision_bisect.trial import Listed

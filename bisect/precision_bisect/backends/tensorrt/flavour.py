@@ -75,15 +75,6 @@ def load_flavour(name: FlavourName) -> Flavour:
     )
 
 
-def installed() -> list[Flavour]:
-    """Return the libraries that are installed and load, TensorRT before TensorRT-RTX."""
-    found = []
-    for name in NAMES:
-        with suppress(PluginError):
-            found.append(load_flavour(name))
-    return found
-
-
 def distributions(name: FlavourName) -> dict[str, str]:
     """Return the installed packages of a library, for any CUDA, each with its version.
 

@@ -15,11 +15,11 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any
 
+from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.flavour import Flavour, cannot_start, use_in_polygraphy
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.shared_context import SharedContext
@@ -38,14 +38,6 @@ LOUD = ("INTERNAL_ERROR", "ERROR", "WARNING")
 """The severities that are always kept; names come with lower ones."""
 _EACH_VALUE = "is out of range. Clamping to: "
 """A warning of every single value that is clamped; one of them all follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of TensorRT; `severity` is the name of a member of its enumeration."""
-
-    severity: str
-    text: str
 
 
 @contextmanager

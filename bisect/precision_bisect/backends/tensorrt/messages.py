@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from precision_bisect.backends.tensorrt.log import Message
+from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.errors import printable
 
 _LONGEST = 300

@@ -1,0 +1,103 @@
+"""What a backend is to the tool: an entry point that says whether it works here, and makes it.
+
+To add one, write a `BackendPlugin` and name it in the entry points of the group
+`precision_bisect.backends`; `docs/backends.md` has an example in one file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from precision_bisect.model.load import Model
+from precision_bisect.options import Options
+from precision_bisect.precisions import LowName, Pair
+from precision_bisect.protocols import Backend, Sample
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.typed.rewrite import TypedWriter
+
+MakeBackend: TypeAlias = Callable[[Model], Backend]
+SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a library says in a build; `severity` is its own word."""
+
+    severity: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Availability:
+    """Whether a backend can run plans on this machine, and why or why not, in one sentence.
+
+    `builds` tells whether it can at least build engines, which `verify` needs.
+    """
+
+    name: str
+    usable: bool
+    why: str
+    builds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a backend is made for.
+
+    `samples` are all feeds of the run, by input name; `work` is an empty folder for files;
+    `scales` are those of what some plan quantizes.
+    """
+
+    options: Options
+    samples: Sequence[Sample]
+    work: Path
+    scales: Scales
+
+    def writer(self, model: Model) -> TypedWriter:
+        """Return what writes plans of the model as strongly typed graphs."""
+        pair = Pair(low=self.options.low, high=self.options.high)
+        return TypedWriter(model, pair, self.scales)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """What builds engines to look into, without running them; `remark` is for people.
+
+    In the context of `listening` the library's messages appear in a list, if it has any.
+    """
+
+    name: str
+    remark: str
+    make: Callable[[TypedWriter, SampleShapes, Path], Backend]
+    listening: Callable[[], AbstractContextManager[Sequence[Message]]] = lambda: nullcontext(())
+
+
+class BackendPlugin(Protocol):
+    """One kind of engines, under the name of its entry point."""
+
+    def availability(self) -> Availability:
+        """Return whether it works here; never raises for what is missing or broken."""
+        ...
+
+    def make(self, task: Task) -> MakeBackend:
+        """Return what makes the backend of a model, which a child process can repeat.
+
+        Called where `availability` says usable. Raises PluginError or RefusedError.
+        """
+        ...
+
+    def builder(self, settings: EngineSettings, low: LowName) -> Builder:
+        """Return what `verify` builds with. Raises PluginError or RefusedError where it cannot."""
+        ...
+
+
+def sample_shapes(samples: Sequence[Sample]) -> SampleShapes:
+    """Return the shapes that each input takes over all samples, each once."""
+    shapes: dict[str, dict[tuple[int, ...], None]] = {}
+    for sample in samples:
+        for name, array in sample.items():
+            shapes.setdefault(name, {})[array.shape] = None
+    return {name: list(found) for name, found in shapes.items()}

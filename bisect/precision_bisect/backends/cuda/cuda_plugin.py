@@ -1,0 +1,43 @@
+"""ONNX Runtime on CUDA as a backend."""
+
+from precision_bisect.backends.backend_plugin import Availability, Builder, MakeBackend, Task
+from precision_bisect.backends.cuda.cuda_check import why_not
+from precision_bisect.errors import RefusedError
+from precision_bisect.precisions import LowName
+from precision_bisect.settings.engine_settings import EngineSettings
+
+
+class CudaPlugin:
+    """See `BackendPlugin`."""
+
+    def availability(self) -> Availability:
+        """Return whether ONNX Runtime computes FP16 on a GPU here."""
+        trouble = why_not()
+        return Availability(
+            name="onnxruntime", usable=trouble is None, why=trouble or "CUDA computes FP16"
+        )
+
+    def make(self, task: Task) -> MakeBackend:
+        """Return what makes the backend of a model."""
+        from precision_bisect.backends.cuda.cuda_backend import CudaBackend
+
+        return lambda model: CudaBackend(task.writer(model), task.options.engine, task.work)
+
+    def builder(self, settings: EngineSettings, low: LowName) -> Builder:
+        """Return what opens sessions to look into."""
+        del low
+        from precision_bisect.backends.cuda.cuda_backend import CudaBackend
+
+        if trouble := why_not():
+            raise RefusedError(
+                f"--backend onnxruntime cannot build here: {trouble}",
+                "`precision-bisect doctor` says what can",
+            )
+        return Builder(
+            name="onnxruntime",
+            remark="",
+            make=lambda writer, shapes, work: CudaBackend(writer, settings, work),
+        )
+
+
+CUDA_PLUGIN = CudaPlugin()

@@ -1,0 +1,29 @@
+"""The emulator as a backend."""
+
+from precision_bisect.backends.backend_plugin import Availability, Builder, MakeBackend, Task
+from precision_bisect.backends.forecasting import forecaster
+from precision_bisect.errors import RefusedError
+from precision_bisect.inputs.copies import can_change
+from precision_bisect.precisions import LowName
+from precision_bisect.settings.engine_settings import EngineSettings
+
+
+class EmulatorPlugin:
+    """See `BackendPlugin`."""
+
+    def availability(self) -> Availability:
+        """Return that it works."""
+        return Availability(name="emulated", usable=True, why="predicts on any machine")
+
+    def make(self, task: Task) -> MakeBackend:
+        """Return what makes the emulator of a model."""
+        options = task.options
+        factors = options.copies > 0 and not can_change(task.samples)
+        return lambda model: forecaster(model, options, task.scales, factors=factors)
+
+    def builder(self, settings: EngineSettings, low: LowName) -> Builder:
+        """Raise RefusedError: it builds nothing to look into."""
+        raise RefusedError("the emulator builds no engine", "name another --backend")
+
+
+EMULATOR = EmulatorPlugin()

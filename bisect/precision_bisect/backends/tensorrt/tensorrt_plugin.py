@@ -1,0 +1,106 @@
+"""TensorRT and TensorRT-RTX as backends."""
+
+from dataclasses import replace
+
+from precision_bisect.backends.backend_plugin import (
+    Availability,
+    Builder,
+    MakeBackend,
+    Task,
+    sample_shapes,
+)
+from precision_bisect.backends.tensorrt.eight_bit_layers import FP8_CAPABILITY
+from precision_bisect.backends.tensorrt.flavour import (
+    Flavour,
+    FlavourName,
+    absent,
+    load_flavour,
+)
+from precision_bisect.backends.tensorrt.log import collected
+from precision_bisect.backends.tensorrt.starting import why_not_started
+from precision_bisect.errors import PluginError
+from precision_bisect.precisions import LowName
+from precision_bisect.settings.engine_settings import EngineSettings
+
+DEFAULT_CAPABILITY = "8.6"
+"""What an engine is built for where no GPU can run it and nothing else is asked."""
+
+
+class TensorRTPlugin:
+    """One of the two libraries; see `BackendPlugin`."""
+
+    def __init__(self, name: FlavourName) -> None:
+        self._name: FlavourName = name
+
+    def availability(self) -> Availability:
+        """Return whether this machine's GPU can run its engines, or it can at least build them."""
+        name = self._name
+        try:
+            flavour = load_flavour(name)
+        except PluginError as error:
+            why = error.message if absent(name) else error.one_line()
+            return Availability(name=name, usable=False, why=why)
+        if flavour.can_run and (trouble := why_not_started(name)):
+            return Availability(name=name, usable=False, why=trouble)
+        why = f"{flavour.version} on {flavour.device}" if flavour.can_run else flavour.why_not
+        return Availability(
+            name=name,
+            usable=flavour.can_run,
+            why=why,
+            builds=flavour.can_run or bool(flavour.targets),
+        )
+
+    def make(self, task: Task) -> MakeBackend:
+        """Return what makes the backend of a model."""
+        from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
+
+        flavour = load_flavour(self._name)
+        shapes = sample_shapes(task.samples)
+        return lambda model: TensorRTBackend(
+            task.writer(model), task.options.engine, flavour, shapes, task.work
+        )
+
+    def builder(self, settings: EngineSettings, low: LowName) -> Builder:
+        """Return what builds engines, for this machine's GPU or without it."""
+        flavour = self._loaded()
+        settings, remark = _target(flavour, settings, low)
+        from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
+
+        return Builder(
+            name=flavour.name,
+            remark=remark,
+            make=lambda writer, shapes, work: TensorRTBackend(
+                writer, settings, flavour, shapes, work
+            ),
+            listening=lambda: collected(flavour),
+        )
+
+    def _loaded(self) -> Flavour:
+        try:
+            return load_flavour(self._name)
+        except PluginError as error:
+            if not absent(self._name):
+                raise
+            raise PluginError(
+                f"{self._name} is not installed, so no engine can be built",
+                "pip install tensorrt_rtx, which builds without a GPU, too",
+            ) from error
+
+
+def _target(
+    flavour: Flavour, settings: EngineSettings, low: LowName
+) -> tuple[EngineSettings, str]:
+    """Return the settings with what is built for, and that in words."""
+    if settings.compute_capability is None and flavour.targets and not flavour.can_run:
+        default = FP8_CAPABILITY if low == "fp8" else DEFAULT_CAPABILITY
+        settings = replace(settings, compute_capability=default)
+    target = settings.compute_capability
+    remark = f"{flavour.version}, "
+    remark += f"built for compute capability {target}" if target else f"built for {flavour.device}"
+    if not flavour.can_run:
+        remark += f"; it cannot run here: {flavour.why_not}"
+    return settings, remark
+
+
+TENSORRT = TensorRTPlugin("tensorrt")
+TENSORRT_RTX = TensorRTPlugin("tensorrt-rtx")
