@@ -9,7 +9,16 @@ import math
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, SpeedLimits
@@ -85,6 +94,22 @@ class Strategy(Protocol):
     def search(self, problem: Problem) -> Search[Plan]:
         """Propose plans until one is known to be the answer."""
         ...
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """A strategy that needs more than this package."""
+
+    def check(self) -> None:
+        """Raise PluginError where something is missing, before any work."""
+        ...
+
+
+@runtime_checkable
+class WeighsSpeed(Protocol):
+    """A strategy that looks at what plans cost, `Problem.graph`."""
+
+    weighs_speed: ClassVar[bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
-from precision_bisect.search.combinators import relay
+from precision_bisect.search.combinators import Batch, Outcomes, answered, relay
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal
 
 
@@ -21,18 +21,16 @@ def ask(
 def unrepeated(search: Search[T]) -> Search[T]:
     """Return the same search; what it asks again is answered from memory."""
     known: dict[Identity, Outcome] = {}
-    try:
-        batch = next(search)
-        while True:
-            fresh = {proposal.identity: proposal for proposal in batch}
-            unknown = [key for key in fresh if key not in known]
-            if unknown:
-                outcomes = yield tuple(fresh[key] for key in unknown)
-                known.update(zip(unknown, outcomes, strict=True))
-            batch = search.send(tuple(known[proposal.identity] for proposal in batch))
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    def answer(batch: Batch) -> Search[Outcomes]:
+        fresh = {proposal.identity: proposal for proposal in batch}
+        unknown = [key for key in fresh if key not in known]
+        if unknown:
+            outcomes = yield tuple(fresh[key] for key in unknown)
+            known.update(zip(unknown, outcomes, strict=True))
+        return tuple(known[proposal.identity] for proposal in batch)
+
+    return answered(search, answer)
 
 
 def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan]:

@@ -27,6 +27,7 @@ from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.events import Event, Warned
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.trial import Honour
 from precision_bisect.typed.pinning import pin_formless, settle
 from precision_bisect.typed.rewrite import TypedWriter
@@ -69,6 +70,11 @@ def test_fp16_is_fp16(tmp_path: Path) -> None:
             found[len(plan)] = float(engine.run(feed)["y"][0])
     assert np.isinf(found[0])
     assert 300.0 == pytest.approx(found[2], rel=1e-6)
+
+
+def test_it_keeps_the_contract(tmp_path: Path) -> None:
+    """It computes what a plan asks for."""
+    check_backend(lambda model: backend(model, tmp_path))
 
 
 def test_layer_without_kernel_is_pinned(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.cuda.defaults import warning_of
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
+from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.errors import RunFolderError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_judging
@@ -176,8 +177,7 @@ def _gpu(prepared: Prepared) -> str | None:
 def _limits(comparator: Comparator) -> Mapping[str, Any]:
     """Return the comparator's settings; a check by the path of its script."""
     settings = comparator.settings()
-    path = getattr(comparator, "path", None)
-    if "check" in settings and path is not None:
+    if isinstance(comparator, ScriptComparator):
         name = str(settings["check"]).rpartition(":")[2]
-        return {**settings, "check": f"{path}:{name}"}
+        return {**settings, "check": f"{comparator.path}:{name}"}
     return settings

@@ -18,7 +18,7 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
-from precision_bisect.protocols import Comparator, Sample, Strategy
+from precision_bisect.protocols import Checked, Comparator, Sample, Strategy
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.typed.taken_branches import layers_inside, take_branches
 
@@ -180,9 +180,8 @@ def _strategy(options: Options) -> Strategy:
     storage = options.optuna_storage
     settings = {} if storage is None else {"storage": storage}
     strategy = load_strategy(options.strategy, **settings)
-    check = getattr(strategy, "check", None)
-    if check is not None:
-        check()
+    if isinstance(strategy, Checked):
+        strategy.check()
     return strategy
 
 

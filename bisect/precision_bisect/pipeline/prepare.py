@@ -26,7 +26,15 @@ from precision_bisect.pipeline.run_fingerprint import fingerprint
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import Backend, Comparator, Described, Problem, Sample, Strategy
+from precision_bisect.protocols import (
+    Backend,
+    Comparator,
+    Described,
+    Problem,
+    Sample,
+    Strategy,
+    WeighsSpeed,
+)
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import ENGINES
@@ -281,7 +289,7 @@ def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None
 
     Without an engine, no kernel is launched and only operations and traffic count.
     """
-    if not (loaded.options.speed.given or getattr(loaded.strategy, "weighs_speed", False)):
+    if not (loaded.options.speed.given or isinstance(loaded.strategy, WeighsSpeed)):
         return None
     shapes = {name: array.shape for name, array in loaded.samples[0].items()}
     return cost_graph(model, shapes, 0.0 if backend.emulated else KERNEL_MS)

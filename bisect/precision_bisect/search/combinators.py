@@ -1,4 +1,4 @@
-"""Passing on a search's proposals and outcomes, changed on the way."""
+"""Searches made of searches: the only places that send outcomes into a generator."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -6,19 +6,42 @@ from typing import TypeAlias
 from precision_bisect.protocols import Search, T
 from precision_bisect.trial import Outcome, Proposal
 
-Ask: TypeAlias = Callable[[Proposal], Proposal]
-Tell: TypeAlias = Callable[[Proposal, Outcome], Outcome]
+Batch: TypeAlias = tuple[Proposal, ...]
+Outcomes: TypeAlias = tuple[Outcome, ...]
 
 
-def relay(search: Search[T], *, ask: Ask | None = None, tell: Tell | None = None) -> Search[T]:
-    """Return the same search; `ask` changes each proposal, `tell` what it is told of each."""
+def feed(search: Search[T], answer: Callable[[Batch], Outcomes]) -> T:
+    """Run a search to its end with the outcomes that `answer` gives; return its result."""
     try:
         batch = next(search)
         while True:
-            outcomes = yield batch if ask is None else tuple(map(ask, batch))
-            if tell is not None:
-                outcomes = tuple(map(tell, batch, outcomes))
-            batch = search.send(outcomes)
+            batch = search.send(answer(batch))
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def answered(search: Search[T], answer: Callable[[Batch], Search[Outcomes]]) -> Search[T]:
+    """Return the same search; each batch is answered by a search of its own."""
+    try:
+        batch = next(search)
+        while True:
+            batch = search.send((yield from answer(batch)))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def relay(
+    search: Search[T],
+    *,
+    ask: Callable[[Proposal], Proposal] = lambda proposal: proposal,
+    tell: Callable[[Proposal, Outcome], Outcome] = lambda _, outcome: outcome,
+) -> Search[T]:
+    """Return the same search; `ask` changes each proposal, `tell` what it is told of each."""
+
+    def answer(batch: Batch) -> Search[Outcomes]:
+        outcomes = yield tuple(map(ask, batch))
+        return tuple(map(tell, batch, outcomes))
+
+    return answered(search, answer)

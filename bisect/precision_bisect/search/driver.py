@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger, Search, T
 from precision_bisect.search.budget import Budget
+from precision_bisect.search.combinators import feed
 from precision_bisect.search.events import (
     Observer,
     PhaseStarted,
@@ -72,13 +73,7 @@ class Driver:
 
     def run(self, search: Search[T]) -> T:
         """Feed a search until it ends, and return its result. Raises what `consider_all` does."""
-        try:
-            batch = next(search)
-            while True:
-                batch = search.send(self.consider_all(batch))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return feed(search, self.consider_all)
 
     def retrace(self, search: Search[object]) -> None:
         """Feed a search with what the ledger holds, until it ends or asks for something else."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.search.combinators import relay
+from precision_bisect.search.combinators import Batch, Outcomes, answered, relay
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 
 CLEAR_SPREADS = 3.0
@@ -75,25 +75,23 @@ def repeated(search: Search[T], problem: Problem) -> Search[T]:
     believed, and so is all-high, which the preflight has built twice.
     """
     everything = Plan.all_high(problem.size)
-    try:
-        batch = next(search)
-        while True:
-            outcomes = yield batch
-            unsure = [
-                place
-                for place, (proposal, outcome) in enumerate(zip(batch, outcomes, strict=True))
-                if proposal.kind is Kind.JUDGE
-                and proposal.plan != everything
-                and not proposal.draw
-                and _near(outcome, problem.tolerance, problem.noise)
-            ]
-            if unsure:
-                again = yield tuple(_afresh(batch[place]) for place in unsure)
-                outcomes = _both(outcomes, dict(zip(unsure, again, strict=True)))
-            batch = search.send(outcomes)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    def answer(batch: Batch) -> Search[Outcomes]:
+        outcomes = yield batch
+        unsure = [
+            place
+            for place, (proposal, outcome) in enumerate(zip(batch, outcomes, strict=True))
+            if proposal.kind is Kind.JUDGE
+            and proposal.plan != everything
+            and not proposal.draw
+            and _near(outcome, problem.tolerance, problem.noise)
+        ]
+        if unsure:
+            again = yield tuple(_afresh(batch[place]) for place in unsure)
+            outcomes = _both(outcomes, dict(zip(unsure, again, strict=True)))
+        return outcomes
+
+    return answered(search, answer)
 
 
 def _near(outcome: Outcome, tolerance: float | None, noise: float) -> bool:

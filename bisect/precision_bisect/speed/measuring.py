@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.search.combinators import relay
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 
@@ -31,22 +32,16 @@ class Record:
 
 def timed(search: Search[T], record: Record, *, whole: bool) -> Search[T]:
     """Return the same search; what is timed is noted, and with `whole` all that is judged is."""
-    try:
-        batch = next(search)
-        while True:
-            batch = tuple(
-                replace(proposal, timed=True)
-                if whole and proposal.kind is Kind.JUDGE
-                else proposal
-                for proposal in batch
-            )
-            outcomes = yield batch
-            for proposal, outcome in zip(batch, outcomes, strict=True):
-                record.take(proposal, outcome)
-            batch = search.send(outcomes)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    def ask(proposal: Proposal) -> Proposal:
+        judged = whole and proposal.kind is Kind.JUDGE
+        return replace(proposal, timed=True) if judged else proposal
+
+    def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
+        record.take(ask(proposal), outcome)
+        return outcome
+
+    return relay(search, ask=ask, tell=tell)
 
 
 def all_high_ms(problem: Problem) -> Search[float | None]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
+from precision_bisect.search.combinators import feed
 from precision_bisect.testing.oracles import Oracle, outcome
 from precision_bisect.trial import Kind, Outcome, Proposal, Trial
 
@@ -42,14 +43,12 @@ class Simulation:
 
     def run(self, search: Search[T]) -> T:
         """Feed a search until it ends, and return its result."""
-        try:
-            batch = next(search)
-            while True:
-                assert batch, "a strategy proposed nothing"
-                batch = search.send(tuple(self.answer(proposal) for proposal in batch))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+
+        def answer(batch: tuple[Proposal, ...]) -> tuple[Outcome, ...]:
+            assert batch, "a strategy proposed nothing"
+            return tuple(map(self.answer, batch))
+
+        return feed(search, answer)
 
     def passed(self, plan: Plan) -> bool:
         """Tell whether a plan was tried on the judging samples and passed."""

@@ -1,0 +1,107 @@
+"""The contract of backends: ours and one from elsewhere keep it, and it finds who does not."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precision_bisect.backends.backend_plugin import MakeBackend, Task
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.layer_table import LayerName
+from precision_bisect.model.load import Model
+from precision_bisect.options import Options
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Engine
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.results.saved import read_saved
+from precision_bisect.testing.backend_contract import check_backend
+from precision_bisect.testing.driving import ContractError
+from tiny import KEPT, write_with_samples
+
+EXAMPLE = Path(__file__).parents[2] / "examples/reference_backend"
+
+
+def emulator(model: Model) -> EmulatedBackend:
+    """Return the emulator of a model."""
+    return EmulatedBackend(model, "fp16", 1)
+
+
+def example(work: Path, monkeypatch: pytest.MonkeyPatch) -> MakeBackend:
+    """Return what makes the backend of the example."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    plugin = import_module("onnx_reference").PLUGIN
+
+    options = Options(model=Path("m.onnx"))
+    made: MakeBackend = plugin.make(Task(options=options, samples=(), work=work, scales=Scales()))
+    return made
+
+
+def test_the_emulator_keeps_the_contract() -> None:
+    """The emulator computes what it is asked."""
+    check_backend(emulator)
+
+
+def test_the_example_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend of one file computes what it is asked."""
+    check_backend(example(tmp_path, monkeypatch))
+
+
+class Deaf:
+    """A backend that computes every plan in FP32."""
+
+    name = "deaf"
+    emulated = False
+
+    def __init__(self, model: Model) -> None:
+        self._inner = emulator(model)
+        self._all = Plan.of(range(len(model.table.candidates)))
+
+    def versions(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return nothing."""
+        return {}
+
+    def build(self, plan: Plan, *, afresh: bool = False) -> Engine:
+        """Build the plan that keeps every layer."""
+        return self._inner.build(self._all)
+
+
+def test_a_backend_that_does_not_listen_is_found_out() -> None:
+    """A backend that computes in FP32 whatever the plan says does not pass."""
+    with pytest.raises(ContractError, match="does not overflow"):
+        check_backend(Deaf)
+
+
+def test_a_backend_from_elsewhere_judges_a_network(tmp_path: Path) -> None:
+    """An installed backend is named by --backend, and finds the layers that overflow in FP16."""
+    site = tmp_path / "site" / "onnx_reference-1.0.dist-info"
+    site.mkdir(parents=True)
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: onnx-reference\nVersion: 1.0\n")
+    (site / "entry_points.txt").write_text(
+        "[precision_bisect.backends]\nonnx-reference = onnx_reference:PLUGIN\n"
+    )
+    model = write_with_samples(tmp_path)
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "precision_bisect", str(model), "--tol", "1e-2"]
+    command += ["--inputs", str(tmp_path / "inputs.npz"), "--backend", "onnx-reference"]
+    command += ["--copies", "2"]
+    path = os.pathsep.join((str(EXAMPLE), str(site.parent), os.environ.get("PYTHONPATH", "")))
+    ran = subprocess.run(
+        [*command, "--out", str(out)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert 0 == ran.returncode, ran.stderr
+    result = read_saved(out).result
+    assert ("onnx-reference", False) == (result.backend, result.emulated)
+    assert set(KEPT) >= set(result.kept) != set()
+    assert np.isfinite(result.error or np.nan)
