@@ -34,7 +34,7 @@ from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.monitoring.attend import Attended
 from precision_bisect.options import Isolate, Options
-from precision_bisect.pipeline.evaluators import crew
+from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
@@ -91,7 +91,7 @@ def measure(prepared: Prepared, folder: RunFolder, trials: int) -> Figures:
     options = prepared.options
     with ExitStack() as held:
         ledger = held.enter_context(open_ledger(folder.ledger, prepared.fingerprint, resume=False))
-        workers = held.enter_context(crew(prepared, folder.path))
+        workers = held.enter_context(evaluators(prepared, folder.path))
         clock = Clock(timed(workers, prepared))
         workers = replace(workers, evaluate=clock)
         attended = held.enter_context(Attended(folder.path, ignore))

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from search_oracles import Instance, Mask
 
-from precision_bisect.certificate.certifying import Seen, certify, noting
+from precision_bisect.certificate.certifying import JudgedTrials, certify, noting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.search.limits_and_noise import within
@@ -185,7 +185,7 @@ def problem(size: int, *, workers: int = 1, noise: float = 0.0, seed: int = 0) -
 
 def certificate(plan: Plan, bench: Bench, asked: Problem, mode: Certificate) -> Plan:
     """Certify a plan on the bench, as a run does; return what is left of it."""
-    seen = Seen(TOLERANCE)
+    seen = JudgedTrials(TOLERANCE)
     for kept, found in bench.judged():
         seen.note(Proposal(plan=kept), found)
     return bench.run(noting(within(certify(asked, plan, mode, seen), asked.tolerance), seen))

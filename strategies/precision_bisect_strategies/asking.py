@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
-from precision_bisect.search.combinators import Batch, Outcomes, answered, relay
+from precision_bisect.search.combinators import Batch, Outcomes, answered, mapped
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal
 
 
@@ -45,5 +45,5 @@ def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan
             passed.append(proposal.plan)
         return outcome
 
-    plan = yield from relay(search, tell=tell)
+    plan = yield from mapped(search, tell=tell)
     return min([plan, *passed], key=lambda each: (cost(each), len(each)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.search.combinators import relay
+from precision_bisect.search.combinators import mapped
 from precision_bisect.search.sensitivity import Sensitivity, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 from precision_bisect_strategies.asking import ask
@@ -138,4 +138,4 @@ def predicted(search: Search[T]) -> Search[T]:
     def ask(proposal: Proposal) -> Proposal:
         return replace(proposal, kind=Kind.PREDICT, phase=Phase.PREDICTION)
 
-    return relay(search, ask=ask)
+    return mapped(search, ask=ask)

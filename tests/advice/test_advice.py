@@ -15,7 +15,7 @@ from models import OVERFLOW, parse, save
 from norm_spellings import GELUS, SOFTMAXES, activation, group_norm, large, layer_norm
 from precision_bisect.advice import case as cases
 from precision_bisect.advice.advise import advised
-from precision_bisect.advice.case import Case
+from precision_bisect.advice.case import DiagnosedModel
 from precision_bisect.advice.exact_constants import clamped, raised
 from precision_bisect.advice.scaling import bits_for, folds_of, scaled
 from precision_bisect.backends.tensorrt.flavour import Flavour
@@ -47,13 +47,13 @@ def searched(
     return result, {each["id"]: each for each in found["advice"]}
 
 
-def case_of(path: Path, feeds: list[Sample], kept: list[str], work: Path) -> Case:
+def case_of(path: Path, feeds: list[Sample], kept: list[str], work: Path) -> DiagnosedModel:
     """Diagnose a model with these layers as the answer."""
     model, pair = load_model(path), Pair(low="fp16", high="fp32")
     question = Question(model=model, pair=pair, kept=kept, samples=feeds, threads=1)
     findings, watched = diagnose(question)
     options = Options(model=path, tol=1e-2)
-    return Case(
+    return DiagnosedModel(
         model=model,
         pair=pair,
         findings=findings,

@@ -13,7 +13,7 @@ import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend, trim
 from precision_bisect.model.ort import Checked, Session, check
 from precision_bisect.options import Options
-from precision_bisect.pipeline.evaluators import crew
+from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.search.events import ignore
@@ -66,7 +66,7 @@ def test_a_crew_that_leaves_gives_the_session_back(tmp_path: Path) -> None:
     assert isinstance(backend, EmulatedBackend)
     before = backend.evaluate(plan, tiny.samples()[0])
     own = weakref.WeakSet(each for each in sessions() if id(each) not in others)
-    with crew(prepared, tmp_path):
+    with evaluators(prepared, tmp_path):
         assert len(own) == 1
     gc.collect()
     assert len(own) == 0

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_bisect.cluster.cluster_client import combined
-from precision_bisect.cluster.remote_trials import Look
+from precision_bisect.cluster.remote_trials import RemoteBackend
 from precision_bisect.cluster.uniformity import (
     Said,
     differences,
@@ -49,7 +49,7 @@ def test_gpus_of_two_kinds_are_refused() -> None:
     assert "--mixed-gpus" in caught.value.hint
 
 
-def look(device: str, backend: str = "onnxruntime", stuck: str = "") -> Look:
+def look(device: str, backend: str = "onnxruntime", stuck: str = "") -> RemoteBackend:
     """Return what a worker says that has this GPU; `stuck` is a layer that cannot run low."""
     survey = Survey(
         name=backend,
@@ -57,7 +57,7 @@ def look(device: str, backend: str = "onnxruntime", stuck: str = "") -> Look:
         said={"device": device, "cuda": "13.0"},
         stuck={LayerName(stuck): "no kernel"} if stuck else {},
     )
-    return Look(backend=backend, why="", survey=survey)
+    return RemoteBackend(backend=backend, why="", survey=survey)
 
 
 def test_workers_with_unlike_gpus_are_refused_unless_mixed() -> None:

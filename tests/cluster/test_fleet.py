@@ -14,7 +14,7 @@ from distributed import Client
 import tiny
 from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
 from precision_bisect.cluster import connection as reach
-from precision_bisect.cluster.cluster_client import Site
+from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.errors import ClusterError
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.options import Options
@@ -94,7 +94,7 @@ def test_workers_without_space_are_no_use(pair: Fleet, tmp_path: Path) -> None:
     options = Options(model=model, inputs=tiny.samples(), tol=1e-2, backend="emulated")
     kit = prepare(options, ignore, tmp_path).kit
     with Client(pair.address, set_as_default=False) as client:
-        site = Site(client, "precision-bisect-space")
+        site = ClusterClient(client, "precision-bisect-space")
         site.survey(kit)
         with site.trials(kit, Limits(), 1) as (_, count):
             assert 2 == count

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 import tiny
 from precision_bisect.cluster.delivery import Delivery, Tail, receive, take_files
-from precision_bisect.cluster.remote_trials import Away
-from precision_bisect.cluster.shipped_model import Parcel, pack, unpack
+from precision_bisect.cluster.remote_trials import RemoteKit
+from precision_bisect.cluster.shipped_model import ShippedModel, pack, unpack
 from precision_bisect.errors import ClusterError, RunFolderError
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
@@ -48,7 +48,7 @@ def kit(folder: Path, **options: Any) -> Kit:
     return prepare(asked, ignore, work).kit
 
 
-def moved(parcel: Parcel, folder: Path) -> Parcel:
+def moved(parcel: ShippedModel, folder: Path) -> ShippedModel:
     """Return the parcel as if it came from a machine whose paths are not there here."""
     return replace(parcel, model=folder / "elsewhere" / parcel.model.name)
 
@@ -104,7 +104,7 @@ def test_the_script_of_a_check_goes_with_the_kit(tmp_path: Path, there: bool | N
     elif not there:
         script.write_text(CHECK.format(error="7.0"))
     model = made.options.model
-    away = Away(kit=bare, samples=samples, model=model, keep=tmp_path).unpacked().comparator
+    away = RemoteKit(kit=bare, samples=samples, model=model, keep=tmp_path).unpacked().comparator
     outputs = [{"y": np.zeros(1, np.float32)}]
     assert made.comparator.settings() == away.settings()
     assert (1.0 if there else 0.0) == away.judge(outputs, outputs).error

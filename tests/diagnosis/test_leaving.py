@@ -7,7 +7,7 @@ import pytest
 
 from models import load_text
 from precision_bisect.api import find
-from precision_bisect.diagnosis.out_of_range import leaving
+from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.model.load import load_model
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -28,7 +28,7 @@ def feed(largest: float) -> Sample:
 def kept(text: str, folder: Path, *feeds: Sample, pair: Pair = PAIR) -> list[str]:
     """Return the names of the layers that leave the range of the low type."""
     model = load_text(text, folder)
-    found = leaving(model, pair, feeds, (), threads=1)
+    found = out_of_range(model, pair, feeds, (), threads=1)
     return [str(model.table.names[i]) for i in found.indices] if found else []
 
 
@@ -48,7 +48,7 @@ def test_an_input_beyond_the_range_counts(tmp_path: Path) -> None:
 def test_weights_that_leave_the_range_keep_their_readers(tmp_path: Path) -> None:
     """They are told by name, and are not looked at again."""
     model = load_text(SQUARES, tmp_path)
-    found = leaving(model, PAIR, [feed(1)], ["small"], threads=1)
+    found = out_of_range(model, PAIR, [feed(1)], ["small"], threads=1)
     assert found is not None
     assert ["node_of_c"] == [str(model.table.names[i]) for i in found.indices]
 
@@ -70,7 +70,7 @@ def test_on_a_real_network_the_plan_passes_before_any_ranking(tmp_path: Path) ->
     """In NAFNet these are the squares and means of its norms, and they are all that is needed."""
     model = load_model(NAFNET / "nafnet.onnx")
     with np.load(NAFNET / "inputs" / "000.npz") as stored:
-        plan = leaving(model, PAIR, [dict(stored)], (), threads=1)
+        plan = out_of_range(model, PAIR, [dict(stored)], (), threads=1)
     assert plan is not None
     assert {"Pow", "ReduceMean_1"} == {
         str(model.table.names[i]).rsplit("/", 1)[1] for i in plan.indices

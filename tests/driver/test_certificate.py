@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation, outcome
-from precision_bisect.certificate.certifying import Seen, certify
+from precision_bisect.certificate.certifying import JudgedTrials, certify
 from precision_bisect.certificate.monotone import breaks
 from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.certificate.record import Certificate, How
@@ -261,7 +261,7 @@ def test_what_exceeds_the_limit_may_imply_it(mode: Certify, counts: bool | None)
 
 def test_drops_that_nearly_passed_before_come_first() -> None:
     """The layer whose absence failed by least in the search is dropped from the plan first."""
-    seen = Seen(oracles.TOLERANCE)
+    seen = JudgedTrials(oracles.TOLERANCE)
     for kept, error in (([2, 5, 7], 3.0), ([1, 5, 8], 1.01), ([1, 2, 9], 2.0)):
         seen.note(Proposal(plan=Plan.of(kept)), outcome(error))
     certifying = certify(oracles.problem(12), PLAN, "full", seen)
@@ -297,7 +297,7 @@ def test_a_layer_whose_drop_is_known_to_have_passed_goes() -> None:
     """A plan that failed by noise alone, and kept more, does not speak for it."""
     asked = replace(oracles.problem(4), noise=10.0)
     answers = {(0, 1): 0.1, (0, 2): 5.0, (0,): 0.1, (1,): 5.0, (): 5.0}
-    seen = Seen(asked.tolerance)
+    seen = JudgedTrials(asked.tolerance)
     for kept in ((0, 2), (0,)):
         found = trial(kept, answers[kept])
         seen.note(found.proposal, found.outcome)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from precision_bisect.advice.case import Case
+from precision_bisect.advice.case import DiagnosedModel
 from precision_bisect.advice.circumstances import (
     already_rounded,
     builder_warnings,
@@ -17,7 +17,7 @@ from precision_bisect.advice.scaling import scaling
 from precision_bisect.diagnosis.findings import Advice, Findings
 from precision_bisect.model.lowtypes import QUANTIZED
 
-ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
+ADVISERS: Sequence[Callable[[DiagnosedModel], Iterator[Advice]]] = (
     in_pieces,
     masks,
     epsilons,
@@ -28,7 +28,7 @@ ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
     never_reached,
 )
 """Those first whose advice removes the need for good."""
-EIGHT_BIT_ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
+EIGHT_BIT_ADVISERS: Sequence[Callable[[DiagnosedModel], Iterator[Advice]]] = (
     smoothing,
     calibration,
     fp16_instead,
@@ -39,7 +39,7 @@ EIGHT_BIT_ADVISERS: Sequence[Callable[[Case], Iterator[Advice]]] = (
 """The same for INT8 and FP8."""
 
 
-def advised(case: Case) -> Findings:
+def advised(case: DiagnosedModel) -> Findings:
     """Return the findings with advice, and with its ids at the layers that it would help."""
     advisers = EIGHT_BIT_ADVISERS if case.pair.low in QUANTIZED else ADVISERS
     advice = [each for adviser in advisers for each in adviser(case)]

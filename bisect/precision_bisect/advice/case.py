@@ -10,7 +10,7 @@ import onnx
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.diagnosis.diagnose import MOST_EMULATED
 from precision_bisect.diagnosis.findings import Finding, Findings
-from precision_bisect.diagnosis.watched_tensors import Watched
+from precision_bisect.diagnosis.watched_tensors import WatchedTensors
 from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.fusing.find import find_decomposed
@@ -69,7 +69,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class DiagnosedModel:
     """A diagnosed model; `samples` and `reference` are those that judge.
 
     `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
@@ -81,7 +81,7 @@ class Case:
     model: Model
     pair: Pair
     findings: Findings
-    watched: Watched
+    watched: WatchedTensors
     samples: Sequence[Sample]
     reference: Sequence[Sample]
     comparator: Comparator

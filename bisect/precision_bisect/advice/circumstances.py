@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from precision_bisect.advice.case import Case, Change
+from precision_bisect.advice.case import Change, DiagnosedModel
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
@@ -15,7 +15,7 @@ _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
 _MOST_NAMED = 3
 
 
-def never_reached(case: Case) -> Iterator[Advice]:
+def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield the candidates whose outputs had one value only, over all samples."""
     still = case.watched.still
     layers = [
@@ -36,7 +36,7 @@ def never_reached(case: Case) -> Iterator[Advice]:
         )
 
 
-def already_rounded(case: Case) -> Iterator[Advice]:
+def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield the kept layers beside which the file itself rounds."""
     rounding = {str(layer.name) for layer in case.model.table.layers if _rounds(case, layer)}
     layers, beside = [], ""
@@ -59,7 +59,7 @@ def already_rounded(case: Case) -> Iterator[Advice]:
         )
 
 
-def _unrounded(case: Case, layers: Sequence[str]) -> str:
+def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> str:
     """Return what the model comes to without its own rounding, "" where that cannot be tried.
 
     Its reference is its own: without quantization it computes something else.
@@ -75,7 +75,7 @@ def _unrounded(case: Case, layers: Sequence[str]) -> str:
     return tried.clause if tried else ""
 
 
-def _rounds(case: Case, layer: Layer) -> bool:
+def _rounds(case: DiagnosedModel, layer: Layer) -> bool:
     """Tell whether the file has a node compute or convert in a lower type than FP32."""
     if layer.exclusion is not Exclusion.CAST:
         return layer.exclusion in _ROUNDING
@@ -110,7 +110,7 @@ _DISOBEYED = _Warning(
 )
 
 
-def builder_warnings(case: Case) -> Iterator[Advice]:
+def builder_warnings(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield what TensorRT warned of in any build, with the layers that it named.
 
     Where it named none, those that it can mean.
@@ -132,7 +132,7 @@ def builder_warnings(case: Case) -> Iterator[Advice]:
             )
 
 
-def _named(case: Case, kind: _Warning) -> list[str]:
+def _named(case: DiagnosedModel, kind: _Warning) -> list[str]:
     """Return the layers that remarks of this kind name, or whose weights they list."""
     listed = {
         name for each in case.listed if kind.pattern.search(each.note) for name in each.names
@@ -145,7 +145,7 @@ def _named(case: Case, kind: _Warning) -> list[str]:
     return [name for name in case.by_name if name in readers or _names(text, name)]
 
 
-def _kept(case: Case, names: Sequence[str]) -> list[str]:
+def _kept(case: DiagnosedModel, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in case.kept]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 import onnx
 
-from precision_bisect.advice.case import Case, Tried
+from precision_bisect.advice.case import DiagnosedModel, Tried
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.model.classify import is_follower
@@ -17,7 +17,7 @@ _MOST_HOPS = 8
 _GUARDED = frozenset(("Sqrt", "Div", "Log", "Reciprocal", "Pow"))
 
 
-def masks(case: Case) -> Iterator[Advice]:
+def masks(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield advice about constants below the low type's range on their way to a softmax."""
     layers: dict[str, None] = {}
     seen: dict[str, float] = {}
@@ -48,7 +48,7 @@ def masks(case: Case) -> Iterator[Advice]:
         )
 
 
-def clamped(case: Case, masks: Iterable[str]) -> onnx.ModelProto:
+def clamped(case: DiagnosedModel, masks: Iterable[str]) -> onnx.ModelProto:
     """Return the model with these constants no lower than a number that every low type holds."""
     editor = Editor(case.model.proto)
     for name in masks:
@@ -58,7 +58,7 @@ def clamped(case: Case, masks: Iterable[str]) -> onnx.ModelProto:
     return editor.edited()
 
 
-def epsilons(case: Case) -> Iterator[Advice]:
+def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield advice about small constants that keep a divisor above 0, and are 0 themselves."""
     layers: dict[str, None] = {}
     found: dict[str, float] = {}
@@ -90,7 +90,7 @@ def epsilons(case: Case) -> Iterator[Advice]:
 
 
 def _least_that_passes(
-    case: Case, names: Iterable[str], layers: Collection[str], smallest: float
+    case: DiagnosedModel, names: Iterable[str], layers: Collection[str], smallest: float
 ) -> tuple[float, Tried | None]:
     """Return an epsilon and what it came to: the smallest normal number where that serves.
 
@@ -105,7 +105,7 @@ def _least_that_passes(
     return normal, tried
 
 
-def raised(case: Case, names: Iterable[str], epsilon: float) -> onnx.ModelProto:
+def raised(case: DiagnosedModel, names: Iterable[str], epsilon: float) -> onnx.ModelProto:
     """Return the model with another value in the place of these epsilons."""
     editor = Editor(case.model.proto)
     for name in names:
@@ -115,19 +115,19 @@ def raised(case: Case, names: Iterable[str], epsilon: float) -> onnx.ModelProto:
     return editor.edited()
 
 
-def _low(case: Case, value: float) -> np.float32:
+def _low(case: DiagnosedModel, value: float) -> np.float32:
     rounded: np.float32 = case.low.round(np.array([value], np.float32))[0]
     return rounded
 
 
-def _lowest(case: Case, name: str) -> float:
+def _lowest(case: DiagnosedModel, name: str) -> float:
     array = case.view.array(name)
     if array is None or array.dtype.kind != "f" or not array.size:
         return 0.0
     return float(np.nanmin(array))
 
 
-def _until_softmax(case: Case, start: str) -> list[str]:
+def _until_softmax(case: DiagnosedModel, start: str) -> list[str]:
     """Return the nodes from one to the nearest softmax, both included; [] where none is near."""
     way = [start]
     came = {start: ""}
@@ -149,7 +149,7 @@ def _passes(node: onnx.NodeProto) -> bool:
     return node.op_type in (_MASKING | {"Softmax"}) or is_follower(node)
 
 
-def _guards(case: Case, node: onnx.NodeProto) -> list[str]:
+def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:
     """Return the roots and quotients that read what the node makes, and what reads those."""
     first = [n for n in case.wiring.readers(node) if case.wiring.nodes[n].op_type in _GUARDED]
     second = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.advice.case import Case, Change
+from precision_bisect.advice.case import Change, DiagnosedModel
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.fusing.found import SINCE, Decomposed, Kind
@@ -10,7 +10,7 @@ from precision_bisect.fusing.fuse import fuse
 from precision_bisect.model.graph import opset
 
 
-def in_pieces(case: Case) -> Iterator[Advice]:
+def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield one piece of advice for each kind of operator of which kept layers are pieces."""
     hit: dict[Kind, list[Decomposed]] = {}
     for each in case.decomposed:
@@ -31,7 +31,7 @@ def in_pieces(case: Case) -> Iterator[Advice]:
         )
 
 
-def _how(case: Case, kind: Kind) -> str:
+def _how(case: DiagnosedModel, kind: Kind) -> str:
     if opset(case.model.proto) < SINCE[kind]:
         return f"Export the model at opset {SINCE[kind]} or newer, where {kind} is one operator"
     return (
@@ -39,7 +39,7 @@ def _how(case: Case, kind: Kind) -> str:
     )
 
 
-def _measured(case: Case) -> str:
+def _measured(case: DiagnosedModel) -> str:
     """Return what putting everything together comes to, "" where that cannot be tried here."""
     try:
         model = fuse(case.model, case.samples, case.reference, case.work).model

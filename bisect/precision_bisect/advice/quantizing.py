@@ -7,7 +7,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.advice.case import Case, Change, Tried
+from precision_bisect.advice.case import Change, DiagnosedModel, Tried
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice, Finding
 from precision_bisect.errors import PrecisionBisectError
@@ -39,7 +39,7 @@ class _Smoothed:
     weight: NDArray[np.float32]
 
 
-def smoothing(case: Case) -> Iterator[Advice]:
+def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield the kept layers of whose inputs few channels are far larger than the others.
 
     SmoothQuant (Xiao et al., ICML 2023, section 4, with alpha 0.5): input channels are divided by
@@ -63,7 +63,7 @@ def smoothing(case: Case) -> Iterator[Advice]:
     )
 
 
-def calibration(case: Case) -> Iterator[Advice]:
+def calibration(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield another way to calibrate, where with it the layers that lack range pass."""
     causes = ("outliers", "clipping", "underflow")
     hit = [each.layer for each in case.findings.layers if _lacks(case, each, causes)]
@@ -86,7 +86,7 @@ def calibration(case: Case) -> Iterator[Advice]:
             return
 
 
-def fp16_instead(case: Case) -> Iterator[Advice]:
+def fp16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield FP16 for the kept layers and all that is not quantized, where that passes."""
     if case.pair.high != "fp32" or not case.kept:
         return
@@ -104,11 +104,11 @@ def fp16_instead(case: Case) -> Iterator[Advice]:
         )
 
 
-def _lacks(case: Case, finding: Finding, causes: tuple[str, ...]) -> bool:
+def _lacks(case: DiagnosedModel, finding: Finding, causes: tuple[str, ...]) -> bool:
     return finding.layer in case.kept and finding.cause in causes
 
 
-def _hit(case: Case) -> list[Finding]:
+def _hit(case: DiagnosedModel) -> list[Finding]:
     """Return the kept layers that lose most to their input, in which a channel stands out."""
     return [
         each
@@ -124,7 +124,7 @@ def _ratio(finding: Finding) -> float:
     return float(ratio) if ratio is not None and isfinite(ratio) else 0.0
 
 
-def _smoothed(case: Case, finding: Finding) -> _Smoothed | None:
+def _smoothed(case: DiagnosedModel, finding: Finding) -> _Smoothed | None:
     """Return the factors of a layer; None where its weight is not constant, or has groups."""
     node = case.wiring.nodes[finding.layer]
     weight = case.view.array(node.input[1])
@@ -152,7 +152,7 @@ def _smoothed(case: Case, finding: Finding) -> _Smoothed | None:
     )
 
 
-def _with_smoothed(case: Case, found: list[_Smoothed]) -> Tried | None:
+def _with_smoothed(case: DiagnosedModel, found: list[_Smoothed]) -> Tried | None:
     """Try the model with these layers smoothed, calibrated again, and not kept."""
     editor = Editor(case.model.proto)
     for each in found:
@@ -168,7 +168,7 @@ def _with_smoothed(case: Case, found: list[_Smoothed]) -> Tried | None:
     return case.tried(left, Change(model=model, scales=scales))
 
 
-def _scales(case: Case, model: Model, pair: Pair, method: CalibrationName) -> Scales:
+def _scales(case: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:
     kind = QUANTIZED[pair.low]
     how = Calibration(method=method, kind=kind, stored=pair.high)
     return calibrate(model, quantized_layers(model, pair), case.samples, how, case.threads)

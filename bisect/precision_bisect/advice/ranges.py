@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.advice.case import Case, Change
+from precision_bisect.advice.case import Change, DiagnosedModel
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.precisions import Pair
 
 _RANGE = frozenset(("overflow", "underflow"))
 
 
-def bf16_instead(case: Case) -> Iterator[Advice]:
+def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield BF16 for the kept layers, or for all layers, where that was tried and passes."""
     if case.pair != Pair(low="fp16", high="fp32"):
         return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from precision_bisect.advice.case import Case
+from precision_bisect.advice.case import DiagnosedModel
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.fusing.found import Decomposed
@@ -38,7 +38,7 @@ class Fold:
     norm: Decomposed | None
 
 
-def scaling(case: Case) -> Iterator[Advice]:
+def scaling(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield the factor that keeps all squares in range, with what applying it comes to."""
     folds = folds_of(case)
     if not any(case.kept.intersection(each.chain) for each in folds):
@@ -67,7 +67,7 @@ def bits_for(largest: float, limit: float) -> int:
     return max(1, math.ceil(math.log2(largest * _HEADROOM / limit) / 2))
 
 
-def folds_of(case: Case) -> list[Fold]:
+def folds_of(case: DiagnosedModel) -> list[Fold]:
     """Return the squares that leave the low type's range, in network order."""
     norms = {each.squares: each for each in case.decomposed if each.squares}
     found = []
@@ -81,7 +81,9 @@ def folds_of(case: Case) -> list[Fold]:
     return found
 
 
-def _fold(case: Case, operand: str, node: onnx.NodeProto, norm: Decomposed | None) -> Fold | None:
+def _fold(
+    case: DiagnosedModel, operand: str, node: onnx.NodeProto, norm: Decomposed | None
+) -> Fold | None:
     if norm is not None:
         largest = _largest(case, [norm.squares])
         return Fold(
@@ -117,18 +119,18 @@ def _fold(case: Case, operand: str, node: onnx.NodeProto, norm: Decomposed | Non
         tensors.append(reader.output[0])
 
 
-def _by_constant(case: Case, node: onnx.NodeProto) -> Iterator[str]:
+def _by_constant(case: DiagnosedModel, node: onnx.NodeProto) -> Iterator[str]:
     """Yield the constants that multiply or divide what a node reads."""
     names = node.input if node.op_type == "Mul" else node.input[1:]
     yield from (name for name in names if case.view.array(name) is not None)
 
 
-def _largest(case: Case, tensors: Sequence[str]) -> float:
+def _largest(case: DiagnosedModel, tensors: Sequence[str]) -> float:
     seen = [case.watched.magnitudes[name] for name in tensors if name in case.watched.magnitudes]
     return max((each.largest for each in seen), default=0.0)
 
 
-def scaled(case: Case, folds: Sequence[Fold], bits: int) -> onnx.ModelProto:
+def scaled(case: DiagnosedModel, folds: Sequence[Fold], bits: int) -> onnx.ModelProto:
     """Return the model with 2^-`bits` before each square, and its effect taken back."""
     editor = Editor(case.model.proto)
     for fold in folds:

@@ -40,12 +40,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         flags = [word for word in message.split() if word.startswith("--")]
-        meant = [meant for flag in flags for meant in alike(flag, self._option_string_actions)]
+        meant = [
+            meant for flag in flags for meant in close_matches(flag, self._option_string_actions)
+        ]
         hint = f"did you mean {meant[0]}? " if message.startswith(UNKNOWN) and meant else ""
         raise UsageError(message, f"{hint}see {self.prog} --help")
 
 
-def alike(word: str, known: Iterable[str]) -> list[str]:
+def close_matches(word: str, known: Iterable[str]) -> list[str]:
     """Return the known word that one which is not known may mean, none where all are far off."""
     from difflib import get_close_matches
 

@@ -24,7 +24,7 @@ _USED_UP = 0.9
 """A job that took so much of its share before its budget was spent would use more."""
 
 
-class Course:
+class BatchCourse:
     """Runs jobs that are not finished and keeps `record`, in memory and in the folder.
 
     `base` is where jobs run; `say` gets one line when a job begins and one when it ends.

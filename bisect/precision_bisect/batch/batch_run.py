@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from precision_bisect.batch.batch_course import Course
+from precision_bisect.batch.batch_course import BatchCourse
 from precision_bisect.batch.batch_record import BATCH, BatchRecord, log_path, read_jobs_of
 from precision_bisect.batch.jobs import Job, read_jobs
 from precision_bisect.batch.resume import holds_run, take_up
@@ -65,7 +65,7 @@ def run_batch(
             jobs=take_up(jobs, former, folder.path.absolute(), say),
         )
         deadline = Deadline.of(at, clock)
-        course = Course(record, folder, options.jobs_file.parent, deadline, say)
+        course = BatchCourse(record, folder, options.jobs_file.parent, deadline, say)
         course.run(jobs, stop_on_error=options.stop_on_error)
     return record
 

@@ -12,7 +12,7 @@ from precision_bisect.certificate.monotone import breaks
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.search.combinators import relay
+from precision_bisect.search.combinators import mapped
 from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
 from precision_bisect.trial import (
     JUDGED_KINDS,
@@ -31,7 +31,7 @@ FEWEST = 24
 """So many layers that are far beyond it are dropped together, not fewer."""
 
 
-class Seen:
+class JudgedTrials:
     """The judged trials of a search, as far as a certificate can rest on them.
 
     They are noted with the comparator's verdicts, by its `tolerance`. Where a search stays below a
@@ -49,9 +49,9 @@ class Seen:
             trial = Trial(proposal=proposal, outcome=outcome)
             self._builds.setdefault(proposal.plan, {}).setdefault(proposal.kind, trial)
 
-    def clear(self, limit: float | None) -> "Seen":
+    def clear(self, limit: float | None) -> "JudgedTrials":
         """Return what needs no copies to be believed: failures by errors of `limit` and more."""
-        found = Seen(self._tolerance)
+        found = JudgedTrials(self._tolerance)
         for builds in self._builds.values():
             for trial in builds.values():
                 if clearly_failed(trial.outcome, limit):
@@ -99,17 +99,19 @@ class Seen:
         return all(each.noise for each in found)
 
 
-def noting(search: Search[T], seen: Seen) -> Search[T]:
+def noting(search: Search[T], seen: JudgedTrials) -> Search[T]:
     """Return the same search; what it is told of judged plans is noted in `seen`."""
 
     def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
         seen.note(proposal, outcome)
         return outcome
 
-    return relay(search, tell=tell)
+    return mapped(search, tell=tell)
 
 
-def certify(problem: Problem, plan: Plan, mode: Certify, seen: Seen | None = None) -> Search[Plan]:
+def certify(
+    problem: Problem, plan: Plan, mode: Certify, seen: JudgedTrials | None = None
+) -> Search[Plan]:
     """Try to drop every kept layer, and drop those that can go; return what is left.
 
     With the mode `groups` a layer is left alone where a plan of `seen` failed that keeps all
@@ -118,7 +120,7 @@ def certify(problem: Problem, plan: Plan, mode: Certify, seen: Seen | None = Non
     is tried, and so it is where keeping more was seen to hurt: what is implied proves nothing
     then. Layers whose drop has no verdict stay.
     """
-    seen = seen or Seen(problem.tolerance)
+    seen = seen or JudgedTrials(problem.tolerance)
     if mode == "none":
         return plan
     plan = yield from noting(_every(problem, plan, seen, together=mode == "groups"), seen)
@@ -127,7 +129,7 @@ def certify(problem: Problem, plan: Plan, mode: Certify, seen: Seen | None = Non
     return plan
 
 
-def _every(problem: Problem, plan: Plan, seen: Seen, *, together: bool) -> Search[Plan]:
+def _every(problem: Problem, plan: Plan, seen: JudgedTrials, *, together: bool) -> Search[Plan]:
     """Drop each layer that no failing plan speaks for; the plan may shrink on the way."""
     settled: frozenset[int] = frozenset()
     if together and problem.predicts:
@@ -139,7 +141,7 @@ def _every(problem: Problem, plan: Plan, seen: Seen, *, together: bool) -> Searc
 
 
 def _open(
-    plan: Plan, seen: Seen, limit: float | None, settled: frozenset[int] = frozenset()
+    plan: Plan, seen: JudgedTrials, limit: float | None, settled: frozenset[int] = frozenset()
 ) -> list[int]:
     """Return the kept layers that nothing is known of, or whose drop is known to have passed.
 
@@ -154,7 +156,7 @@ def _open(
     ]
 
 
-def _one_by_one(problem: Problem, plan: Plan, seen: Seen) -> Search[Plan]:
+def _one_by_one(problem: Problem, plan: Plan, seen: JudgedTrials) -> Search[Plan]:
     """Drop each kept layer from exactly the plan; those that came closest to passing first."""
     missed = seen.missed(plan)
     others: list[int] = []
@@ -190,7 +192,7 @@ def _dropped(
     return plan.without(gone), [layer for _, layer in passed if layer not in gone], told
 
 
-def _far_beyond(problem: Problem, plan: Plan, seen: Seen) -> Search[frozenset[int]]:
+def _far_beyond(problem: Problem, plan: Plan, seen: JudgedTrials) -> Search[frozenset[int]]:
     """Drop together what the emulator forecasts far beyond the limit; return it if that fails."""
     waiting = _open(plan, seen, problem.tolerance)
     if problem.tolerance is None or len(waiting) < FEWEST:

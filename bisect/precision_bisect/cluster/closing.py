@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
 
-class Leaving(SchedulerPlugin):
+class ClosePlugin(SchedulerPlugin):
     """Takes the plugins of a run off the workers when its client is gone, even killed.
 
     `key` is what their names begin with.

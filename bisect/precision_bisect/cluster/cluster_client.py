@@ -20,7 +20,7 @@ from precision_bisect.machine.user_scripts import first_line
 if TYPE_CHECKING:
     from distributed import Client
 
-    from precision_bisect.cluster.remote_trials import Look
+    from precision_bisect.cluster.remote_trials import RemoteBackend
     from precision_bisect.isolation.slot import Limits
 
 PATIENCE_S = 60.0
@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 _RESUME = "see to the cluster, or leave out --cluster; go on with --resume"
 
 
-class Site:
+class ClusterClient:
     """The workers that a Dask client reaches, for one run.
 
     `key` begins the names of all that the run has there.
@@ -42,7 +42,7 @@ class Site:
         self._searches = 0
         self._versions: Mapping[str, str] | None = None
 
-    def survey(self, kit: Kit) -> "tuple[Look, int]":
+    def survey(self, kit: Kit) -> "tuple[RemoteBackend, int]":
         """Return what the workers' backend is and says of itself, and how many there are.
 
         The first call takes the model and the samples there. The kit may leave the backend to
@@ -64,11 +64,11 @@ class Site:
         One with less than `least` bytes free on its disk takes none for now. Workers that join
         take trials, too, if they are like those that were asked. Raises ClusterError.
         """
-        from precision_bisect.cluster.task_queue import Trials
+        from precision_bisect.cluster.task_queue import TrialsPlugin
 
         self._searches += 1
         name = f"{self.key}-{self._searches}"
-        plugin = Trials(name, self.key, _bare(kit), limits, least)
+        plugin = TrialsPlugin(name, self.key, _bare(kit), limits, least)
         plugin.versions = self._versions
         self._call(lambda: self.client.register_plugin(plugin, name=name))
         try:
@@ -129,14 +129,16 @@ class Site:
         """Take to every worker what all searches of the run use."""
         if self._brought:
             return
-        from precision_bisect.cluster.closing import Leaving
-        from precision_bisect.cluster.task_queue import Post
+        from precision_bisect.cluster.closing import ClosePlugin
+        from precision_bisect.cluster.task_queue import ModelPlugin
 
         # A scheduler that does not have this package cannot clear up after a driver that is
         # killed; that is all it is needed for.
         with suppress(Exception):
-            self.client.register_plugin(Leaving(self.key, self.client.id))
-        self._call(lambda: self.client.register_plugin(Post(self.key, pack(kit)), name=self.key))
+            self.client.register_plugin(ClosePlugin(self.key, self.client.id))
+        self._call(
+            lambda: self.client.register_plugin(ModelPlugin(self.key, pack(kit)), name=self.key)
+        )
         self._brought = True
 
     def _reasons(self, trials: str) -> Mapping[str, str]:
@@ -171,7 +173,7 @@ class Site:
             raise self.trouble(f"does not answer as it should: {_line(error)}") from error
 
 
-def combined(looks: "Mapping[str, Look]", *, mixed: bool) -> "Look":
+def combined(looks: "Mapping[str, RemoteBackend]", *, mixed: bool) -> "RemoteBackend":
     """Return what several workers, by address, say together.
 
     What one of them cannot run low, none does. Raises UsageError where they would use different

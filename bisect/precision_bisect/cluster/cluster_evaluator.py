@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.cluster.cluster_client import PATIENCE_S, Site
+from precision_bisect.cluster.cluster_client import PATIENCE_S, ClusterClient
 from precision_bisect.cluster.delivery import Delivery, NotReady, receive
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.machine.user_scripts import first_line
@@ -18,7 +18,7 @@ _TICK_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Clustered:
+class ClusterEvaluator:
     """Evaluates proposals on the workers of a cluster, any number at a time.
 
     `executor` is that of Dask's client, `trials` the name of the plugin that evaluates there. What
@@ -26,7 +26,7 @@ class Clustered:
     this process, None to have them evaluated there, too.
     """
 
-    site: Site
+    site: ClusterClient
     executor: Executor
     trials: str
     folder: Path

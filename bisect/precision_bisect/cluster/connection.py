@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.cluster.cluster_client import Site
+from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.errors import ClusterError, PluginError
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.options import LOCAL_CLUSTER, Options
@@ -21,7 +21,7 @@ _CLOSE_S = 5.0
 
 
 @contextmanager
-def reached(options: Options, work: Path) -> Iterator[Site | None]:
+def reached(options: Options, work: Path) -> Iterator[ClusterClient | None]:
     """Yield the options' cluster, None where they name none, and leave it.
 
     `work` is a folder for files. Raises PluginError where Dask is not installed, ClusterError
@@ -44,11 +44,11 @@ def reached(options: Options, work: Path) -> Iterator[Site | None]:
             address = held.enter_context(_own(options.workers, work))
         client = held.enter_context(_connected(address))
         if options.cluster == LOCAL_CLUSTER:
-            from precision_bisect.cluster.task_queue import Deaf
+            from precision_bisect.cluster.task_queue import SilencePlugin
 
-            client.register_plugin(Deaf())
+            client.register_plugin(SilencePlugin())
         _wait_for_workers(client, address, options.workers)
-        site = Site(client, f"precision-bisect-{uuid.uuid4().hex[:12]}")
+        site = ClusterClient(client, f"precision-bisect-{uuid.uuid4().hex[:12]}")
         held.callback(site.take_away, site.key)
         yield site
 

@@ -12,7 +12,7 @@ from precision_bisect.search.evaluation import Evaluator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Away:
+class RemoteKit:
     """Makes what a kit makes, on a machine where its files are elsewhere.
 
     `kit` is the file of a pickled `Kit` without samples, `samples` that of those, `model` and
@@ -41,7 +41,7 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RemoteBackend:
     """Which backend a worker has, why that one, and what it says of itself."""
 
     backend: str
@@ -49,12 +49,12 @@ class Look:
     survey: Survey
 
 
-def look(away: Path, work: Path) -> Look:
-    """Choose and make the backend of a pickled `Away`, and return what there is to say of it.
+def describe_backend(away: Path, work: Path) -> RemoteBackend:
+    """Choose and make the backend of a pickled `RemoteKit`, and return what there is to say of it.
 
     `work` is an empty folder. Raises what both do.
     """
     kit = pickle.loads(away.read_bytes()).unpacked()
     name, why = pick_backend(kit.options)
     kit = replace(kit, options=replace(kit.options, backend=name))
-    return Look(backend=name, why=why, survey=survey(kit.backend(work)))
+    return RemoteBackend(backend=name, why=why, survey=survey(kit.backend(work)))

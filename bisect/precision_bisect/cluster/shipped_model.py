@@ -18,7 +18,7 @@ _PACKAGES = ("precision-bisect", "numpy", "polygraphy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class ShippedModel:
     """The model's files and the samples of a run.
 
     `model` is the model's path on the driver's machine, `digests` the SHA-256 of each of its
@@ -33,7 +33,7 @@ class Parcel:
     facts: Mapping[str, str]
 
 
-def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> Parcel:
+def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> ShippedModel:
     """Return the parcel of a kit's run. Raises ClusterError where the model cannot be read."""
     # Only here ONNX is needed, and workers unpack parcels, too.
     import onnx
@@ -46,7 +46,7 @@ def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> Parcel:
         names = [model.name, *external_files(proto)]
         paths = {name: model.parent / name for name in names}
         small = sum(path.stat().st_size for path in paths.values()) <= most_bytes
-        return Parcel(
+        return ShippedModel(
             model=model,
             digests={name: _digest(path) for name, path in paths.items()},
             contents={name: path.read_bytes() for name, path in paths.items()} if small else {},
@@ -57,7 +57,7 @@ def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> Parcel:
         raise ClusterError(f"cannot read {model} again: {error.strerror}") from error
 
 
-def unpack(parcel: Parcel, folder: Path) -> Path:
+def unpack(parcel: ShippedModel, folder: Path) -> Path:
     """Return where the model is here: at the same path where that has it, else in `folder`.
 
     Raises ClusterError where it is neither here nor in the parcel, and OSError.

@@ -17,8 +17,8 @@ from pathlib import Path
 from distributed import Worker, WorkerPlugin, get_worker
 
 from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_files
-from precision_bisect.cluster.remote_trials import Away, Look, look
-from precision_bisect.cluster.shipped_model import Parcel, facts, unpack
+from precision_bisect.cluster.remote_trials import RemoteBackend, RemoteKit, describe_backend
+from precision_bisect.cluster.shipped_model import ShippedModel, facts, unpack
 from precision_bisect.cluster.uniformity import differences
 from precision_bisect.errors import ClusterError, PluginError
 from precision_bisect.isolation.process_evaluator import Isolated
@@ -31,12 +31,12 @@ _ENDING_S = 0.1
 """How long a trial is given to notice that its child was killed."""
 
 
-class Post(WorkerPlugin):
+class ModelPlugin(WorkerPlugin):
     """The run's folder on a worker, with the model and the samples; sent once."""
 
-    def __init__(self, key: str, parcel: Parcel) -> None:
+    def __init__(self, key: str, parcel: ShippedModel) -> None:
         self.name = key
-        self._parcel: Parcel | None = parcel
+        self._parcel: ShippedModel | None = parcel
 
     def setup(self, worker: Worker) -> None:
         """Unpack the parcel. Raises ClusterError on a worker unlike the sender, and OSError."""
@@ -63,19 +63,19 @@ class Post(WorkerPlugin):
         shutil.rmtree(Path(worker.local_directory) / self.name, ignore_errors=True)
 
     def put(self, name: str, kit: bytes) -> Path:
-        """Write a kit without samples, and return the file of the `Away` that makes it."""
+        """Write a kit without samples, and return the file of the `RemoteKit` that makes it."""
         path = self.folder / f"{name}.kit"
         path.write_bytes(kit)
-        away = Away(kit=path, samples=self.samples, model=self.model, keep=self.keep)
+        away = RemoteKit(kit=path, samples=self.samples, model=self.model, keep=self.keep)
         whole = self.folder / f"{name}.away"
         whole.write_bytes(pickle.dumps(away))
         return whole
 
-    def look(self, away: Path) -> Look:
+    def describe(self, away: Path) -> RemoteBackend:
         """Ask a child what backend there is. Raises PluginError where that costs the child."""
         slot = Slot(kit=away, folder=self.folder / "look")
         try:
-            found = slot.call_bare(look, away)
+            found = slot.call_bare(describe_backend, away)
         except Death as death:
             raise PluginError(
                 f"the backend cannot be used: {death.outcome.message}",
@@ -87,7 +87,7 @@ class Post(WorkerPlugin):
         return found
 
 
-class Trials(WorkerPlugin):
+class TrialsPlugin(WorkerPlugin):
     """Evaluates the trials of one search on a worker, one at a time.
 
     `least` are the bytes that must be free for each on the worker's disk. `versions` are what a
@@ -137,11 +137,11 @@ class Trials(WorkerPlugin):
 
     def _open(self, worker: Worker) -> None:
         post = worker.plugins.get(self._post)
-        if not isinstance(post, Post) or not hasattr(post, "model"):
+        if not isinstance(post, ModelPlugin) or not hasattr(post, "model"):
             raise ClusterError(_NOTHING)
         away = post.put(self.name, self._kit)
         if self.versions is not None:
-            said = post.versions or post.look(away).survey.versions()
+            said = post.versions or post.describe(away).survey.versions()
             if trouble := differences({"the others": self.versions, worker.address: said}):
                 raise ClusterError(f"it is not like the others: {trouble}")
         self._folder, self._keep = post.folder, post.keep
@@ -161,7 +161,7 @@ class Trials(WorkerPlugin):
             self._busy.release()
 
 
-class Deaf(WorkerPlugin):
+class SilencePlugin(WorkerPlugin):
     """Leaves Ctrl-C to the driver, where a terminal sends it to the worker, too."""
 
     def setup(self, worker: Worker) -> None:
@@ -169,23 +169,23 @@ class Deaf(WorkerPlugin):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-async def look_on(post: str, kit: bytes, dask_worker: Worker) -> Look:
+async def look_on(post: str, kit: bytes, dask_worker: Worker) -> RemoteBackend:
     """Return what a worker's backend says; Dask calls this on each. Raises as `Post.look` does."""
     there = dask_worker.plugins[post]
-    assert isinstance(there, Post)
+    assert isinstance(there, ModelPlugin)
     away = there.put("look", kit)
-    return await asyncio.to_thread(there.look, away)
+    return await asyncio.to_thread(there.describe, away)
 
 
 def why_not(trials: str, dask_worker: Worker) -> str:
     """Return why a worker takes no trials, "" if it does; Dask calls this on each."""
     there = dask_worker.plugins.get(trials)
-    return there.why_not() if isinstance(there, Trials) else _NOTHING
+    return there.why_not() if isinstance(there, TrialsPlugin) else _NOTHING
 
 
 def evaluate(trials: str, proposal: Proposal) -> Delivery | NotReady:
     """Evaluate a proposal on the worker that calls this; a task of Dask's."""
     there = get_worker().plugins.get(trials)
-    if not isinstance(there, Trials):
+    if not isinstance(there, TrialsPlugin):
         return NotReady(why=_NOTHING)
     return there.evaluate(proposal)

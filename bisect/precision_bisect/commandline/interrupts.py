@@ -15,7 +15,7 @@ TOO_EARLY = "interrupted before the search began; nothing was written"
 TOO_LATE = "interrupted while the result was being written; --resume writes it again"
 
 
-class Watched(AnswersSignals):
+class Interruptible(AnswersSignals):
     """Ends a run on Ctrl-C and on SIGTERM; passes events on to the report.
 
     Until the search begins nothing is written, so the process ends at once: libraries that load

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.commandline.interrupts import Watched
+from precision_bisect.commandline.interrupts import Interruptible
 from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode
 from precision_bisect.monitoring.on_finish import call, words
@@ -29,7 +29,7 @@ def search(parsed: Namespace, options: Options) -> int:
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
 
     report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
-    with Watched(report) as watched, ExitStack() as last:
+    with Interruptible(report) as watched, ExitStack() as last:
         with report:
             from precision_bisect.api import run
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import NoReturn
 
-from precision_bisect.arguments.parser import alike
+from precision_bisect.arguments.parser import close_matches
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.interrupts import TOO_EARLY
@@ -59,7 +59,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if first in COMMANDS:
         parser, command = COMMANDS[first]
         return command(parser().read(arguments[1:]))
-    meant = alike(first, COMMANDS) if first.isalpha() else []
+    meant = close_matches(first, COMMANDS) if first.isalpha() else []
     if meant and not os.path.lexists(first):
         raise UsageError(f"no command {first!r}", f"did you mean {meant[0]}?")
     return _run(arguments[1:] if first == "run" else arguments)

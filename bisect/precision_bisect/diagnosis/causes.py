@@ -21,7 +21,7 @@ Named = Sequence[tuple[str, Magnitudes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Observed:
     """What was seen of one layer: its tensors' magnitudes, by name, and errors run alone low.
 
     `error_out` is the root mean square error of what the layer stores when it alone runs low,
@@ -52,7 +52,7 @@ class Seen:
         return max((each.rounding for _, each in (*self.inputs, *self.weights)), default=0.0)
 
 
-def cause_of(seen: Seen, low: LowType) -> tuple[str, str]:
+def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
     """Return the cause and its evidence in one sentence."""
     for what, tensors in seen.groups:
         largest = max((each.largest for _, each in tensors), default=0.0)
@@ -87,7 +87,7 @@ def cause_of(seen: Seen, low: LowType) -> tuple[str, str]:
     return "rounding", f"{low.name} rounds to {low.digits} significant bits{_growth(seen)}"
 
 
-def lost_bits(seen: Seen) -> float:
+def lost_bits(seen: Observed) -> float:
     """Return log2 of how much larger the operands are than the result, by root mean square."""
     before = max((each.mean_square for _, each in (*seen.inputs, *seen.weights)), default=0.0)
     after = max((each.mean_square for _, each in seen.outputs), default=0.0)
@@ -96,7 +96,7 @@ def lost_bits(seen: Seen) -> float:
     return float(np.log2(before / after)) / 2
 
 
-def figures_of(seen: Seen, low: LowType) -> dict[str, Any]:
+def figures_of(seen: Observed, low: LowType) -> dict[str, Any]:
     """Return the figures of a layer: numbers, and where the largest magnitude lies."""
     tensors = [(what, name, each) for what, group in seen.groups for name, each in group]
     found: dict[str, Any] = {
@@ -123,7 +123,7 @@ def figures_of(seen: Seen, low: LowType) -> dict[str, Any]:
     }
 
 
-def histogram_of(seen: Seen, *, scaled: bool = False) -> Histogram:
+def histogram_of(seen: Observed, *, scaled: bool = False) -> Histogram:
     """Return how the magnitudes are spread, over all tensors of one kind together."""
     groups: Mapping[str, Named] = {
         "inputs": seen.inputs,
@@ -149,13 +149,13 @@ def histogram_of(seen: Seen, *, scaled: bool = False) -> Histogram:
     )
 
 
-def _ratio(seen: Seen) -> float | None:
+def _ratio(seen: Observed) -> float | None:
     if seen.error_out is None or not seen.error_in:
         return None
     return seen.error_out / seen.error_in
 
 
-def _growth(seen: Seen) -> str:
+def _growth(seen: Observed) -> str:
     ratio = _ratio(seen)
     if ratio is None or ratio < 2.0:
         return ""

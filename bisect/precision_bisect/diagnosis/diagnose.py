@@ -10,14 +10,14 @@ from typing import Any
 
 import onnx
 
-from precision_bisect.diagnosis.causes import Seen, cause_of, figures_of, histogram_of
+from precision_bisect.diagnosis.causes import Observed, cause_of, figures_of, histogram_of
 from precision_bisect.diagnosis.eight_bit_causes import quantized_cause_of, quantized_figures_of
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.holding import constants_of, held_in, read_low, stored_low
-from precision_bisect.diagnosis.hurting import MOST_FOLLOWED, Case, Harm, harms
+from precision_bisect.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Magnitudes
-from precision_bisect.diagnosis.watched_tensors import Watched, births, measure, watch
+from precision_bisect.diagnosis.watched_tensors import WatchedTensors, births, measure, watch
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
@@ -59,7 +59,7 @@ class Question:
     brief: bool = False
 
 
-def diagnose(question: Question) -> tuple[Findings, Watched]:
+def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     """Return findings without advice, in network order, and what was seen on the way.
 
     Raises ModelError where the low type needs an opset that the model does not survive,
@@ -94,7 +94,7 @@ def _summed(
     question: Question,
     instrument: Instrument,
     nodes: Sequence[onnx.NodeProto],
-    watched: Watched,
+    watched: WatchedTensors,
 ) -> dict[str, int]:
     """Return how many values are in each sum that a layer stores, where its mean is largest."""
     by_sample: dict[int, list[onnx.NodeProto]] = {}
@@ -106,7 +106,7 @@ def _summed(
     return found
 
 
-def _finding(question: Question, layer: str, seen: Seen, harm: Harm | None) -> Finding:
+def _finding(question: Question, layer: str, seen: Observed, harm: Harm | None) -> Finding:
     pair = question.pair
     cause, evidence, figures = _judged(seen, pair)
     error = question.drop_errors.get(layer)
@@ -125,7 +125,7 @@ def _finding(question: Question, layer: str, seen: Seen, harm: Harm | None) -> F
     )
 
 
-def _judged(seen: Seen, pair: Pair) -> tuple[str, str, dict[str, Any]]:
+def _judged(seen: Observed, pair: Pair) -> tuple[str, str, dict[str, Any]]:
     """Return the cause, its evidence, and the figures, by what the low type is."""
     if pair.low in QUANTIZED:
         kind = QUANTIZED[pair.low]
@@ -138,18 +138,18 @@ def _alone(
     question: Question,
     instrument: Instrument,
     nodes: Sequence[onnx.NodeProto],
-    watched: Watched,
+    watched: WatchedTensors,
 ) -> dict[str, Harm]:
     """Return what each of the layers does when it runs low, the first ones of very many."""
     model = question.model
     index = {str(name): i for i, name in enumerate(model.table.names)}
     high = Plan.all_high(len(index))
     answer = Plan.of(index[name] for name in question.kept if name in index)
-    cases: dict[str, Case] = {}
+    cases: dict[str, LoweredLayer] = {}
     for node in [each for each in nodes if each.name in index][:MOST_RUN_ALONE]:
         outputs = [name for name in node.output if model.elem_types.get(name) == _FLOAT]
         if outputs:
-            cases[node.name] = Case(
+            cases[node.name] = LoweredLayer(
                 index=index[LayerName(node.name)],
                 outputs=outputs,
                 rest=answer if node.name in question.kept else high,
@@ -159,7 +159,7 @@ def _alone(
     return harms(instrument, cases, question.samples)
 
 
-def _telling(node: onnx.NodeProto, watched: Watched) -> int:
+def _telling(node: onnx.NodeProto, watched: WatchedTensors) -> int:
     """Return the sample in which what a node stores is largest, or else what it reads."""
     for names in (node.output, node.input):
         seen = [watched.magnitudes[name] for name in names if name in watched.magnitudes]
@@ -175,10 +175,10 @@ def _seen(
     magnitudes: Mapping[str, Magnitudes],
     constants: Mapping[str, Magnitudes],
     harm: Harm | None,
-) -> Seen:
+) -> Observed:
     named = [(name, magnitudes[name]) for name in read_low(node, pair) if name in magnitudes]
     stored = [(name, magnitudes[name]) for name in stored_low(node, pair) if name in magnitudes]
-    return Seen(
+    return Observed(
         op_type=node.op_type,
         inputs=[each for each in named if each[0] not in constants],
         outputs=stored,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from precision_bisect.diagnosis.causes import Seen
+from precision_bisect.diagnosis.causes import Observed
 from precision_bisect.diagnosis.magnitudes import Magnitudes
 from precision_bisect.model.lowtypes import QuantizedType
 
@@ -30,7 +30,7 @@ _CHANNEL_RATIO = 4.0
 """The largest channel over the median one from which the evidence names it."""
 
 
-def quantized_cause_of(seen: Seen, kind: QuantizedType) -> tuple[str, str]:
+def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
     """Return the cause and its evidence in one sentence."""
     what, _, worst = _worst(seen)
     left = f"; {kind.name} leaves {_decibels(worst):.0f} dB of it"
@@ -58,7 +58,7 @@ def quantized_cause_of(seen: Seen, kind: QuantizedType) -> tuple[str, str]:
     return "rounding", f"{kind.name} {steps}{step}{left}"
 
 
-def quantized_figures_of(seen: Seen, kind: QuantizedType) -> dict[str, Any]:
+def quantized_figures_of(seen: Observed, kind: QuantizedType) -> dict[str, Any]:
     """Return the figures of a layer: those of the operand that loses most, and error growth."""
     what, name, worst = _worst(seen)
     place = worst.place if what != "weight" else None
@@ -87,7 +87,7 @@ def quantized_figures_of(seen: Seen, kind: QuantizedType) -> dict[str, Any]:
     }
 
 
-def _worst(seen: Seen) -> tuple[str, str, Magnitudes]:
+def _worst(seen: Observed) -> tuple[str, str, Magnitudes]:
     """Return the operand that loses most: what it is, its name, and its figures."""
     groups = (("input", seen.inputs), ("weight", seen.weights))
     operands = [(what, name, each) for what, group in groups for name, each in group]

@@ -26,7 +26,7 @@ _FLOAT = onnx.TensorProto.FLOAT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class LoweredLayer:
     """A layer to run low, on the sample in which its values are largest.
 
     `rest` is the plan around it: the answer for a kept layer, else every layer high. `follow` asks
@@ -73,7 +73,7 @@ class _Trail:
 
 
 def harms(
-    instrument: Instrument, cases: Mapping[str, Case], samples: Sequence[Sample]
+    instrument: Instrument, cases: Mapping[str, LoweredLayer], samples: Sequence[Sample]
 ) -> dict[str, Harm]:
     """Return the harm of each layer, by name.
 
@@ -96,7 +96,7 @@ def harms(
 
 
 def _trails(
-    instrument: Instrument, wiring: Wiring, cases: Mapping[str, Case]
+    instrument: Instrument, wiring: Wiring, cases: Mapping[str, LoweredLayer]
 ) -> Iterator[tuple[str, _Trail]]:
     """Yield the tensors to look at for each layer: its own, and those behind it."""
     inside = computed(instrument.model)
@@ -109,7 +109,7 @@ def _trails(
 def _see_ends(
     instrument: Instrument,
     wiring: Wiring,
-    cases: Mapping[str, Case],
+    cases: Mapping[str, LoweredLayer],
     trails: Mapping[str, _Trail],
     samples: Sequence[Sample],
 ) -> None:
@@ -131,7 +131,7 @@ def _see_ends(
 
 def _see_inside(
     instrument: Instrument,
-    cases: Mapping[str, Case],
+    cases: Mapping[str, LoweredLayer],
     trails: Mapping[str, _Trail],
     samples: Sequence[Sample],
 ) -> None:
@@ -152,7 +152,7 @@ def _see_inside(
 
 
 def _visits(
-    cases: Mapping[str, Case], samples: Sequence[Sample], base: Callable[[Sample], Arrays]
+    cases: Mapping[str, LoweredLayer], samples: Sequence[Sample], base: Callable[[Sample], Arrays]
 ) -> Iterator[tuple[str, Arrays]]:
     """Yield each layer with what to compare with on its sample."""
     number, values = -1, dict[str, NDArray[Any]]()

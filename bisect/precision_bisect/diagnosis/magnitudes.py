@@ -35,7 +35,7 @@ Held: TypeAlias = LowType | Scaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Position:
     """Where a value lies: the sample's number, and the index in its array."""
 
     sample: int
@@ -56,7 +56,7 @@ class Magnitudes:
     """
 
     largest: float = 0.0
-    place: Place | None = None
+    place: Position | None = None
     nonzero: int = 0
     beyond: int = 0
     small: int = 0
@@ -124,7 +124,7 @@ class Magnitudes:
         flat = int(magnitudes.argmax())
         self.largest = float(magnitudes.reshape(-1)[flat])
         index = np.unravel_index(flat, magnitudes.shape)
-        self.place = Place(sample=sample, index=tuple(int(i) for i in index))
+        self.place = Position(sample=sample, index=tuple(int(i) for i in index))
 
     def _note_channels(self, magnitudes: NDArray[Any], axis: int | None) -> None:
         if axis is None or axis >= magnitudes.ndim or not magnitudes.size:

@@ -17,7 +17,7 @@ from precision_bisect.protocols import Sample
 _LARGEST = "precision_bisect/largest"
 
 
-def leaving(
+def out_of_range(
     model: Model, pair: Pair, samples: Sequence[Sample], weights: Collection[str], threads: int = 0
 ) -> Plan | None:
     """Return the candidates that read or store what the low type cannot hold; None for none.

@@ -22,7 +22,7 @@ _FLOAT = onnx.TensorProto.FLOAT
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedTensors:
     """What one pass showed, by tensor name.
 
     `magnitudes` are FP32's. `broken` says in which samples NaN or Inf appears with every layer low
@@ -36,14 +36,14 @@ class Watched:
 
 def watch(
     instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample]
-) -> Watched:
+) -> WatchedTensors:
     """Run every sample in FP32 and with every layer low, and look at all FP32 tensors.
 
     `measured` are the tensors whose magnitudes are wanted, each with what holds it when it is low.
     Raises RuntimeError where a run fails.
     """
     names = dict.fromkeys((*computed(instrument.model), *measured))
-    found = Watched(magnitudes={name: Magnitudes() for name in measured})
+    found = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
     for shown in instrument.shown(list(names), samples, Plan.of(())):
         for name, exact in shown.exact.items():
             if name in found.magnitudes:
@@ -57,9 +57,9 @@ def watch(
 
 def measure(
     instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample]
-) -> Watched:
+) -> WatchedTensors:
     """Run every sample in FP32 alone, and look at these tensors; see `watch`."""
-    found = Watched(magnitudes={name: Magnitudes() for name in measured})
+    found = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
     for number, values in instrument.exactly(list(measured), samples):
         for name, exact in values.items():
             found.magnitudes[name].add(exact, measured[name], number)
@@ -67,7 +67,7 @@ def measure(
     return found
 
 
-def births(model: Model, watched: Watched) -> list[Birth]:
+def births(model: Model, watched: WatchedTensors) -> list[Birth]:
     """Return the layers in which NaN or Inf comes into being, in network order, and its ways."""
     wiring = Wiring(model)
     spoilt = frozenset(wiring.maker[name] for name in watched.broken if name in wiring.maker)

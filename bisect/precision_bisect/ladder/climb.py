@@ -17,7 +17,7 @@ folder, so a ladder is resumed like any run.
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.cluster.cluster_client import Site
+from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.comparators.share import shared
 from precision_bisect.ladder.climbed import Climbed, Floor, Step
 from precision_bisect.ladder.composition import Composition
@@ -46,7 +46,7 @@ SHARE = 0.5
 
 
 def climb(
-    options: Options, observer: Observer, work: Path, lock: RunLock, cluster: Site | None
+    options: Options, observer: Observer, work: Path, lock: RunLock, cluster: ClusterClient | None
 ) -> Result:
     """Search all rungs of the options' ladder, write the run folder, and return the result.
 
@@ -92,7 +92,7 @@ class _Climb:
         scales: Scales,
         observer: Observer,
         work: Path,
-        cluster: Site | None,
+        cluster: ClusterClient | None,
     ) -> None:
         self._loaded = loaded
         self._scales = scales

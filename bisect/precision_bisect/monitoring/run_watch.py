@@ -18,7 +18,7 @@ from precision_bisect.run_folder.runfolder import LEDGER, STATUS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RunState:
     """What a run folder tells: `told` is `status.json`, `state` what is true of it now.
 
     `state` is that of the file, or "starting" where a process has taken the folder and not begun
@@ -44,19 +44,19 @@ class Seen:
         return json.dumps({**self.told, **now}, indent=2) + "\n"
 
 
-def look(folder: Path) -> Seen:
+def look(folder: Path) -> RunState:
     """Return what the run in a folder is doing. Raises RunFolderError where there is none."""
     seen = _look(folder)
     # A run may begin between the looks at its two files; then a second look shows both.
     return _look(folder) if seen.state == "not_running" else seen
 
 
-def _look(folder: Path) -> Seen:
+def _look(folder: Path) -> RunState:
     owner = owner_of(folder)
     told = _told(folder, owner)
     try:
         updated = datetime.fromisoformat(told["updated"])
-        return Seen(
+        return RunState(
             folder=folder,
             state=_state(told, owner, updated),
             running=False if owner is None else owner.alive,

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from precision_bisect.errors import printable
-from precision_bisect.monitoring.run_watch import Seen, foreign
+from precision_bisect.monitoring.run_watch import RunState, foreign
 from precision_bisect.trial import BELIEVED
 
 _SILENT_S = 60.0
 """After so long without a word a run on another host may have ended."""
 
 
-def as_text(seen: Seen) -> str:
+def as_text(seen: RunState) -> str:
     """Return what a run is doing for people, a line for each thing. Raises RunFolderError."""
     try:
         lines = [f"{seen.folder}: {_headline(seen)}"]
@@ -21,7 +21,7 @@ def as_text(seen: Seen) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _headline(seen: Seen) -> str:
+def _headline(seen: RunState) -> str:
     told = seen.told
     process = f"process {told['pid']} on {told['host']}"
     seconds = spoken(told["seconds"])
@@ -50,7 +50,7 @@ def spoken(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{seconds:.3g} s"
 
 
-def _facts(seen: Seen) -> Iterator[tuple[str, str]]:
+def _facts(seen: RunState) -> Iterator[tuple[str, str]]:
     """Yield each line's label and text."""
     told = seen.told
     run, best, searching = told["run"], told["best"], told["state"] == "searching"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.course import on_samples
-from precision_bisect.pipeline.explanation import alone
+from precision_bisect.pipeline.explanation import explain_layers
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
@@ -84,7 +84,11 @@ def charted(
     layers = culprits_of(prepared, curve)
     causes = {each.layer: _line(each) for each in found}
     if missing := [name for name in layers if name not in causes]:
-        more = () if ending.status is Status.INTERRUPTED else alone(prepared, missing, late=late)
+        more = (
+            ()
+            if ending.status is Status.INTERRUPTED
+            else explain_layers(prepared, missing, late=late)
+        )
         causes |= {each.layer: _line(each) for each in more}
     together = curve.tried[curve.culprits]
     return Charted(

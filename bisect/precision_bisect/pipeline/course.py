@@ -7,7 +7,7 @@ short by the budget, in which case the best plan so far is in the ledger.
 
 from dataclasses import dataclass, replace
 
-from precision_bisect.certificate.certifying import Seen, certify, noting
+from precision_bisect.certificate.certifying import JudgedTrials, certify, noting
 from precision_bisect.errors import PluginError
 from precision_bisect.options import Certify, Until
 from precision_bisect.pipeline.stability import Holding, clear_limit, on_draw
@@ -22,7 +22,7 @@ from precision_bisect.results.endings import (
     not_reproduced,
     refuted,
 )
-from precision_bisect.search.combinators import relay
+from precision_bisect.search.combinators import mapped
 from precision_bisect.search.limits_and_noise import (
     below_noise,
     noise_between,
@@ -145,7 +145,7 @@ def _settle(
     Trials are taken down by the tolerance itself, as the certificate is read off them.
     """
     tolerance = problem.tolerance
-    seen = Seen(tolerance)
+    seen = JudgedTrials(tolerance)
     ending = yield from preflight(problem)
     if ending is not None and ending.plan is not None:
         return _ended((yield from fast_enough(problem, given(ending.plan))), ending)
@@ -192,7 +192,7 @@ def _ended(settled: Settled, otherwise: Ending) -> Ending:
 
 
 def _search(
-    problem: Problem, strategy: Strategy, course: Course, seen: Seen, holding: Holding
+    problem: Problem, strategy: Strategy, course: Course, seen: JudgedTrials, holding: Holding
 ) -> Search[Plan]:
     """Search and certify; the trials of the search count for the certificate.
 
@@ -236,7 +236,7 @@ def on_samples(samples: SampleSet, search: Search[T]) -> Search[T]:
         judged = proposal.samples is SampleSet.JUDGED
         return replace(proposal, samples=samples) if judged else proposal
 
-    return relay(search, ask=ask)
+    return mapped(search, ask=ask)
 
 
 def preflight(problem: Problem) -> Search[Ending | None]:

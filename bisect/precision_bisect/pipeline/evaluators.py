@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.cluster.cluster_client import Site
+from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.isolation.gpu_forecasts import GpuForecasts
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def crew(prepared: Prepared, folder: Path) -> Iterator[Workers]:
+def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
     """Yield the workers of a run, and let them go; logs of their trials go into `folder`."""
     options = prepared.options
     with ExitStack() as held:
@@ -66,13 +66,13 @@ def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Ev
 
 
 @contextmanager
-def _clustered(prepared: Prepared, cluster: Site, folder: Path) -> Iterator[Workers]:
+def _clustered(prepared: Prepared, cluster: ClusterClient, folder: Path) -> Iterator[Workers]:
     # Dask is for runs on a cluster.
-    from precision_bisect.cluster.cluster_evaluator import Clustered
+    from precision_bisect.cluster.cluster_evaluator import ClusterEvaluator
 
     limits, least = _limits(prepared.options), prepared.space.least
     with cluster.trials(prepared.kit, limits, least) as (trials, count):
-        evaluate = Clustered(
+        evaluate = ClusterEvaluator(
             site=cluster,
             executor=cluster.client.get_executor(pure=False),
             trials=trials,

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import onnx
 
 from precision_bisect.advice.advise import advised
-from precision_bisect.advice.case import Case
+from precision_bisect.advice.case import DiagnosedModel
 from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.certificate.record import Certificate
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses
-from precision_bisect.diagnosis.watched_tensors import Watched
+from precision_bisect.diagnosis.watched_tensors import WatchedTensors
 from precision_bisect.model.load import Model
 from precision_bisect.model.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
@@ -75,7 +75,7 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     return Explained(findings, others)
 
 
-def alone(prepared: Prepared, layers: Sequence[str], *, late: bool) -> Sequence[Finding]:
+def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> Sequence[Finding]:
     """Return what is found of layers whatever the answer keeps; nothing where that fails.
 
     Where it is `late` they are judged by their values alone.
@@ -91,14 +91,14 @@ def alone(prepared: Prepared, layers: Sequence[str], *, late: bool) -> Sequence[
 
 
 def with_advice(
-    prepared: Prepared, findings: Findings, watched: Watched, trials: Sequence[Trial] = ()
+    prepared: Prepared, findings: Findings, watched: WatchedTensors, trials: Sequence[Trial] = ()
 ) -> Findings:
     """Return the findings with advice. Raises as loading and running models do."""
     builds = [each.outcome.evidence for each in trials]
     judging = prepared.judging
     with tempfile.TemporaryDirectory(dir=prepared.work) as work:
         return advised(
-            Case(
+            DiagnosedModel(
                 model=prepared.model,
                 pair=Pair(low=prepared.options.low, high=prepared.options.high),
                 findings=findings,

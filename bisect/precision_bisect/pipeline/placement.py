@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.backends.choose_backend import choose_backend
-from precision_bisect.cluster.cluster_client import Site
+from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.cluster.uniformity import require_alike_gpus
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.survey import isolated, surveyed
@@ -33,7 +33,7 @@ class Placed:
     why: str
 
 
-def place(loaded: Loaded, scales: Scales, work: Path, cluster: Site | None) -> Placed:
+def place(loaded: Loaded, scales: Scales, work: Path, cluster: ClusterClient | None) -> Placed:
     """Choose the backend for the options' pair of precisions, and ask it what it cannot run low.
 
     `work` is an empty folder. Raises a PrecisionBisectError where none can be used.
@@ -54,7 +54,7 @@ def place(loaded: Loaded, scales: Scales, work: Path, cluster: Site | None) -> P
     return Placed(options=options, model=settled, backend=backend, here=here, why=chosen.why)
 
 
-def _on_cluster(loaded: Loaded, scales: Scales, cluster: Site) -> Placed:
+def _on_cluster(loaded: Loaded, scales: Scales, cluster: ClusterClient) -> Placed:
     """Have the workers choose; there are as many of them as there are now."""
     options = loaded.options
     found, workers = cluster.survey(_kit(loaded, scales))

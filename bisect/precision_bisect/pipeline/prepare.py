@@ -9,8 +9,8 @@ from typing import Any
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
-from precision_bisect.cluster.cluster_client import Site
-from precision_bisect.diagnosis.out_of_range import leaving
+from precision_bisect.cluster.cluster_client import ClusterClient
+from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.errors import UsageError
 from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
@@ -84,7 +84,7 @@ class Prepared:
     remarks: Sequence[str]
     fingerprint: Mapping[str, Any]
     graph: CostGraph | None = None
-    cluster: Site | None = None
+    cluster: ClusterClient | None = None
     abreast: int = 1
     optimised: bool = True
     leaving: Plan | None = None
@@ -179,7 +179,7 @@ class Prepared:
 
 
 def prepare(
-    options: Options, observer: Observer, work: Path, cluster: Site | None = None
+    options: Options, observer: Observer, work: Path, cluster: ClusterClient | None = None
 ) -> Prepared:
     """Read and check everything that the options name; `work` is an empty folder.
 
@@ -193,7 +193,7 @@ def assemble(
     observer: Observer,
     work: Path,
     scales: Scales | None = None,
-    cluster: Site | None = None,
+    cluster: ClusterClient | None = None,
 ) -> Prepared:
     """Choose the backend for the pair of precisions, and make it; `work` is an empty folder.
 
@@ -263,7 +263,7 @@ def assemble(
             **({"reference": digest_samples(loaded.reference)} if options.reference else {}),
         },
         graph=_graph(loaded, model, backend),
-        leaving=leaving(
+        leaving=out_of_range(
             model, pair, loaded.judging, [each.name for each in beyond], options.threads
         ),
         cluster=cluster,

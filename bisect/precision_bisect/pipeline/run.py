@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.cluster.cluster_client import Site
+from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.options import DEFAULT_STRATEGY, Options
@@ -12,7 +12,7 @@ from precision_bisect.pipeline.chart import chart
 from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.deploying import warned
-from precision_bisect.pipeline.evaluators import crew
+from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.results.endings import Ending, Status
@@ -28,7 +28,7 @@ from precision_bisect.trial import Kind
 
 
 def run_pair(
-    options: Options, observer: Observer, work: Path, lock: RunLock, cluster: Site | None
+    options: Options, observer: Observer, work: Path, lock: RunLock, cluster: ClusterClient | None
 ) -> Result:
     """Search with one pair of types; see `api.run`."""
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
@@ -53,7 +53,7 @@ def run_prepared(
     prepared = warned(prepared, observer)
     with open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger:
         # What explains the answer needs the memory that the workers have had.
-        with crew(prepared, folder.path) as workers:
+        with evaluators(prepared, folder.path) as workers:
             recorded = ledger.trials()
             budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
             budget.trials += sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded)

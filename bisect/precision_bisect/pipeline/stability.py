@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.search.combinators import relay
+from precision_bisect.search.combinators import mapped
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
 from precision_bisect.search.rounding_law import Law, typical
 from precision_bisect.search.sensitivity import rank
@@ -116,7 +116,7 @@ def on_draw(search: Search[Plan], draw: int) -> Search[Plan]:
     def ask(proposal: Proposal) -> Proposal:
         return proposal if proposal.kind is Kind.PREDICT else replace(proposal, draw=draw)
 
-    return relay(search, ask=ask)
+    return mapped(search, ask=ask)
 
 
 def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:

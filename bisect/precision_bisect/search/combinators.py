@@ -32,7 +32,7 @@ def answered(search: Search[T], answer: Callable[[Batch], Search[Outcomes]]) -> 
         return result
 
 
-def relay(
+def mapped(
     search: Search[T],
     *,
     ask: Callable[[Proposal], Proposal] = lambda proposal: proposal,

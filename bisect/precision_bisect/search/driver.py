@@ -23,7 +23,7 @@ from precision_bisect.search.events import (
     TrialStarted,
     Warned,
 )
-from precision_bisect.search.in_flight import Flights
+from precision_bisect.search.in_flight import InFlight
 from precision_bisect.search.workers import Workers
 from precision_bisect.trial import (
     JUDGED_KINDS,
@@ -57,7 +57,7 @@ class Driver:
         self._budget = budget
         self._observer = observer
         self._known = {trial.proposal.identity: trial for trial in ledger.trials()}
-        self._flights = Flights(ledger, workers)
+        self._flights = InFlight(ledger, workers)
         self._phase: Phase | None = None
         self._lost: list[Trial] = []
 

@@ -28,7 +28,7 @@ class _Flight:
     wall_s: float = 0.0
 
 
-class Flights:
+class InFlight:
     """Starts trials on the workers and records how they end."""
 
     def __init__(self, ledger: Ledger, workers: Workers) -> None:

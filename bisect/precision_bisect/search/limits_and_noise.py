@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.search.combinators import Batch, Outcomes, answered, relay
+from precision_bisect.search.combinators import Batch, Outcomes, answered, mapped
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 
 CLEAR_SPREADS = 3.0
@@ -64,7 +64,7 @@ def passing_within(outcome: Outcome, limit: float | None) -> Outcome:
 def within(search: Search[T], limit: float | None) -> Search[T]:
     """Return the same search, told that errors above `limit` fail, though they may pass."""
 
-    return relay(search, tell=lambda _, outcome: passing_within(outcome, limit))
+    return mapped(search, tell=lambda _, outcome: passing_within(outcome, limit))
 
 
 def repeated(search: Search[T], problem: Problem) -> Search[T]:

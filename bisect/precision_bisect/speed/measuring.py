@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.search.combinators import relay
+from precision_bisect.search.combinators import mapped
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 
@@ -41,7 +41,7 @@ def timed(search: Search[T], record: Record, *, whole: bool) -> Search[T]:
         record.take(ask(proposal), outcome)
         return outcome
 
-    return relay(search, ask=ask, tell=tell)
+    return mapped(search, ask=ask, tell=tell)
 
 
 def all_high_ms(problem: Problem) -> Search[float | None]:
