@@ -104,6 +104,19 @@ def test_a_run_folder_is_enough(searched: Path, capsys: pytest.CaptureFixture[st
     assert found["summary"] in (searched / REPORT).read_text()
 
 
+def test_an_input_that_gives_a_shape_has_the_values_of_the_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine is built for their range, which the result tells."""
+    body = (
+        "(float[4,6] x, int64[2] s) => (float[M,N] y)"
+        " { a = Exp(x) r = Reshape(a, s) [k] b = Mul(r, r) y = Tanh(b) }"
+    )
+    run = finished(tmp_path, body, ["k"], shapes={"x": [[4, 6]], "s": [[-1, 8], [6, 4]]})
+    assert 0 == asked(capsys, run)[0]
+    assert "Dimensions: [-1,-1]" in (run / VERIFIED_ENGINE).read_text()
+
+
 def test_a_report_knows_only_what_was_seen_of_its_own_answer(searched: Path) -> None:
     """After another answer, or with a file that is none, nothing was looked into."""
     asked_before = (searched / VERIFIED).read_text()

@@ -3,12 +3,14 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import onnx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exports_models import SHELLS, chain, export_of, flag, run_script
 from models import parse, save
+from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.exports.write import write_exports
 from precision_bisect.precisions import Pair
@@ -91,6 +93,29 @@ def test_a_model_without_dynamic_inputs_gets_no_shapes(tmp_path: Path) -> None:
     write_exports(RunFolder(tmp_path), export)
     arguments = run_script(tmp_path, "weak", SHELL).arguments[1:]
     assert {} == trtexec_profile(arguments, {"x": (2, 4)})
+
+
+def test_an_input_that_gives_a_shape_is_built_for_its_values(tmp_path: Path) -> None:
+    """trtexec takes values where it takes the sizes of other inputs, negative ones as well."""
+    body = (
+        "(float[N,12] a, int64[3] s, int64 n) => (float[P,Q,R] y)"
+        " { r = Reshape(a, s) z = Constant<value_ints=[0]>() u = Unsqueeze(n, z)"
+        " e = Slice(r, z, u, z) y = Relu(e) }"
+    )
+    export = export_of(save(parse(body), tmp_path), [])
+    samples = [
+        {"a": np.ones((rows, 12)), "s": np.array([-1, *last]), "n": np.array(rows)}
+        for rows, last in ((2, (3, 4)), (4, (2, 6)))
+    ]
+    shapes = sample_shapes(export.model, samples)
+    write_exports(RunFolder(tmp_path), dataclasses.replace(export, shapes=shapes))
+    arguments = run_script(tmp_path, "strong10", SHELL).arguments[1:]
+    inputs = {"a": ("N", 12), "s": (None,) * 3, "n": (None,)}
+    assert {
+        "a": ((2, 12), (4, 12), (4, 12)),
+        "s": ((-1, 2, 4), (-1, 3, 4), (-1, 3, 6)),
+        "n": ((2,), (4,), (4,)),
+    } == trtexec_profile(arguments, inputs)
 
 
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))

@@ -62,6 +62,9 @@ OWNERS: dict[str, dict[str, str]] = {
 }
 """For each file that touches TensorRT: what its variables stand for, "" for the module itself."""
 
+PROFILE_VALUES = "IOptimizationProfile.set_shape_input"
+"""What Polygraphy calls for inputs that give a shape by their values."""
+
 PROBE = """
 import json, sys
 from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loader
@@ -277,7 +280,8 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
     weak = not bindings.version.startswith("11.")
     strong = not bindings.version.startswith("8.")
     used = {"weak.py": weak, "parsing.py": strong}
-    found = bindings.probe(surface(*(file for file in OWNERS if used.get(file, True))))
+    touched_by = surface(*(file for file in OWNERS if used.get(file, True)))
+    found = bindings.probe({**touched_by, "Polygraphy's Profile": [PROFILE_VALUES]})
     assert {} == {file: paths for file, paths in found.pop("missing").items() if paths}
     assert set() == {*found.pop("layer_types")} - COMPUTING
     assert {

@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import onnx
 import pytest
 
 from models import normal, parse, save, with_weights
+from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.build import Recipe, build, config_loader
 from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
-from precision_bisect.backends.tensorrt.profiles import ShapeRange
+from precision_bisect.backends.tensorrt.profiles import ShapeRange, shape_ranges
 from precision_bisect.errors import RefusedError
-from precision_bisect.protocols import BackendFailure
+from precision_bisect.model.load import load_model
+from precision_bisect.model.shape_inputs import shape_inputs
+from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Listed, Outcome, TrialStatus
 
@@ -209,10 +213,62 @@ def test_dynamic_sizes_take_the_given_range(rtx: Flavour, tmp_path: Path) -> Non
 
 
 def test_an_input_that_is_a_shape_is_refused(rtx: Flavour, tmp_path: Path) -> None:
-    """TensorRT would need the range of its values, which nothing gives."""
+    """TensorRT needs the range of its values, which is unknown for an unknown number of them."""
     body = "(float[2,3,4] x, int64[2] s) => (float[M,N] y) { y = Reshape(x, s) }"
     with pytest.raises(RefusedError, match="input 's' gives a shape by its values"):
         build(rtx, save(parse(body), tmp_path), PLAIN)
+
+
+def recipe_of(source: Path, samples: Sequence[Sample]) -> Recipe:
+    """Return the recipe of a model for the shapes that the samples have or give."""
+    model = load_model(source)
+    values = shape_inputs(model.proto.graph, model.inputs)
+    ranges = shape_ranges(model.inputs, FOR_86, sample_shapes(model, samples), values)
+    return Recipe(settings=FOR_86, ranges=ranges, values=values)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[2,3,4] x, int64[2] s) => (float[M,N] y) { y = Reshape(x, s) }",
+        "(float[2,3,4] x, int32[2] s) => (float[M,N] y) { t = Cast<to=7>(s) y = Reshape(x, t) }",
+    ],
+)
+def test_values_of_a_shape_have_the_range_of_the_samples(
+    rtx: Flavour, tmp_path: Path, body: str
+) -> None:
+    """Tuned for is one sample: the largest values of all would be no shape of this model."""
+    source = save(parse(body), tmp_path)
+    recipe = recipe_of(source, [{"s": np.array([6, 4])}, {"s": np.array([4, 6])}])
+    assert {"s": ShapeRange(least=(4, 4), best=(6, 4), most=(6, 6))} == recipe.ranges
+    assert "Dimensions: [-1,-1]" in build(rtx, source, recipe).layers
+    too_many = {"s": ShapeRange(least=(4, 4), best=(6, 6), most=(6, 6))}
+    outcome = failure_of(rtx, source, replace(recipe, ranges=too_many))
+    assert "kOPT values for profile 0 violate shape constraints" in outcome.message
+
+
+def test_one_value_fixes_the_shape(rtx: Flavour, tmp_path: Path) -> None:
+    """A scalar is one value; what all samples agree on is built as a constant would be."""
+    body = (
+        "(float[8,8] x, int64 n) => (float[N,8] y) { z = Constant<value_ints=[0]>()"
+        " u = Unsqueeze(n, z) s = Slice(x, z, u, z) y = Tanh(s) }"
+    )
+    source = save(parse(body), tmp_path)
+    built = build(rtx, source, recipe_of(source, [{"n": np.array(5)}]))
+    assert "Dimensions: [5,8]" in built.layers
+
+
+def test_values_that_tensorrt_does_not_read_for_a_shape_are_left_out(
+    rtx: Flavour, tmp_path: Path
+) -> None:
+    """What TensorRT takes for data has no range of values."""
+    body = "(float[4] x, int64[1] i) => (float[1] y) { g = Gather(x, i) y = Tanh(g) }"
+    recipe = Recipe(
+        settings=FOR_86,
+        ranges={"i": ShapeRange(least=(0,), best=(2,), most=(3,))},
+        values=frozenset("i"),
+    )
+    assert "Dimensions: [1]" in build(rtx, save(parse(body), tmp_path), recipe).layers
 
 
 @pytest.fixture

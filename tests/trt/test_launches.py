@@ -149,21 +149,25 @@ class Runner:
     def __init__(self, *, starts: bool = True) -> None:
         self.context = Context(starts=starts)
         self.stream = Stream([])
+        self.engine = SimpleNamespace(is_shape_inference_io=lambda name: name == "sizes")
         self.output_allocator = SimpleNamespace(buffers={})
         self.fed: dict[str, Any] = {}
 
     def get_input_metadata(self, use_numpy_dtypes: bool) -> dict[str, Any]:
-        """Return type and shape of the one input."""
+        """Return type and shape of the inputs, of which the second gives a shape."""
         from polygraphy.datatype import DataType
 
         assert not use_numpy_dtypes
-        return {"x": (DataType.FLOAT32, (4,))}
+        return {"x": (DataType.FLOAT32, (4,)), "sizes": (DataType.INT32, (2,))}
 
     def infer(self, feed: Mapping[str, Any], **settings: bool) -> dict[str, Any]:
-        """Note what lies on the device; return outputs there."""
+        """Note what lies on the device, and what is on the host; return outputs there."""
         assert {"check_inputs": False, "copy_outputs_to_host": False} == settings
         self.fed = {
-            name: (ctypes.c_float * 4).from_address(array.ptr)[:] for name, array in feed.items()
+            name: array.tolist()
+            if isinstance(array, np.ndarray)
+            else (ctypes.c_float * 4).from_address(array.ptr)[:]
+            for name, array in feed.items()
         }
         return {"fixed": SimpleNamespace(ptr=640), "found": SimpleNamespace(ptr=1280)}
 
@@ -210,13 +214,16 @@ def test_no_allocator_is_called_in_a_timed_launch(
     installed: bool,
     stream: int,
 ) -> None:
-    """A static output gets the address of its buffer; one of unknown size keeps the allocator."""
+    """A static output gets the address of its buffer; one of unknown size keeps the allocator.
+
+    An input that gives a shape stays on the host, in the type that the engine takes.
+    """
     monkeypatch.setitem(sys.modules, "pycuda", pycuda([]) if installed else None)
     runner = Runner()
     with engine_of(runner) as engine:
-        latency = engine.time({"x": np.arange(4, dtype=np.float32)})
+        latency = engine.time({"x": np.arange(4, dtype=np.float32), "sizes": np.array([-1, 2])})
     context = runner.context
-    assert {"x": [0.0, 1.0, 2.0, 3.0]} == runner.fed
+    assert {"x": [0.0, 1.0, 2.0, 3.0], "sizes": [-1, 2]} == runner.fed
     assert {"fixed": None, "found": "Polygraphy's"} == context.allocators
     assert {"fixed": 640} == context.addresses
     assert {stream} == set(context.launched)
@@ -233,4 +240,4 @@ def test_a_launch_that_does_not_start_is_an_outcome(
         engine_of(Runner(starts=False)) as engine,
         pytest.raises(BackendFailure, match="TensorRT did not launch the engine"),
     ):
-        engine.time({"x": np.zeros(4, dtype=np.float32)})
+        engine.time({"x": np.zeros(4, dtype=np.float32), "sizes": np.array([1, 1])})

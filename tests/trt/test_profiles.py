@@ -32,6 +32,22 @@ def test_samples_of_several_shapes_span_a_range() -> None:
     assert {"image": spanned} == shape_ranges([IMAGE, SCALE], EngineSettings(), samples)
 
 
+def test_values_that_give_a_shape_are_sizes() -> None:
+    """They may be anything, and tuned for is a sample as it is; flags win over samples."""
+    target = TensorSpec(name="target", dtype="int64", shape=(2,))
+    samples = {"target": [(-1, 4), (4, 6), (6, 4)]}
+    values = frozenset(["target"])
+    assert {"target": ShapeRange(least=(-1, 4), best=(4, 6), most=(6, 6))} == shape_ranges(
+        [target], EngineSettings(), samples, values
+    )
+    settings = EngineSettings(opt_shapes={"target": (6, 4)}, min_shapes={"target": (4, 4)})
+    assert {"target": ShapeRange(least=(4, 4), best=(6, 4), most=(6, 4))} == shape_ranges(
+        [target], settings, {}, values
+    )
+    with pytest.raises(UsageError, match="1x6x4 is no shape of 'target'"):
+        shape_ranges([target], EngineSettings(opt_shapes={"target": (1, 6, 4)}), {}, values)
+
+
 def test_given_shapes_stand() -> None:
     """Flags win over samples; what is not given of the three is the tuned shape."""
     best, most = (2, 3, 8, 8), (4, 3, 8, 8)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from precision_bisect.model.load import Model
+from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.options import Options
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Backend, Sample
@@ -94,10 +95,15 @@ class BackendPlugin(Protocol):
         ...
 
 
-def sample_shapes(samples: Sequence[Sample]) -> SampleShapes:
-    """Return the shapes that each input takes over all samples, each once."""
+def sample_shapes(model: Model, samples: Sequence[Sample]) -> SampleShapes:
+    """Return the shapes that each input takes over all samples, each once.
+
+    Of an input that gives a shape by its values it is these, as in a profile of TensorRT.
+    """
+    values = shape_inputs(model.proto.graph, model.inputs)
     shapes: dict[str, dict[tuple[int, ...], None]] = {}
     for sample in samples:
         for name, array in sample.items():
-            shapes.setdefault(name, {})[array.shape] = None
+            shape = tuple(map(int, array.flat)) if name in values else array.shape
+            shapes.setdefault(name, {})[shape] = None
     return {name: list(found) for name, found in shapes.items()}

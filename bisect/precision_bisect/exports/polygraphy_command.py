@@ -3,10 +3,14 @@
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
+from precision_bisect.backends.backend_plugin import sample_shapes
+from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.model.load import Model
+from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.precisions import PrecisionName
 from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
@@ -74,23 +78,21 @@ def _by_output(bounds: Mapping[str, float]) -> Iterator[str]:
 
 def _profile(model: Model, settings: EngineSettings, inputs: Sequence[Sample]) -> Iterator[str]:
     """Yield the flags of the shapes of dynamic inputs: the user's, else those of the samples."""
-    fixed = {
-        spec.name
-        for spec in model.inputs
-        if spec.shape is not None and all(isinstance(size, int) for size in spec.shape)
-    }
+    values = shape_inputs(model.proto.graph, model.inputs)
+    fixed = {spec.name for spec in model.inputs if is_static(spec)} - values
     names = [name for name in inputs[0] if name not in fixed]
     if not names:
         return
-    spans = {name: [sample[name].shape for sample in inputs] for name in names}
+    spans = sample_shapes(model, inputs)
+    ranges = shape_ranges(model.inputs, EngineSettings(), spans, values)
     for flag, given, pick in (
-        ("--trt-min-shapes", settings.min_shapes or settings.opt_shapes, min),
-        ("--trt-opt-shapes", settings.opt_shapes, max),
-        ("--trt-max-shapes", settings.max_shapes or settings.opt_shapes, max),
+        ("--trt-min-shapes", settings.min_shapes or settings.opt_shapes, attrgetter("least")),
+        ("--trt-opt-shapes", settings.opt_shapes, attrgetter("best")),
+        ("--trt-max-shapes", settings.max_shapes or settings.opt_shapes, attrgetter("most")),
     ):
         yield flag
         for name in names:
-            sizes = given.get(name) or [pick(axis) for axis in zip(*spans[name], strict=True)]
+            sizes = given.get(name) or pick(ranges[name])
             yield f"{name}:[{','.join(map(str, sizes))}]"
 
 

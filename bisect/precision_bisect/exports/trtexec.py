@@ -19,6 +19,7 @@ from precision_bisect.exports.trtexec_names import (
     layer_output_types,
     layer_precisions,
 )
+from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
 from precision_bisect.settings.engine_settings import Shapes
 
@@ -186,8 +187,15 @@ def _common(export: Export) -> Iterator[str]:
             yield f"{flag}={_shapes(shapes)}"
 
 
+def _values(export: Export) -> frozenset[str]:
+    return shape_inputs(export.model.proto.graph, export.model.inputs)
+
+
 def _dynamic(export: Export) -> list[str]:
-    return [spec.name for spec in export.model.inputs if not is_static(spec)]
+    values = _values(export)
+    return [
+        each.name for each in export.model.inputs if not is_static(each) or each.name in values
+    ]
 
 
 def _unsettled(export: Export) -> bool:
@@ -205,7 +213,7 @@ def _ranges(export: Export) -> dict[str, ShapeRange]:
     given = export.settings.opt_shapes
     sampled = {name: shapes for name, shapes in export.shapes.items() if name not in given}
     try:
-        found = shape_ranges(export.model.inputs, export.settings, sampled)
+        found = shape_ranges(export.model.inputs, export.settings, sampled, _values(export))
     except UsageError as error:
         raise NotWritable(error.message) from error
     return {name: found[name] for name in _dynamic(export)}

@@ -73,7 +73,7 @@ def write_answer(
         settings=prepared.options.engine,
         scales=prepared.scales,
         diagnosis=diagnosis,
-        shapes=sample_shapes(prepared.samples),
+        shapes=sample_shapes(prepared.model, prepared.samples),
         run=prepared.fingerprint,
     )
     if not gains(export):

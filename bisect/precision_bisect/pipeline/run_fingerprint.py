@@ -32,7 +32,7 @@ def fingerprint(
         "samples": len(samples),
         "shapes": {
             name: [list(shape) for shape in shapes]
-            for name, shapes in sample_shapes(samples).items()
+            for name, shapes in sample_shapes(model, samples).items()
         },
         "holdout": options.holdout,
         "copies": [options.copies, options.copies_failing],

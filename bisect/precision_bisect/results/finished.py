@@ -13,6 +13,7 @@ from typing import Any
 from precision_bisect.errors import RunFolderError
 from precision_bisect.layer_table import SETTLED, LayerName
 from precision_bisect.model.load import Model
+from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.options import ANSWER
 from precision_bisect.precisions import (
     HIGH_NAMES,
@@ -112,7 +113,7 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
         pinned=pinned,
         pair=_pair(file, fields.get("low"), rungs[-1][0]),
         status=status,
-        shapes=_shapes(fields["fingerprint"].get("shapes")),
+        shapes=_shapes(fields["fingerprint"].get("shapes"), model),
         diagnosis=_diagnosis(file, fields.get("diagnosis", [])),
         fingerprint=fields["fingerprint"],
         path=file,
@@ -141,12 +142,17 @@ def _belongs(file: Path, fields: Mapping[str, Any], model: Model) -> None:
         )
 
 
-def _shapes(value: object) -> dict[str, list[tuple[int, ...]]]:
-    """Return the shapes of the samples; what is no list of sizes is left out."""
+def _shapes(value: object, model: Model) -> dict[str, list[tuple[int, ...]]]:
+    """Return the shapes of the samples; what is no list of sizes is left out.
+
+    Of an input that gives a shape by its values these may be any numbers.
+    """
+    values = shape_inputs(model.proto.graph, model.inputs)
     found: dict[str, list[tuple[int, ...]]] = {}
     for name, shapes in value.items() if isinstance(value, dict) else ():
         for shape in shapes if isinstance(shapes, list) else ():
-            if isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape):
+            listed = isinstance(shape, list) and all(type(size) is int for size in shape)
+            if listed and (name in values or all(size > 0 for size in shape)):
                 found.setdefault(name, []).append(tuple(shape))
     return found
 

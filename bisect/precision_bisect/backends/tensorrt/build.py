@@ -5,7 +5,7 @@ One path for all libraries; what a library has decides the flags.
 
 import glob
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,13 +44,15 @@ class Marks:
 class Recipe:
     """How to build, beside the graph itself.
 
-    `marks` is None for a typed graph. `ranges` are the shapes of dynamic inputs. `timing_cache`
+    `marks` is None for a typed graph. `ranges` are the shapes of dynamic inputs, and the values of
+    those inputs whose `values` give a shape. `timing_cache`
     is the file that all builds of a run share, None where the library measures nothing; a build
     `afresh` does not look into it.
     """
 
     settings: EngineSettings
     ranges: Mapping[str, ShapeRange]
+    values: Set[str] = frozenset()
     marks: Marks | None = None
     timing_cache: Path | None = None
     afresh: bool = False
@@ -136,12 +138,17 @@ def _loader(
         str(source),
         strongly_typed=recipe.marks is None and hasattr(flags, "STRONGLY_TYPED"),
     )
-    cache = recipe.timing_cache
+    cache, monitor = recipe.timing_cache, watch.monitor(flavour.module)
+
+    def configured(builder: Any, network: Any) -> Any:
+        served = replace(recipe, ranges=served_ranges(recipe, network))
+        return config_loader(flavour, served, monitor)(builder, network)
+
     loader: Callable[[], Any] = EngineBytesFromNetwork(
         PostprocessNetwork(
             parsed, partial(prepare_network, flavour, recipe.marks, unmarked), "precision-bisect"
         ),
-        config=config_loader(flavour, recipe, watch.monitor(flavour.module)),
+        config=configured,
         save_timing_cache=str(cache) if cache else None,
     )
     return loader
@@ -150,19 +157,11 @@ def _loader(
 def prepare_network(
     flavour: Flavour, marks: Marks | None, unmarked: list[LayerName], network: Any
 ) -> None:
-    """Refuse what no profile can serve, and mark the kept layers.
+    """Mark the kept layers.
 
     Those with nothing to mark go into `unmarked`. Raises BackendFailure where that is all of them:
     the engine would be that of the plan that keeps none.
     """
-    for index in range(network.num_inputs):
-        tensor = network.get_input(index)
-        if tensor.is_shape_tensor:
-            raise RefusedError(
-                f"input {tensor.name!r} gives a shape by its values, of which TensorRT would "
-                "need the range",
-                "make it a constant of the model",
-            )
     if marks is None:
         return
     layers, trt = layers_of(network), flavour.module
@@ -177,6 +176,25 @@ def prepare_network(
             )
         )
     mark_high((layer for each in found.values() for layer in each), trt)
+
+
+def served_ranges(recipe: Recipe, network: Any) -> dict[str, ShapeRange]:
+    """Return the ranges that the network takes: of values where it reads values for a shape.
+
+    Raises RefusedError for an input that it reads so, and of which no values are known.
+    """
+    tensors = [network.get_input(index) for index in range(network.num_inputs)]
+    shaping = {tensor.name for tensor in tensors if tensor.is_shape_tensor}
+    for name in sorted(shaping - recipe.values):
+        raise RefusedError(
+            f"input {name!r} gives a shape by its values, of which TensorRT needs a known number",
+            "make it a constant of the model",
+        )
+    return {
+        name: found
+        for name, found in recipe.ranges.items()
+        if name in shaping or name not in recipe.values
+    }
 
 
 def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Callable[..., Any]:

@@ -1,10 +1,12 @@
 """Dynamic shapes: from flags and samples to the one optimisation profile of a build."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeAlias
 
 from precision_bisect.errors import UsageError
+from precision_bisect.model.shape_inputs import value_count
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.settings.engine_settings import EngineSettings
 
@@ -13,7 +15,10 @@ SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeRange:
-    """The shapes that an engine takes for one input, and the one that it is tuned for."""
+    """The shapes that an engine takes for one input, and the one that it is tuned for.
+
+    Of an input that gives a shape by its values it is the values, in a row.
+    """
 
     least: tuple[int, ...]
     best: tuple[int, ...]
@@ -28,15 +33,25 @@ class ShapeRange:
 
 
 def shape_ranges(
-    inputs: Sequence[TensorSpec], settings: EngineSettings, samples: SampleShapes
+    inputs: Sequence[TensorSpec],
+    settings: EngineSettings,
+    samples: SampleShapes,
+    values: Set[str] = frozenset(),
 ) -> dict[str, ShapeRange]:
     """Return the range of each dynamic input: as the settings say, else as the samples need.
 
-    Several sample shapes span the range, and the engine is tuned for the largest. Raises
+    Several sample shapes span the range, and the engine is tuned for the largest. Those inputs
+    whose `values` give a shape have values for sizes, in settings and samples as well; tuned for
+    are those of one sample, since others need not fit the model. Raises
     UsageError for settings that name no input, contradict the model or leave out a sample, and
     for an input of which neither settings nor samples say anything.
     """
-    specs = {spec.name: spec for spec in inputs}
+    specs = {
+        spec.name: replace(spec, shape=(None,) * value_count(spec))
+        if spec.name in values
+        else spec
+        for spec in inputs
+    }
     for name in (*settings.min_shapes, *settings.opt_shapes, *settings.max_shapes):
         if name not in specs:
             raise UsageError(
@@ -51,6 +66,8 @@ def shape_ranges(
             ranges[name] = _given(spec, settings, samples.get(name, ()))
         elif not is_static(spec):
             ranges[name] = _spanned(name, samples.get(name, ()))
+            if name in values:
+                ranges[name] = replace(ranges[name], best=max(samples[name], key=prod))
     return ranges
 
 

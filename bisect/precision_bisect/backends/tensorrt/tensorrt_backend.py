@@ -20,6 +20,7 @@ from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.lowtypes import LOW_TYPES
+from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.run_folder.runfolder import TIMING_CACHE
@@ -62,7 +63,8 @@ class TensorRTBackend:
         load_plugin_libraries(flavour, settings.plugins)
         self._flavour = flavour
         self._settings = settings
-        self._ranges = shape_ranges(model.inputs, settings, shapes)
+        self._values = shape_inputs(model.proto.graph, model.inputs)
+        self._ranges = shape_ranges(model.inputs, settings, shapes, self._values)
         self._folder = TypedFolder(workdir)
         # A library that builds for absent GPUs times no kernels.
         self._timing_cache = None if flavour.targets else workdir / TIMING_CACHE
@@ -115,6 +117,7 @@ class TensorRTBackend:
         recipe = Recipe(
             settings=self._settings,
             ranges=self._ranges,
+            values=self._values,
             marks=marks,
             timing_cache=self._timing_cache,
             afresh=afresh,

@@ -70,8 +70,11 @@ class TensorRTEngine:
         with self._running() as runner, ExitStack() as held:
             from polygraphy.cuda import DeviceArray
 
+            # What gives a shape is read on the host.
             on_device = {
-                name: held.enter_context(DeviceArray(array.shape, array.dtype)).copy_from(array)
+                name: array
+                if runner.engine.is_shape_inference_io(name)
+                else held.enter_context(DeviceArray(array.shape, array.dtype)).copy_from(array)
                 for name, array in _as_bound(runner, feed).items()
             }
             # This sets shapes and addresses, which stay for the launches below.

@@ -55,9 +55,12 @@ class TensorRTPlugin:
         from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 
         flavour = load_flavour(self._name)
-        shapes = sample_shapes(task.samples)
         return lambda model: TensorRTBackend(
-            task.writer(model), task.options.engine, flavour, shapes, task.work
+            task.writer(model),
+            task.options.engine,
+            flavour,
+            sample_shapes(model, task.samples),
+            task.work,
         )
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
