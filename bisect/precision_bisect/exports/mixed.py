@@ -52,15 +52,16 @@ def write_mixed(folder: RunFolder, export: Export) -> onnx.GraphProto:
 def differing(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
     """Yield the layers that the typed graph computes in another type than the plan asks for.
 
-    What counts is the type of a layer's outputs, and whether it reads what was quantized. Layers
-    whose types ONNX cannot infer are passed over.
+    What counts is the type of a layer's outputs, and whether it reads what was quantized for it;
+    the model's own quantization is none. Layers whose types ONNX cannot infer are passed over.
     """
     types = infer_elem_types(typed.proto, {})
     forms = forms_of(export.model.table, export.pair)
     kept = frozenset(export.kept)
+    own = {layer.name for layer in export.model.table.layers}
     quantized: set[str] = set()
     for node in typed.proto.graph.node:
-        if node.op_type == "DequantizeLinear" and node.name not in forms:
+        if node.op_type == "DequantizeLinear" and node.name not in own:
             quantized.update(node.output)
         if node.name not in forms:
             continue

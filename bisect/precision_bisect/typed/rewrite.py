@@ -22,6 +22,7 @@ from precision_bisect.model.names import Names
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.typed.biases import with_float_biases
 from precision_bisect.typed.layout import Assignment, Layout, every_form
 from precision_bisect.typed.typed_constants import Constants, OutOfRange
 from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
@@ -54,7 +55,8 @@ class TypedWriter:
         self._scales = scales or Scales()
         forms = every_form(model.table, pair)
         lowest, needing = _lowest_opset(forms)
-        self._converted = at_least_opset(_with_its_types(model), lowest, needing)
+        typed = with_float_biases(_with_its_types(model))
+        self._converted = at_least_opset(typed, lowest, needing)
         self._layout = Layout(self._converted, pair, self._scales)
         if BF16.name in self._layout.forms and self._layout.without_form:
             self._take_newer_opset()
