@@ -54,19 +54,24 @@ Limits: TypeAlias = "float | Mapping[str, float] | None"
 """One limit for all outputs, or one per output ("" names the default), or None if not given."""
 
 
+ENGINE_REFERENCE = Path("engine")
+"""What `--reference` says for the outputs of the backend's own engine with every layer in FP32."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What to search and how. Times are in seconds; None means no limit or a default.
 
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.input_files`) or the samples themselves; `reference` is the file of their FP32
-    outputs, None to have ONNX Runtime compute them. With a `ladder`, lowest type first, `low` and
-    `high` say nothing. An answer is judged on `copies` of the samples, of which `copies_failing`
-    may fail. Before the search a run ends `until` the culprits or the curve. `export_point` is
-    one of EXPORT_POINTS or a number of kept layers. `gpus` has one for each worker, as
-    CUDA_VISIBLE_DEVICES names them; without it all share the first. `cluster` is the address of
-    Dask's scheduler, whose workers take the trials, `workers` of them at the least, or
-    LOCAL_CLUSTER. Raises UsageError for values that cannot work.
+    outputs, ENGINE_REFERENCE for those of the backend's own engine, None to have ONNX Runtime
+    compute them. With a `ladder`, lowest type first, `low` and `high` say nothing. An answer is
+    judged on `copies` of the samples, of which `copies_failing` may fail. Before the search a run
+    ends `until` the culprits or the curve. `export_point` is one of EXPORT_POINTS or a number of
+    kept layers. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it
+    all share the first. `cluster` is the address of Dask's scheduler, whose workers take the
+    trials, `workers` of them at the least, or LOCAL_CLUSTER. Raises UsageError for values that
+    cannot work.
     """
 
     model: Path

@@ -12,6 +12,7 @@ from precision_bisect.arguments.run_flags import run_parser
 from precision_bisect.batch.jobs import read_jobs
 from precision_bisect.batch.resume import GOES_ON
 from precision_bisect.commandline.main import main
+from precision_bisect.options import ENGINE_REFERENCE
 
 Write = Callable[[str], Path]
 REPO = Path(__file__).parents[2]
@@ -49,6 +50,12 @@ def test_a_job_overrides_the_defaults(write: Write, tmp_path: Path) -> None:
     assert (False, None) == (first.options.engine.tf32, first.options.max_trials)
     assert (True, 9) == (second.options.engine.tf32, second.options.max_trials)
     assert tmp_path / "elsewhere" == second.run_folder
+
+
+def test_the_engine_as_reference_is_no_file(write: Write, tmp_path: Path) -> None:
+    """Nothing of that name need be there."""
+    (job,) = read_jobs(write(GOOD + 'reference = "engine"\n'), tmp_path / "out")
+    assert ENGINE_REFERENCE == job.options.reference
 
 
 def test_the_example_is_right(tmp_path: Path) -> None:

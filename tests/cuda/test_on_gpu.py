@@ -18,7 +18,7 @@ from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import judged
 from precision_bisect.exports.write import write_judged
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import ForecastOn, Options
+from precision_bisect.options import ENGINE_REFERENCE, ForecastOn, Options
 from precision_bisect.pipeline.deploying import session_options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
@@ -253,6 +253,22 @@ def test_a_ladder(tmp_path: Path) -> None:
     )
     assert ("found", {}) == (found.status, found.unresolved)
     assert [*OUTLIERS, *OVERFLOWING] == found.kept
+
+
+def test_its_own_engine_is_the_reference(tmp_path: Path) -> None:
+    """Every layer high, in a child process, gives what ONNX Runtime does on the CPU."""
+    model = load_text(OVERFLOW, tmp_path)
+    kept = [
+        find(
+            model.path,
+            inputs=[{"x": np.array([300], np.float32)}],
+            backend="onnxruntime",
+            reference=reference,
+            out=tmp_path / f"run{number}",
+        ).kept
+        for number, reference in enumerate((None, ENGINE_REFERENCE))
+    ]
+    assert kept[0] == kept[1] != []
 
 
 PRODUCT = """(float[64,512] x) => (float[64,512] y, float[64,512] z) {

@@ -14,16 +14,26 @@ from models import parse, with_weights
 from precision_bisect.api import run
 from precision_bisect.backends.choose_backend import Chosen
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.errors import InputError, PrecisionBisectError, RunFolderError, UsageError
+from precision_bisect.errors import (
+    InputError,
+    ModelError,
+    PrecisionBisectError,
+    RunFolderError,
+    UsageError,
+)
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import Options
+from precision_bisect.options import ENGINE_REFERENCE, Options
+from precision_bisect.pipeline import engine_reference
 from precision_bisect.pipeline import placement as placing
+from precision_bisect.pipeline.engine_reference import Ran, engine_outputs, run_in_child
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
 from precision_bisect.results.endings import Status
+from precision_bisect.run_folder.runfolder import REFERENCE
 from precision_bisect.search.events import Event, Warned, ignore
+from precision_bisect.trial import Outcome, TrialStatus
 
 BODY = (
     "(float[2,4] x) => (float[2,4] y, int64[2,4] i)"
@@ -234,7 +244,9 @@ def plugin_run(
         return backend
 
     chosen = Chosen(name="tensorrt", make=make, why="")
-    monkeypatch.setattr(placing, "choose_backend", lambda *_, **__: chosen)
+    for user in (placing, engine_reference):
+        monkeypatch.setattr(user, "choose_backend", lambda *_, **__: chosen)
+    monkeypatch.setattr(engine_reference, "pick_backend", lambda _: ("tensorrt", ""))
     path = write_model(tmp_path / "plugin.onnx", "Relu_TRT")
     result, said = warnings_of(
         Options(model=path, out=tmp_path / "run", isolate="never", tol=1e-2, **asked)
@@ -258,6 +270,72 @@ def test_a_model_with_a_plugin_is_judged_without_onnx_runtime(
     assert result.engine_builds > 0
     assert len(backend.built) >= result.engine_builds
     assert "broken" != result.deployment.recheck.outcome
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["samples", "made-up samples"])
+def test_the_engine_with_every_layer_high_is_the_reference(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    feeds: list[Sample],
+    outputs: list[Sample],
+    given: bool,
+) -> None:
+    """It is built once, and its outputs are kept: a run that goes on builds it no more."""
+    asked = {"inputs": feeds if given else None, "reference": ENGINE_REFERENCE}
+    backend, result, said = plugin_run(tmp_path, monkeypatch, **asked)
+    assert (Status.FOUND, ["node_of_e", "node_of_y"]) == (result.status, list(result.kept))
+    assert any("judged on the samples alone" in each for each in said)
+    assert Plan.all_high(len(backend.names)) == backend.built[0]
+    model, kept = load_model(tmp_path / "exact.onnx"), tmp_path / "run" / REFERENCE
+    found = read_outputs(kept, model, 3 if given else 4)
+    if given:
+        np.testing.assert_array_equal(found[2]["y"], outputs[2]["y"])
+    resumed, again, _ = plugin_run(tmp_path, monkeypatch, resume=True, **asked)
+    assert (result.kept, []) == (again.kept, resumed.built[:1])
+
+
+def test_an_engine_runs_in_a_child_process(
+    tmp_path: Path, feeds: list[Sample], outputs: list[Sample]
+) -> None:
+    """What it gives comes back as it is; the emulator stands for an engine that needs a GPU."""
+    order = Options(model=tmp_path / "exact.onnx", backend="emulated")
+    ran = run_in_child(order, feeds, tmp_path)
+    assert ran.failure is None
+    np.testing.assert_allclose(ran.outputs[2]["y"], outputs[2]["y"], rtol=1e-6)
+
+
+def test_an_engine_that_fails_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, feeds: list[Sample], outputs: list[Sample]
+) -> None:
+    """Without a reference there is nothing to judge by; the engine's own words are said."""
+    del outputs
+    lost = Ran(failure=Outcome(status=TrialStatus.BUILD_FAILED, message="no such plugin"))
+    monkeypatch.setattr(engine_reference, "pick_backend", lambda _: ("tensorrt", ""))
+    monkeypatch.setattr(engine_reference, "run_in_child", lambda *_: lost)
+    model = load_model(tmp_path / "exact.onnx")
+    options = Options(model=model.path, reference=ENGINE_REFERENCE)
+    with pytest.raises(
+        ModelError, match="tensorrt cannot build or run the model in FP32: no such"
+    ):
+        engine_outputs(options, model, feeds, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"backend": "emulated"}, "needs a backend that builds engines on this machine"),
+        ({"cluster": "tcp://nowhere:1"}, "needs a backend that builds engines on this machine"),
+    ],
+)
+def test_the_reference_of_an_engine_needs_an_engine_here(
+    tmp_path: Path, feeds: list[Sample], outputs: list[Sample], asked: dict[str, Any], said: str
+) -> None:
+    """What is missing is one line."""
+    del outputs
+    model = load_model(tmp_path / "exact.onnx")
+    options = Options(model=model.path, reference=ENGINE_REFERENCE, **asked)
+    with pytest.raises(UsageError, match=said):
+        engine_outputs(options, model, feeds, tmp_path)
 
 
 def test_without_an_engine_such_a_model_is_refused(

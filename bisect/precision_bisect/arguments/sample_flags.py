@@ -65,7 +65,8 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="PATH",
         help="the FP32 outputs of --inputs instead of ONNX Runtime's own: a .npz or a folder of "
-        "them, by output name, or Polygraphy's .json (run --save-outputs)",
+        "them, by output name, or Polygraphy's .json (run --save-outputs); `engine` for those of "
+        "the backend's own engine in FP32",
     )
     group.add_argument(
         "--input-shapes",

@@ -15,7 +15,7 @@ from typing import Any
 
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import PrecisionBisectError, UsageError
-from precision_bisect.options import Options
+from precision_bisect.options import ENGINE_REFERENCE, Options
 from precision_bisect.plugins import load_strategy
 
 _RESERVED = frozenset({"resume", "overwrite", "json", "version", "help"})
@@ -128,7 +128,8 @@ def _job(
     options = to_options(parser.parse_args([*arguments, "--", model]))
     load_strategy(options.strategy)
     script = options.check and options.check.rpartition(":")[0]
-    for needed in (model, options.inputs, options.reference, script):
+    reference = None if options.reference == ENGINE_REFERENCE else options.reference
+    for needed in (model, options.inputs, reference, script):
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
             raise UsageError(f"no such file: {base / needed}", "paths start at the jobs file")

@@ -19,15 +19,18 @@ MOST_SAMPLES = 16
 MOST_BYTES = 64 * 2**20
 """Of all arrays together; as text they take a third more."""
 RUNNER = "onnxruntime-fp32"
-"""What Polygraphy calls the run that gave the outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Golden:
-    """Samples and their FP32 outputs, in the types of the exported model's inputs and outputs."""
+    """Samples and their FP32 outputs, in the types of the exported model's inputs and outputs.
+
+    `runner` is what Polygraphy calls the run that gave the outputs.
+    """
 
     inputs: Sequence[Sample]
     outputs: Sequence[Sample]
+    runner: str = RUNNER
 
     def inputs_text(self) -> str:
         """Return the inputs as `--load-inputs` reads them."""
@@ -43,7 +46,7 @@ class Golden:
             from polygraphy.comparator import RunResults
 
             results = RunResults()
-            results.add([dict(sample) for sample in self.outputs], runner_name=RUNNER)
+            results.add([dict(sample) for sample in self.outputs], runner_name=self.runner)
             text: str = results.to_json()
             return text
 

@@ -32,10 +32,14 @@ def read_outputs(path: Path, model: Model, count: int) -> list[Sample]:
             f"{FLAG} {path} holds the outputs of {len(found)} samples, and --inputs {count}",
             "give those of every sample, in the same order",
         )
-    return [_of_model(model, outputs, number) for number, outputs in enumerate(found)]
+    return [of_model(model, outputs, number) for number, outputs in enumerate(found)]
 
 
-def _of_model(model: Model, outputs: Sample, number: int) -> Sample:
+def of_model(model: Model, outputs: Sample, number: int) -> Sample:
+    """Return the outputs of one sample in the model's order, in the types of a reference.
+
+    Raises InputError for outputs that are not the model's.
+    """
     missing = [spec.name for spec in model.outputs if spec.name not in outputs]
     if missing:
         raise InputError(

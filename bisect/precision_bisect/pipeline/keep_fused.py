@@ -1,4 +1,4 @@
-"""A model made for a run, in the run folder, from where exports and later commands take it."""
+"""What was made for a run, in the run folder, from where exports and later commands take it."""
 
 import shutil
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import TypeVar
 from precision_bisect.machine.atomic import whole
 from precision_bisect.pipeline.loading import Loaded
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.run_folder.runfolder import REFERENCE, RunFolder
 
 _Run = TypeVar("_Run", Loaded, Prepared)
 
@@ -16,12 +16,14 @@ _Run = TypeVar("_Run", Loaded, Prepared)
 def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
     """Copy the model that was made in `work`, if one was, and return the run over the copy.
 
+    The outputs of the engine that is the reference are copied, too.
+
     Raises RunFolderError where it cannot be written.
     """
     made = run.options.model
-    if work not in made.parents:
-        return run
-    for source in (made.with_name(f"{made.name}.data"), made):
+    ours = work in made.parents
+    models: tuple[Path, ...] = (made.with_name(f"{made.name}.data"), made) if ours else ()
+    for source in (work / REFERENCE, *models):
         if source.exists():
             with (
                 folder.writing(source.name) as path,
@@ -29,6 +31,8 @@ def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
                 source.open("rb") as held,
             ):
                 shutil.copyfileobj(held, stream)
+    if not ours:
+        return run
     path = folder.path / made.name
     return replace(
         run,

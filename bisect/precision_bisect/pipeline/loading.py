@@ -16,7 +16,7 @@ from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
-from precision_bisect.options import Options
+from precision_bisect.options import ENGINE_REFERENCE, Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy
 from precision_bisect.search.events import Observer, Warned
@@ -85,7 +85,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             f"{options.model} has {len(model.table.candidates)}",
             "choose --strategy guided",
         )
-    options, reference, without = _reference(options, original, samples)
+    options, reference, without = _reference(options, original, samples, work)
     remarks = [
         *without,
         *([reference.remark] if reference.remark else []),
@@ -112,15 +112,21 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
 
 
 def _reference(
-    options: Options, model: Model, samples: Sequence[Sample]
+    options: Options, model: Model, samples: Sequence[Sample], work: Path
 ) -> tuple[Options, Reference, Sequence[str]]:
     """Return the reference, computed or given; a given one is of no copies, which is said."""
     threads = options.threads or usable()
     if options.reference is None:
         return options, find_reference(model, samples, threads), ()
-    if options.inputs is None:
+    if options.reference == ENGINE_REFERENCE:
+        # It brings in child processes.
+        from precision_bisect.pipeline.engine_reference import engine_outputs
+
+        outputs = engine_outputs(options, model, samples, work)
+    elif options.inputs is None:
         raise UsageError("--reference is of samples that are given", "give them by --inputs")
-    outputs = read_outputs(options.reference, model, len(samples))
+    else:
+        outputs = read_outputs(options.reference, model, len(samples))
     reference = given_reference(model, samples, outputs, threads)
     remark = "answers are judged on the samples alone: --reference has no outputs of their copies"
     return replace(options, copies=0), reference, [remark] if options.copies else ()

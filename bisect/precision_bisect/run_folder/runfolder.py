@@ -35,6 +35,8 @@ LOGS = "logs"
 ENGINES = "engines"
 ENGINE = "model.engine"
 TIMING_CACHE = "timing.cache"
+REFERENCE = "reference.json"
+"""What the engine of `--reference engine` gave, as Polygraphy stores outputs."""
 TRTEXEC_ENGINE = "trtexec.engine"
 """What `trtexec.sh` builds, so that it does not replace the engine that was judged."""
 VERIFIED = "verify.json"
@@ -49,7 +51,7 @@ EXPORTS = (
 )
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
-    *(TAKEN_MODEL, TAKEN_DATA, SCALES, ENGINE, TIMING_CACHE, TRTEXEC_ENGINE),
+    *(TAKEN_MODEL, TAKEN_DATA, SCALES, REFERENCE, ENGINE, TIMING_CACHE, TRTEXEC_ENGINE),
     *(VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG),
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
