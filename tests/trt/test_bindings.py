@@ -67,7 +67,8 @@ PROFILE_VALUES = "IOptimizationProfile.set_shape_input"
 
 PROBE = """
 import json, sys
-from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loader
+from types import SimpleNamespace
+from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loader, pin_tactics
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.watch import BuildWatch
@@ -85,6 +86,12 @@ with collected(flavour) as messages:
     settings = EngineSettings(workspace_mib=64, optimization_level=2)
     marks = Marks(kept=(), low="fp16") if flavour.weak else None
     config = config_loader(flavour, Recipe(settings=settings, ranges={}, marks=marks), monitor)
+flags, caches = [], []
+pin_tactics(trt, SimpleNamespace(
+    set_flag=lambda flag: flags.append(flag.name),
+    create_timing_cache=lambda data: data,
+    set_timing_cache=lambda cache, ignore_mismatch: caches.append([len(cache), ignore_mismatch]),
+))
 
 
 def missing(path):
@@ -104,6 +111,7 @@ print(json.dumps({
     "monitors": monitor is not None and monitor.step_complete("phase", 0),
     "marked": to_mark({}, ["any"], trt),
     "layer_types": [name for name in trt.LayerType.__members__ if name not in NEVER_MARKED],
+    "pinned": [flags, caches],
     "config": [config.fp16, config.bf16, config.tf32, config.precision_constraints],
     "missing": {
         file: list(filter(missing, paths)) for file, paths in json.load(sys.stdin).items()
@@ -279,6 +287,7 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
     """Capabilities, logger, monitor and configuration are right for each version."""
     weak = not bindings.version.startswith("11.")
     strong = not bindings.version.startswith("8.")
+    pins = bindings.version not in ("8.6.1", "10.3.0")
     used = {"weak.py": weak, "parsing.py": strong}
     touched_by = surface(*(file for file in OWNERS if used.get(file, True)))
     found = bindings.probe({**touched_by, "Polygraphy's Profile": [PROFILE_VALUES]})
@@ -291,6 +300,7 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
         "messages": [["ERROR", "an error"]],
         "monitors": strong,
         "marked": [],
+        "pinned": [["EDITABLE_TIMING_CACHE"], [[0, False]]] if pins else [[], []],
         "config": [weak, False, False, "obey" if weak else None],
     } == found
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import Message
@@ -204,7 +205,7 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
     user's own script has the last word.
     """
     from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-    from polygraphy.backend.trt import CreateConfig
+    from polygraphy.backend.trt import CreateConfig, PostprocessConfig
 
     settings, marks = recipe.settings, recipe.marks
     common = _common(flavour, recipe, monitor)
@@ -217,6 +218,10 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
             precision_constraints="obey" if marks else None,
             **common,
         )
+        if recipe.afresh and recipe.timing_cache is not None:
+            config = PostprocessConfig(
+                config, lambda _builder, _network, config: pin_tactics(flavour.module, config)
+            )
         return with_script(config, settings.config_script)
     target = settings.compute_capability
     create = CreateConfigRTX(
@@ -232,6 +237,19 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
         return config
 
     return with_script(with_tf32, settings.config_script)
+
+
+def pin_tactics(trt: ModuleType, config: Any) -> None:
+    """Have the build note each layer's kernel in a timing cache of its own, where it can.
+
+    A build that loads such a cache takes the kernels that are noted; of any other cache it takes
+    the times, and layers alike share them. Each layer is timed by itself then, which takes longer.
+    """
+    flag = getattr(trt.BuilderFlag, "EDITABLE_TIMING_CACHE", None)
+    if flag is not None:
+        config.set_flag(flag)
+        # The one that is there was made for a configuration without the flag.
+        config.set_timing_cache(config.create_timing_cache(b""), False)
 
 
 def _common(flavour: Flavour, recipe: Recipe, monitor: Any) -> dict[str, Any]:
