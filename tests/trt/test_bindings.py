@@ -305,6 +305,39 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
     } == found
 
 
+CALIBRATED = """
+from types import SimpleNamespace
+from precision_bisect.backends.tensorrt.config_script import with_script
+from precision_bisect.backends.tensorrt.flavour import load_flavour
+from precision_bisect.backends.tensorrt.log import collected
+
+flavour = load_flavour("tensorrt")
+with collected(flavour):
+    flags = []
+    config = SimpleNamespace(set_flag=lambda flag: flags.append(flag.name))
+    made = with_script(lambda builder, network: config, "calibrated.py:postprocess_config")
+    made("builder", "network")
+    kinds = flavour.module.IInt8EntropyCalibrator2
+    assert isinstance(config.int8_calibrator, kinds), type(config.int8_calibrator)
+    assert hasattr(flavour.module.IBuilderConfig, "int8_calibrator")
+    print(flags, bytes(config.int8_calibrator.read_calibration_cache()))
+"""
+
+
+def test_a_script_hands_over_a_calibration_cache(
+    bindings: Bindings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script of the documentation works wherever there are calibrators."""
+    if bindings.version.startswith("11."):
+        pytest.skip("TensorRT 11 has no calibrators")
+    page = (Path(__file__).parents[2] / "docs" / "precisions.md").read_text()
+    script = page.partition("```python\n# calibrated.py\n")[2].partition("```")[0]
+    (tmp_path / "calibrated.py").write_text(script)
+    (tmp_path / "calibration.cache").write_bytes(b"x: 3c010a14")
+    monkeypatch.chdir(tmp_path)
+    assert "['INT8'] b'x: 3c010a14'" == bindings.run(["-c", CALIBRATED]).strip()
+
+
 START = """
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import load_flavour
