@@ -25,7 +25,6 @@ import onnx
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
-from precision_bisect.evidence import LayerHonour
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.layer_table import LayerName
@@ -34,6 +33,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.results.finished import read_finished
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import LayerHonour
 from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.pinning import pin, pin_formless
 from precision_bisect.typed.rewrite import TypedWriter
