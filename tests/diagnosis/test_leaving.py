@@ -38,6 +38,19 @@ def test_what_stores_and_what_reads_a_value_beyond_the_range_leaves_it(tmp_path:
     assert [] == kept(SQUARES, tmp_path, feed(1), feed(255))
 
 
+def test_a_stored_sum_beyond_the_range_keeps_its_mean_alone(tmp_path: Path) -> None:
+    """ONNX Runtime on CUDA stores the sum behind a mean; what reads the mean may run low."""
+    text = (
+        "(float[2, 512] x) => (float[2, 1] y) "
+        "{ m = ReduceMean <axes = [1], keepdims = 1> (x) y = Tanh(m) }"
+    )
+    model = load_text(text, tmp_path, opset=17)
+    sample = {"x": np.full((2, 512), 200, np.float32)}
+    for stored, names in ((False, []), (True, ["node_of_m"])):
+        found = out_of_range(model, PAIR, [sample], (), threads=1, stored_sums=stored)
+        assert names == [str(model.table.names[i]) for i in (found.indices if found else ())]
+
+
 def test_an_input_beyond_the_range_counts(tmp_path: Path) -> None:
     """What reads such an input cannot have it low."""
     assert ["node_of_y"] == kept(

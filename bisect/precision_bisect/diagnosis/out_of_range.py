@@ -1,14 +1,16 @@
 """What leaves the range of a 16-bit low type: the first plan to try where values overflow."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 
+from precision_bisect.backends.emulation.stored_sums import StoredSums
 from precision_bisect.diagnosis.watched_tensors import computed
 from precision_bisect.errors import ModelError
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import LOW_TYPES
+from precision_bisect.model.node_views import View
 from precision_bisect.model.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -18,12 +20,19 @@ _LARGEST = "precision_bisect/largest"
 
 
 def out_of_range(
-    model: Model, pair: Pair, samples: Sequence[Sample], weights: Collection[str], threads: int = 0
+    model: Model,
+    pair: Pair,
+    samples: Sequence[Sample],
+    weights: Collection[str],
+    threads: int = 0,
+    *,
+    stored_sums: bool = False,
 ) -> Plan | None:
     """Return the candidates that read or store what the low type cannot hold; None for none.
 
     Each sample is run once in FP32. `weights` are constants that leave the range. It is the rule
-    of ModelOpt's AutoCast, with its limits at the type's largest value. None, too, where the model
+    of ModelOpt's AutoCast, with its limits at the type's largest value; with `stored_sums` it
+    holds for the sums behind means, too (see `emulation.stored_sums`). None, too, where the model
     cannot be run so: nothing depends on this plan.
     """
     if pair.low not in LOW_TYPES:
@@ -35,12 +44,14 @@ def out_of_range(
     except (ModelError, RuntimeError):
         return None
     limit = LOW_TYPES[pair.low].largest
-    beyond = {
-        name.removeprefix(_LARGEST)
-        for each in found
-        for name, value in each.items()
-        if not value <= limit  # -inf where the tensor is empty
-    }
+    summed = _summed(model) if stored_sums else {}
+    beyond, sums_beyond = set(), set()
+    for each in found:
+        for name, value in _by_tensor(each):
+            if not value <= limit:  # -inf where the tensor is empty
+                beyond.add(name)
+            if not value * summed.get(name, 1) <= limit:
+                sums_beyond.add(name)
     beyond |= {
         name
         for sample in samples
@@ -52,9 +63,29 @@ def out_of_range(
     layers = [
         index[node.name]
         for node in model.proto.graph.node
-        if node.name in index and not beyond.isdisjoint((*node.input, *node.output))
+        if node.name in index
+        and not (
+            beyond.isdisjoint((*node.input, *node.output)) and sums_beyond.isdisjoint(node.output)
+        )
     ]
     return Plan.of(layers) if layers else None
+
+
+def _by_tensor(found: Sample) -> Iterator[tuple[str, float]]:
+    """Yield each tensor's name with its largest magnitude."""
+    return ((name.removeprefix(_LARGEST), float(value)) for name, value in found.items())
+
+
+def _summed(model: Model) -> Mapping[str, int]:
+    """Return for each mean whose sum is stored how many values that has, by its output."""
+    view = View(model)
+    sums = StoredSums(view)
+    found = {
+        node.output[0]: sums.summed(node, view.shape(node.input[0]))
+        for node in model.proto.graph.node
+        if node.op_type == "ReduceMean"
+    }
+    return {name: count for name, count in found.items() if count}
 
 
 def _with_largest(model: Model) -> onnx.ModelProto:

@@ -8,7 +8,7 @@ from typing import Any
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
-from precision_bisect.backends.forecasting import forecaster, settle_forecasts
+from precision_bisect.backends.forecasting import forecaster, settle_forecasts, stores_sums
 from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.errors import UsageError
@@ -264,7 +264,12 @@ def assemble(
         },
         graph=_graph(loaded, model, backend),
         leaving=out_of_range(
-            model, pair, loaded.judging, [each.name for each in beyond], options.threads
+            model,
+            pair,
+            loaded.judging,
+            [each.name for each in beyond],
+            options.threads,
+            stored_sums=stores_sums(options),
         ),
         cluster=cluster,
     )
