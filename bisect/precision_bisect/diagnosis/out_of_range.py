@@ -81,9 +81,10 @@ def _summed(model: Model) -> Mapping[str, int]:
     view = View(model)
     sums = StoredSums(view)
     found = {
-        node.output[0]: sums.summed(node, view.shape(node.input[0]))
+        # A dimension that the model leaves open is taken for 1: that overlooks sums, at worst.
+        node.output[0]: sums.summed(node, [size or 1 for size in shape])
         for node in model.proto.graph.node
-        if node.op_type == "ReduceMean"
+        if node.op_type == "ReduceMean" and (shape := view.shape(node.input[0]))
     }
     return {name: count for name, count in found.items() if count}
 
