@@ -12,7 +12,8 @@ from precision_bisect.protocols import Strategy
 STRATEGIES = "precision_bisect.strategies"
 REPORTS = "precision_bisect.reports"
 BACKENDS = "precision_bisect.backends"
-_KINDS = {STRATEGIES: "strategy", REPORTS: "report", BACKENDS: "backend"}
+EXPORTERS = "precision_bisect.exports"
+_KINDS = {STRATEGIES: "strategy", REPORTS: "report", BACKENDS: "backend", EXPORTERS: "export"}
 
 
 def installed(group: str) -> dict[str, EntryPoint]:

@@ -9,6 +9,9 @@ can be handed over by `$(cat autocast-exclude.txt)` under `set -f`, in any local
 from collections.abc import Iterable
 from string import ascii_letters, digits
 
+from precision_bisect.exports.export import Export, named_layers
+from precision_bisect.exports.layer_precisions import NotWritable
+
 _PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
 """Characters that mean themselves to `re` as well as to a shell."""
 
@@ -30,3 +33,14 @@ def _escaped(character: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def autocast_exclude(export: Export) -> str:
+    """Return the patterns of the layers that stay FP32. Raises NotWritable for other types."""
+    layers = named_layers(export)
+    if export.quantized or len({"fp32", *export.below_fp32}) > 2:
+        types = ", ".join(("fp32", *reversed(export.below_fp32)))
+        raise NotWritable(f"AutoCast knows one 16-bit type beside fp32, and the plan has {types}")
+    if export.pair.high != "fp32":
+        raise NotWritable(f"AutoCast keeps layers in fp32, and the plan in {export.pair.high}")
+    return write_autocast(layer.name for layer in layers)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.tensorrt.profiles import SampleShapes
@@ -31,6 +32,7 @@ class Export:
     with those layers so. `scales` are needed where a layer is INT8 or FP8. The `diagnosis` is told
     by the exports that have a place for it, and so is the `point` of the curve that the plan is.
     `shapes` are those that the samples of the run had, by input; `run` is the fingerprint of it.
+    `folder` is where the files will lie, `no_mixed` why there is no typed model, None if there is.
     """
 
     model: Model
@@ -42,6 +44,8 @@ class Export:
     point: str = ANSWER
     shapes: SampleShapes = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+    no_mixed: str | None = None
 
     @property
     def plan(self) -> Plan:

@@ -8,6 +8,7 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
+from precision_bisect.exports.export import Export, layers_in_tensorrt
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.model.load import Model
 from precision_bisect.model.shape_inputs import shape_inputs
@@ -117,3 +118,10 @@ def write_polygraphy_script(
     before, _, after = template.partition(_FLAGS)
     between, _, rest = after.partition(_KEPT)
     return f'{before}FLAGS = "{flags}"\n{between}KEPT: dict[str, str] = {{\n{literals}}}\n{rest}'
+
+
+def polygraphy_constraints(export: Export) -> str:
+    """Return the script for the layers of a plan. Raises NotWritable as `layers_in_tensorrt`."""
+    return write_polygraphy_script(
+        layers_in_tensorrt(export), export.below_fp32, tf32=export.settings.tf32
+    )

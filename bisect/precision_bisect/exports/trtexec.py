@@ -74,8 +74,8 @@ esac
 """
 
 
-def write_trtexec(export: Export, folder: Path, no_mixed: str | None) -> str:
-    """Return the script, to lie in `folder`; `no_mixed` says why there is no typed model.
+def write_trtexec(export: Export) -> str:
+    """Return the script, to lie in the export's folder.
 
     A command that cannot be written is a message instead, and exit code 1. Raises NotWritable for
     input names that trtexec cannot read.
@@ -89,17 +89,17 @@ def write_trtexec(export: Export, folder: Path, no_mixed: str | None) -> str:
     ):
         plugins = [] if mode == "rtx" else _plugins(export)
         flags = [*own, *common, *plugins]
-        branches.append(_branch(mode, _of_mixed(tool, flags, no_mixed)))
+        branches.append(_branch(mode, _of_mixed(tool, flags, export.no_mixed)))
     try:
         flags = [*_by_name(export), *common, *_plugins(export)]
         if export.quantized:
-            weak = _of_mixed("trtexec", flags, no_mixed)
+            weak = _of_mixed("trtexec", flags, export.no_mixed)
         else:
             weak = f"{_MODEL_EXISTS}\n    {_command('trtexec', _MODEL, flags)}"
         branches.append(_branch("weak", weak))
     except NotWritable as reason:
         branches.append(_branch("weak", _fail(f"no command by layer names: {reason}")))
-    return _head(export, folder) + "".join(branches) + _FOOT
+    return _head(export, export.folder) + "".join(branches) + _FOOT
 
 
 _MODEL = '"$model"'

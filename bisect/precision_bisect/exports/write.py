@@ -1,28 +1,28 @@
-"""All exports of a plan into a run folder: each is written whole, or gone with the reason."""
+"""All exports of a plan into a run folder: each is written whole, or gone with the reason.
+
+Those that are one text are entry points of the group `precision_bisect.exports`: under the name of
+the file a function from `Export` to the text, which raises NotWritable with the reason.
+"""
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
+from pathlib import Path
 
 import onnx
 
-from precision_bisect.exports.autocast import write_autocast
-from precision_bisect.exports.export import Export, layers_in_tensorrt, named_layers
+from precision_bisect.errors import PluginError
+from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.mixed import write_mixed
-from precision_bisect.exports.polygraphy_command import write_polygraphy_script
-from precision_bisect.exports.trtexec import write_trtexec
-from precision_bisect.exports.trtexec_names import layer_precisions
+from precision_bisect.plugins import EXPORTERS, installed, load
 from precision_bisect.quantization.scales_file import write_scales
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.run_folder.runfolder import (
-    AUTOCAST,
     EXPORTS,
-    LAYER_PRECISIONS,
     MIXED_DATA,
     MIXED_MODEL,
-    POLYGRAPHY_SCRIPT,
-    TRTEXEC,
+    OWN_FILES,
     RunFolder,
 )
 
@@ -58,20 +58,35 @@ def _write(
         reasons[MIXED_MODEL] = str(reason)
     if export.quantized:
         write_scales(folder, export.scales)
-    texts = {
-        TRTEXEC: partial(write_trtexec, export, folder.path, reasons[MIXED_MODEL]),
-        LAYER_PRECISIONS: partial(layer_precisions, export),
-        POLYGRAPHY_SCRIPT: partial(_polygraphy, export),
-        AUTOCAST: partial(_autocast, export),
-    }
-    for name, text in texts.items():
+    export = replace(export, folder=folder.path, no_mixed=reasons[MIXED_MODEL])
+    for name in _texts():
         try:
-            folder.write(name, text())
+            folder.write(name, _text(name, export))
             reasons[name] = None
         except NotWritable as reason:
             folder.remove(name)
             reasons[name] = str(reason)
     return reasons, graph
+
+
+def _texts() -> list[str]:
+    """Return the names of the exports that are one text, ours first."""
+    ours = [name for name in EXPORTS if name in installed(EXPORTERS)]
+    others = (set(installed(EXPORTERS)) - set(OWN_FILES)) - {""}
+    return [*ours, *sorted(name for name in others if Path(name).name == name)]
+
+
+def _text(name: str, export: Export) -> str:
+    """Return what an exporter writes. Raises NotWritable, also where it fails otherwise."""
+    try:
+        text: str = load(EXPORTERS, name)(export)
+    except PluginError as error:
+        raise NotWritable(error.one_line()) from error
+    except NotWritable:
+        raise
+    except Exception as error:  # others' code raises anything
+        raise NotWritable(f"its exporter failed: {type(error).__name__}: {error}") from error
+    return text
 
 
 def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
@@ -82,7 +97,7 @@ def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
     if gains(export):
         return write_exports(folder, export)
     remove_exports(folder)
-    names = [name for name in EXPORTS if name != MIXED_DATA]
+    names = [name for name in (*EXPORTS, *_texts()) if name != MIXED_DATA]
     return dict.fromkeys(names, "every layer stays FP32, which the model itself is")
 
 
@@ -95,21 +110,5 @@ def gains(export: Export) -> bool:
 
 def remove_exports(folder: RunFolder) -> None:
     """Remove every export, for a run that ended without an answer. Raises RunFolderError."""
-    for name in EXPORTS:
+    for name in (*EXPORTS, *_texts()):
         folder.remove(name)
-
-
-def _polygraphy(export: Export) -> str:
-    return write_polygraphy_script(
-        layers_in_tensorrt(export), export.below_fp32, tf32=export.settings.tf32
-    )
-
-
-def _autocast(export: Export) -> str:
-    layers = named_layers(export)
-    if export.quantized or len({"fp32", *export.below_fp32}) > 2:
-        types = ", ".join(("fp32", *reversed(export.below_fp32)))
-        raise NotWritable(f"AutoCast knows one 16-bit type beside fp32, and the plan has {types}")
-    if export.pair.high != "fp32":
-        raise NotWritable(f"AutoCast keeps layers in fp32, and the plan in {export.pair.high}")
-    return write_autocast(layer.name for layer in layers)
