@@ -1,7 +1,10 @@
 """The real TensorRT-RTX for tests in several folders; what injected faults came to, at the end."""
 
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,6 +15,18 @@ from precision_bisect.errors import PluginError
 # How long an example takes says more of what else the machine is doing.
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
+
+# A record of a ledger waits for the disk, and a small search does so for half of its time. Memory
+# makes nobody wait; where nothing may be executed in it, or room is short, the disk has to do.
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+if (
+    "TMPDIR" not in os.environ
+    and MEMORY.is_dir()
+    and shutil.disk_usage(MEMORY).free > ROOM
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 # Background jobs of a script ignore Ctrl-C, and what tests start and interrupt inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
