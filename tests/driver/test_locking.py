@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,11 +57,18 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the small model, its samples, and its finished run."""
+    folder = tmp_path_factory.mktemp("searched")
+    tiny.search(tiny.write_with_samples(folder), folder / "run")
+    return folder
+
+
 @pytest.fixture
-def finished(tmp_path: Path) -> Path:
+def finished(searched: Path, tmp_path: Path) -> Path:
     """Return the folder of a finished run of the small model, which lies beside it."""
-    tiny.search(tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
-    np.savez(tmp_path / "inputs.npz", **tiny.samples()[0])  # type: ignore[arg-type]
+    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
     return tmp_path / "run"
 
 
