@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
+from itertools import compress, count
 
 
 @total_ordering
@@ -67,6 +68,7 @@ class Plan:
 
 
 _ONE = ord("1")
+_BITS = bytes.maketrans(b"01", b"\0\1")
 
 
 def _mask(indices: Iterable[int]) -> int:
@@ -84,5 +86,5 @@ def _indices(mask: int) -> frozenset[int]:
 
     A set of 5,000 takes over half a megabyte, so few are held.
     """
-    digits = format(mask, "b")[::-1]
-    return frozenset(i for i, digit in enumerate(digits) if digit == "1")
+    digits = format(mask, "b")[::-1].encode().translate(_BITS)
+    return frozenset(compress(count(), digits))
