@@ -1,9 +1,6 @@
 """A driver that is killed anywhere, with its trials in child processes, and goes on."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from faults import subject
+from lives import Live, lives
 
 Life: TypeAlias = tuple[str, int]
 """What a driver dies of, and the how manieth of that: see `subject.Death`. In `evaluation` it is
@@ -48,30 +46,26 @@ class Course:
     def of(cls, folder: Path, workers: int) -> "Course":
         """Have drivers go on with a run until each dies, and one to the end."""
         course = cls(folder=subject.prepare(folder), codes=[])
-        for life in (*LIVES[workers], TO_THE_END):
-            before, known = subject.rows(folder), len(subject.noted(folder))
-            course.codes.append(live(folder, life, workers))
-            after, fresh = subject.rows(folder), subject.noted(folder)[known:]
-            course.lost += sum(after.get(trial) != about for trial, about in before.items())
-            course.repeated += sum(what == "begun" and trial in before for what, trial, _ in fresh)
+        with lives("faults.subject") as live:
+            for life in (*LIVES[workers], TO_THE_END):
+                before, known = subject.rows(folder), len(subject.noted(folder))
+                course.codes.append(one_life(live, folder, life, workers))
+                after, fresh = subject.rows(folder), subject.noted(folder)[known:]
+                course.lost += sum(after.get(trial) != about for trial, about in before.items())
+                course.repeated += sum(
+                    what == "begun" and trial in before for what, trial, _ in fresh
+                )
         return course
 
 
-def live(folder: Path, life: Life, workers: int) -> int:
+def one_life(live: Live, folder: Path, life: Life, workers: int) -> int:
     """Have a driver go on with the run until it dies; return its exit code."""
     what, nth = life
     begun = sum(kind == "begun" for kind, *_ in subject.noted(folder))
     dying = [{"do": "kill the driver", "call": begun + nth}] if what == "evaluation" else []
     subject.order(folder, *dying)
-    command = [sys.executable, subject.__file__, folder, what, nth, workers]
-    with (folder / "said.txt").open("a") as said:
-        return subprocess.run(
-            [str(part) for part in command],
-            check=False,
-            env={**os.environ, "TMPDIR": str(folder / "temp")},
-            stdout=said,
-            stderr=said,
-        ).returncode
+    temp = {"TMPDIR": str(folder / "temp")}
+    return live(folder, what, nth, workers, said=folder / "said.txt", environment=temp)
 
 
 def answer(folder: Path) -> dict[str, Any]:
