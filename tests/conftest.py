@@ -28,6 +28,9 @@ if (
 ):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
+# In every process that imports NumPy, OpenBLAS's threads spin for a while before they sleep.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Background jobs of a script ignore Ctrl-C, and what tests start and interrupt inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
