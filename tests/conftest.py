@@ -31,6 +31,10 @@ if (
 # In every process that imports NumPy, OpenBLAS's threads spin for a while before they sleep.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Some containers have Python write no bytecode; each of a thousand processes would compile all
+# sources then, for half a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Background jobs of a script ignore Ctrl-C, and what tests start and interrupt inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
