@@ -3,13 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tiny
+from precision_bisect.commandline.main import main
 
+PROGRAM = 3
+"""So many words of a command start the program."""
 HEAD = """
 [defaults]
 backend = "emulated"
@@ -61,17 +66,20 @@ def command(tmp_path: Path) -> Command:
     """Return what gives the command for the jobs file, whose batch goes to `out`."""
 
     def of(*more: str) -> Sequence[str]:
-        program = [sys.executable, "-m", "precision_bisect", "batch", str(tmp_path / "jobs.toml")]
-        return [*program, "--out", str(tmp_path / "out"), *more]
+        words = ["batch", str(tmp_path / "jobs.toml"), "--out", str(tmp_path / "out")]
+        return [sys.executable, "-m", "precision_bisect", *words, *more]
 
     return of
 
 
 @pytest.fixture
-def run(command: Command) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Return what runs the batch to its end."""
+def run(command: Command) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Return what runs the batch to its end, in this process; its jobs have their own."""
 
-    def ended(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command(*more), capture_output=True, text=True, timeout=170)
+    def ended(*more: str) -> "subprocess.CompletedProcess[str]":
+        words = command(*more)
+        with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as said:
+            code = main(words[PROGRAM:])
+        return subprocess.CompletedProcess(words, code, out.getvalue(), said.getvalue())
 
     return ended

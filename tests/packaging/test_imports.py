@@ -3,8 +3,7 @@
 import os
 import subprocess
 import sys
-
-import pytest
+from ast import literal_eval
 
 HEAVY = {
     "argcomplete",
@@ -26,33 +25,36 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import precision_bisect",
-        "from precision_bisect.commandline.main import main; main(['--version'])",
-        "from precision_bisect.commandline.main import main; main(['--help'])",
-        "from precision_bisect.commandline.main import main; main(['batch', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['layers', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['verify', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['export', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['report', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['status', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['explain', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['show', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['compare', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['curve', '--help'])",
-        "from precision_bisect.commandline.main import main; main(['doctor', '--help'])",
-    ],
+COMMANDS = (
+    *("batch", "layers", "verify", "export", "report", "status", "explain", "show", "compare"),
+    *("curve", "doctor"),
 )
-def test_no_heavy_module_is_loaded(code: str) -> None:
-    """Import, --version and --help load none of the heavy packages."""
-    script = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint(*sys.modules)"
-    ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    loaded = {name.partition(".")[0] for name in ran.stdout.split()}
-    assert set() == HEAVY & loaded
+LOADING = """
+import sys
+import precision_bisect
+loaded = [("import", *sys.modules)]
+from precision_bisect.commandline.main import main
+for words in [["--version"], ["--help"], *([each, "--help"] for each in sys.argv[1:])]:
+    try:
+        main(words)
+    except SystemExit:
+        pass
+    loaded.append((" ".join(words), *sys.modules))
+print()
+print(loaded)
+"""
+
+
+def test_no_heavy_module_is_loaded() -> None:
+    """Import, --version and --help of each command load none of the heavy packages."""
+    command = [sys.executable, "-c", LOADING, *COMMANDS]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    heavy = {
+        what: HEAVY & {name.partition(".")[0] for name in modules}
+        for what, *modules in literal_eval(ran.stdout.splitlines()[-1])
+    }
+    assert 3 + len(COMMANDS) == len(heavy)
+    assert {} == {what: packages for what, packages in heavy.items() if packages}
 
 
 def test_help_is_instant() -> None:
