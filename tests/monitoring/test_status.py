@@ -17,6 +17,7 @@ import pytest
 
 import tiny
 from beginning import STARTED
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.monitoring.live_status import INTERVAL_S, LiveStatus
 from precision_bisect.monitoring.run_progress import MOST_LAST, Progress
@@ -191,7 +192,9 @@ def test_looking_is_quick(tmp_path: Path) -> None:
         ("odd", "holds what this version cannot read"),
     ],
 )
-def test_what_is_no_run_is_one_line(tmp_path: Path, name: str, says: str) -> None:
+def test_what_is_no_run_is_one_line(
+    tmp_path: Path, name: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every folder that tells nothing ends with code 2 and one line that names it."""
     texts = {
         "torn": '{"schema": 1',
@@ -206,10 +209,10 @@ def test_what_is_no_run_is_one_line(tmp_path: Path, name: str, says: str) -> Non
         (tmp_path / name).mkdir()
     if name in texts:
         (tmp_path / name / STATUS).write_text(texts[name])
-    ran = status(tmp_path / name)
-    assert 2 == ran.returncode
-    assert 1 == len(ran.stderr.splitlines()), ran.stderr
-    assert f"{tmp_path / name}" in ran.stderr and says in ran.stderr
+    assert 2 == main(["status", str(tmp_path / name)])
+    said = capsys.readouterr().err
+    assert 1 == len(said.splitlines()), said
+    assert f"{tmp_path / name}" in said and says in said
 
 
 @pytest.fixture
