@@ -270,10 +270,7 @@ def test_a_contiguous_search_keeps_most_of_the_example(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     example = EXAMPLE / "nafnet.onnx"
     options = Options(
-        model=example,
-        inputs=EXAMPLE / "inputs" / "000.npz",
-        strategy="prefix",
-        out=tmp_path / "run",
+        model=example, inputs=EXAMPLE / "inputs", strategy="prefix", out=tmp_path / "run"
     )
     prepared = prepare(options, ignore, tmp_path / "work")
     with RunLock(options.folder) as lock:
