@@ -6,6 +6,7 @@ operator is plain numpy.
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import ClassVar, Self
 
 import numpy as np
@@ -68,7 +69,7 @@ class ReferenceBackend:
 
     def __init__(self, writer: TypedWriter, work: Path) -> None:
         self._writer = writer
-        self._path = work / "plan.onnx"
+        self._work = work
 
     def versions(self) -> Mapping[str, str]:
         """Return what results depend on; another version does not resume the run."""
@@ -81,9 +82,11 @@ class ReferenceBackend:
     def build(self, plan: Plan, *, afresh: bool = False) -> ReferenceEngine:
         """Write the plan's graph and load it. Raises BackendFailure."""
         del afresh
-        save_typed(self._writer.write(plan), self._path)
+        # Several threads may build at a time.
+        path = Path(mkdtemp(dir=self._work)) / "plan.onnx"
+        save_typed(self._writer.write(plan), path)
         try:
-            return ReferenceEngine(self._path)
+            return ReferenceEngine(path)
         except Exception as error:  # an operator without an implementation, say
             raise BackendFailure(
                 Outcome(status=TrialStatus.BUILD_FAILED, message=str(error))

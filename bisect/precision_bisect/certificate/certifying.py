@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from precision_bisect.certificate.monotone import breaks
+from precision_bisect.certificate.record import shown_needed
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
@@ -68,27 +69,26 @@ class JudgedTrials:
         builds = self._builds.get(plan, {}).values()
         return bool(builds) and all(passing_within(each.outcome, limit).passed for each in builds)
 
-    def failed(self, limit: float | None) -> list[int]:
-        """Return the masks of the plans that failed in every build."""
+    def failed(self, limit: float | None) -> list[Plan]:
+        """Return the plans that failed in every build."""
         found = []
         for plan, builds in self._builds.items():
             told = {passing_within(trial.outcome, limit).verdict for trial in builds.values()}
             if told - {None} == {Verdict.FAIL}:
-                found.append(plan.mask)
+                found.append(plan)
         return found
 
     def missed(self, plan: Plan) -> dict[int, float]:
         """Return the least error of a failing plan that lacks only this layer of `plan`'s."""
         found: dict[int, float] = {}
         for tried, builds in self._builds.items():
-            lacking = plan.kept - tried.kept
+            layer = shown_needed(plan, tried)
             errors = [
                 trial.outcome.error
                 for trial in builds.values()
                 if trial.outcome.failed and trial.outcome.error is not None
             ]
-            if len(lacking) == 1 and errors:
-                (layer,) = lacking
+            if layer is not None and errors:
                 found[layer] = min(*errors, found.get(layer, math.inf))
         return found
 
@@ -143,16 +143,13 @@ def _every(problem: Problem, plan: Plan, seen: JudgedTrials, *, together: bool) 
 def _open(
     plan: Plan, seen: JudgedTrials, limit: float | None, settled: frozenset[int] = frozenset()
 ) -> list[int]:
-    """Return the kept layers that nothing is known of, or whose drop is known to have passed.
-
-    A plan that failed speaks for the one layer that it lacks of those that `plan` keeps.
-    """
+    """Return the kept layers that nothing is known of, or whose drop is known to have passed."""
     drops = {i: plan.without((i,)) for i in plan.indices if i not in settled}
-    lacking = {plan.mask & ~failed for failed in seen.failed(limit)}
+    needed = {shown_needed(plan, failed) for failed in seen.failed(limit)}
     return [
         layer
         for layer, drop in drops.items()
-        if seen.passed(drop, limit) or (1 << layer not in lacking and not seen.tried(drop, limit))
+        if seen.passed(drop, limit) or (layer not in needed and not seen.tried(drop, limit))
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.certificate.monotone import judged
-from precision_bisect.certificate.record import Certificate, Need
+from precision_bisect.certificate.record import Certificate, Need, shown_needed
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
@@ -112,7 +112,9 @@ class _Records:
             for each, outcome in self._verdicts.items()
             if outcome.passed and passing_within(outcome, terms.limit).failed
         ]
-        self._beyond = [(each.mask, each) for each in (*failed, *above)]
+        self._smallest: dict[int | None, Plan] = {}
+        for each in (*failed, *above):
+            self._smallest.setdefault(shown_needed(plan, each), each)
         within = (each for each in failed if each.kept < plan.kept)
         self._groups = [plan.without(each.kept) for each in reversed(list(within))]
         self._numbers: dict[Plan, int] = {}
@@ -132,9 +134,7 @@ class _Records:
 
     def _implied(self, layer: int, name: str, alone: Plan) -> Need | None:
         """Return what the smallest failing plan says that lacks the layer and no other."""
-        rest, bit = alone.mask, 1 << layer
-        found = (each for mask, each in self._beyond if not mask & bit and mask & rest == rest)
-        smallest = next(found, None)
+        smallest = self._smallest.get(layer)
         if smallest is None:
             return None
         outcome, limit = self._verdicts[smallest], self._terms.limit

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from precision_bisect.options import Certify
+from precision_bisect.plan import Plan
 
 SPREAD = "rounding is spread"
 """Why nothing is certified of an answer that had to be widened."""
@@ -104,3 +105,15 @@ class Certificate:
             "limit": self.limit,
             "minimal_at_limit": self.minimal_at_limit,
         }
+
+
+def shown_needed(plan: Plan, failing: Plan) -> int | None:
+    """Return the layer of `plan` that a failing plan shows to be needed, None where it shows none.
+
+    It is the one layer of `plan` that the failing plan lacks. Where the failing plan keeps exactly
+    the others, that proves the need; where it keeps further layers, the proof assumes that
+    keeping more never hurts.
+    """
+    lacking = plan.mask & ~failing.mask
+    alone = lacking and not lacking & (lacking - 1)  # one bit of the mask
+    return lacking.bit_length() - 1 if alone else None

@@ -243,7 +243,9 @@ class PolygraphyComparator:
             return comparator.CosineSimilarityCompareFunc(cosine_similarity_threshold=1.0 - limit)
         if self.metric == "psnr":
             return comparator.PsnrCompareFunc(psnr_threshold=limit)
-        return comparator.SnrCompareFunc(snr_threshold=limit)
+        if self.metric == "snr":
+            return comparator.SnrCompareFunc(snr_threshold=limit)
+        raise NotImplementedError(self.metric)
 
 
 def _ratio(value: float, limit: float) -> float:

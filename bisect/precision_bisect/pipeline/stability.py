@@ -3,7 +3,7 @@
 A search takes what passes, so an answer near the tolerance may have passed by luck, and fail when
 a sum is ordered otherwise. What is accepted is judged on a fresh draw of copies (see
 `inputs.copies`). An answer that does not hold is widened along the ranking by the law of rounding
-(see `law`).
+(see `rounding_law`).
 """
 
 import math
