@@ -1,8 +1,8 @@
 """The curve: the error by the number of kept layers, along the ranking.
 
-The law of rounding (see `rounding_law`) says which layers hurt alone as much as all others together, the
-culprits, and which plans are worth an evaluation. One of them passes, so that there is a plan long
-before a search has ended. Once there is an answer, a few points complete the curve.
+The law of rounding (see `rounding_law`) says which layers hurt alone as much as all others
+together, the culprits, and which plans are worth an evaluation. One of them passes, so that there
+is a plan long before a search has ended. Once there is an answer, a few points complete the curve.
 """
 
 import math
