@@ -15,6 +15,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from precision_bisect.errors import printable
+from precision_bisect.machine.signals import turn_away
 from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
@@ -25,6 +26,15 @@ from precision_bisect_reports.summary import final_screen
 WIDTH = 80
 PLAIN_INTERVAL_S = 10.0
 """Plain logs get a line at least this often while a phase goes on."""
+
+
+class _Lasting(Console):
+    """A console that falls silent where its reader has gone; rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Write nothing from now on."""
+        self.quiet = True
+        turn_away(self.file)
 
 
 class TerminalReport:
@@ -40,8 +50,8 @@ class TerminalReport:
     ) -> None:
         self._explain = explain
         self._explained: set[Identity] = set()
-        self._out = Console(file=out, highlight=False, soft_wrap=True)
-        self._err = Console(file=err, highlight=False, soft_wrap=not err.isatty())
+        self._out = _Lasting(file=out, highlight=False, soft_wrap=True)
+        self._err = _Lasting(file=err, highlight=False, soft_wrap=not err.isatty())
         self._clock = clock
         self._progress = Progress()
         self._spoken_at = clock()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from precision_bisect.commandline.interrupts import Interruptible
 from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode
+from precision_bisect.machine.signals import turn_away
 from precision_bisect.monitoring.on_finish import call, words
 from precision_bisect.options import ANSWER, Options
 from precision_bisect.results.endings import Status
@@ -41,14 +42,22 @@ def search(parsed: Namespace, options: Options) -> int:
             if not parsed.json:
                 report.conclude(result, options.model)
         if parsed.json:
-            sys.stdout.write(result.to_text())
-            sys.stdout.flush()
+            _print(result.to_text())
     code = _held_against(gate, result)
     if code == ExitCode.OK and options.export_point != ANSWER:
         from precision_bisect.results.chosen_point import find_point
 
         find_point(options.export_point, result.curve, result.culprits)
     return code
+
+
+def _print(text: str) -> None:
+    """Print the result; a reader that has gone changes nothing of the exit code."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        turn_away(sys.stdout)
 
 
 def _held_against(gate: "Gate", result: "Result") -> int:

@@ -18,6 +18,7 @@ from precision_bisect.commandline.interrupts import TOO_EARLY
 from precision_bisect.commandline.job import search
 from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
+from precision_bisect.machine.signals import turn_away
 from precision_bisect.search.workers import still_working
 
 
@@ -85,8 +86,7 @@ def _let_print_all() -> None:
 
 def _output_failed(error: OSError) -> int:
     """End quietly where a reader such as `head` has gone, else say that output was lost."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    turn_away(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return ExitCode.OK
     complain(f"cannot write the output: {error.strerror}; what was found is in the run folder")

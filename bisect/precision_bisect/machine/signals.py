@@ -1,4 +1,4 @@
-"""Signals that a command answers while it works, and a terminal that is lost meanwhile."""
+"""Signals that a command answers while it works, and streams that are lost meanwhile."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import stat
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 
 class AnswersSignals(ABC):
@@ -49,3 +49,11 @@ def let_go() -> None:
             if stat.S_ISCHR(os.fstat(descriptor).st_mode):
                 os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def turn_away(stream: IO[str]) -> None:
+    """Have a stream whose reader has gone write to nowhere, what it still holds included."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -1,0 +1,31 @@
+"""A run whose output nobody reads any more: its search and its exit code stay what they are."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiny
+
+
+@pytest.mark.parametrize("lost", [("stdout",), ("stderr",), ("stdout", "stderr")])
+@pytest.mark.parametrize("flags", [(), ("--json",), ("--tol", "1e-30")])
+def test_a_reader_that_has_gone_costs_nothing(
+    lost: tuple[str, ...], flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """As under `| head -1` and a dying `tee`: the result is written, the code says how it ended."""
+    model = tiny.write_with_samples(tmp_path)
+    ours, theirs = os.pipe()
+    os.close(ours)
+    out, err = (theirs if name in lost else subprocess.DEVNULL for name in ("stdout", "stderr"))
+    command = [sys.executable, "-m", "precision_bisect", str(model), "--threads", "1"]
+    command += ["--inputs", str(tmp_path / "inputs.npz"), "--out", str(tmp_path / "run")]
+    code = subprocess.run(
+        [*command, *(flags or ("--tol", "1e-2"))], stdout=out, stderr=err, check=False, timeout=120
+    ).returncode
+    os.close(theirs)
+    status = json.loads((tmp_path / "run" / "result.json").read_text())["status"]
+    assert (status, code) in (("found", 0), ("not_precision", 1), ("infeasible", 1))
