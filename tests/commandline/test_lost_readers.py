@@ -16,7 +16,7 @@ import tiny
 def test_a_reader_that_has_gone_costs_nothing(
     lost: tuple[str, ...], flags: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """As under `| head -1` and a dying `tee`: the result is written, the code says how it ended."""
+    """As under `| head -1` or a dying `tee`: the result is written, the code is its own."""
     model = tiny.write_with_samples(tmp_path)
     ours, theirs = os.pipe()
     os.close(ours)

@@ -13,13 +13,13 @@ import onnx.inliner
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.model.classify import layer_table
-from precision_bisect.model.graph import HALF_TYPES, all_graphs, opset
+from precision_bisect.model.graph import HALF_TYPES, all_graphs
+from precision_bisect.model.soundness import check_expansion, check_nodes, check_opsets
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.model.types import infer_elem_types
 from precision_bisect.model.weights import Weights, drop_unused, external_files, take_weights
 from precision_bisect.model.widen import declared_low, widened
 
-LOWEST_OPSET = 9
 _HIGHEST_IR = 10
 """Every supported ONNX Runtime reads this IR version; what later ones add changes no result."""
 _PROTOBUF_LIMIT = 2**31
@@ -94,6 +94,7 @@ def _load(path: Path) -> Model:
     _check_text(proto)
     in_file = Counter(node.name for node in proto.graph.node)
     proto = _inline_functions(proto)
+    check_nodes(proto)
     _initializers_are_constants(proto)
     drop_unused(proto.graph, weights)
     named_in_model = _name_nodes(proto.graph, in_file)
@@ -145,18 +146,7 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelError(
             f"{path} is not an ONNX model, or is truncated: it has no nodes or no opset", _AGAIN
         )
-    version, newest = opset(proto), onnx.defs.onnx_opset_version()
-    if 0 < version < LOWEST_OPSET:
-        raise ModelError(
-            f"{path} has opset {version}, older than {LOWEST_OPSET}",
-            "convert it with onnx.version_converter or export it again",
-        )
-    if version > newest:
-        raise ModelError(
-            f"{path} has opset {version}, newer than {newest}, the newest that onnx "
-            f"{onnx.__version__} knows",
-            "update onnx and onnxruntime, or export it at an older opset",
-        )
+    check_opsets(path, proto)
     return proto
 
 
@@ -193,6 +183,7 @@ def _inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Put the bodies of local functions in place of their calls, so that their layers are seen."""
     if not proto.functions:
         return proto
+    check_expansion(proto)
     try:
         return onnx.inliner.inline_local_functions(proto)
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:

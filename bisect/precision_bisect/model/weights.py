@@ -6,7 +6,7 @@ has external data). Sessions get both back together, see `precision_bisect.model
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError
 from precision_bisect.model.graph import all_graphs
+from precision_bisect.model.soundness import refuse_segments
 
 Weights = dict[str, NDArray[np.generic]]
 
@@ -29,10 +30,16 @@ _AGAIN = "export or copy the model again"
 def take_weights(model: onnx.ModelProto, folder: Path) -> Weights:
     """Move the large initializers of the main graph out of `model` and return them by name.
 
-    External data is looked for inside `folder` only. Subgraph initializers stay in the graph.
-    Raises ModelError for external data that is missing, too short or outside the folder.
+    External data is looked for inside `folder` only. Tensors of subgraphs and of local functions
+    stay there. Raises ModelError for external data that is missing, too short or outside the
+    folder, and for a tensor that is a segment of another.
     """
     weights: Weights = {}
+    nested = list(_nested_tensors(model))
+    refuse_segments((*model.graph.initializer, *nested))
+    for tensor in nested:
+        if _is_external(tensor):
+            _read_in(tensor, folder)
     _densify(model.graph)
     for tensor in model.graph.initializer:
         if _is_external(tensor) and _dtype(tensor) is None:
@@ -49,9 +56,6 @@ def take_weights(model: onnx.ModelProto, folder: Path) -> Weights:
             continue
         weights[tensor.name] = array
         make_stub(tensor)
-    for tensor in _nested_tensors(model):
-        if _is_external(tensor):
-            _read_in(tensor, folder)
     return weights
 
 
@@ -209,17 +213,33 @@ def _densify(graph: onnx.GraphProto) -> None:
 
 
 def _nested_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors in attributes and subgraphs, at any depth."""
-    pending = [model.graph]
-    while pending:
-        graph = pending.pop()
-        if graph is not model.graph:
-            yield from graph.initializer
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
-                if attribute.HasField("g"):
-                    pending.append(attribute.g)
-                pending.extend(attribute.graphs)
+    """Yield the tensors in attributes, subgraphs and local functions, and parts of sparse ones."""
+    yield from _of_sparse(model.graph.sparse_initializer)
+    yield from _in_nodes(model.graph.node)
+    for function in model.functions:
+        for attribute in function.attribute_proto:
+            yield from _in_attribute(attribute)
+        yield from _in_nodes(function.node)
+
+
+def _in_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from _in_attribute(attribute)
+
+
+def _in_attribute(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    single = (attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()
+    yield from _of_sparse((*single, *attribute.sparse_tensors))
+    for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+        yield from graph.initializer
+        yield from _of_sparse(graph.sparse_initializer)
+        yield from _in_nodes(graph.node)
+
+
+def _of_sparse(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
+    for each in sparse:
+        yield from (each.values, each.indices)
