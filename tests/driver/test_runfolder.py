@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import tiny
 from precision_bisect.errors import RunFolderError
 from precision_bisect.run_folder.runfolder import LEDGER, OWN_FILES, RESULT, RunFolder
 
@@ -67,3 +68,43 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / LEDGER).mkdir(parents=True)
     with pytest.raises(RunFolderError, match="cannot write"):
         RunFolder(tmp_path / "run", overwrite=True)
+
+
+PLANTED = [*OWN_FILES, ".lock", ".owner.json", "logs", "engines", "rung-1-fp16", "point-3"]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_links_in_a_run_folder_are_not_followed(name: str, tmp_path: Path) -> None:
+    """A run that finds one says so, whatever it was asked to do; what it leads to stays."""
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    run.mkdir()
+    (outside / "inner").mkdir(parents=True)
+    (outside / "file").write_text("precious")
+    (run / name).symlink_to(outside / ("file" if "." in name else "inner"))
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    for how in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(RunFolderError, match="is a link"):
+            tiny.search(model, run, **how)
+    assert "precious" == (outside / "file").read_text()
+    assert [] == [*(outside / "inner").iterdir()]
+
+
+def test_a_link_that_leads_nowhere_yet_is_refused(tmp_path: Path) -> None:
+    """Nothing is made where it leads, not by the search of a ladder either."""
+    (tmp_path / "run" / "rung-1-fp16").mkdir(parents=True)
+    (tmp_path / "run" / "rung-1-fp16" / LEDGER).symlink_to(tmp_path / "made")
+    with pytest.raises(RunFolderError, match="is a link"):
+        tiny.search(
+            tiny.write_model(tmp_path / "tiny.onnx"),
+            tmp_path / "run",
+            ladder=("bf16", "fp16", "fp32"),
+        )
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_run_folder_may_itself_be_a_link(tmp_path: Path) -> None:
+    """Whoever names the folder names where it leads."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    tiny.search(tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
+    assert (tmp_path / "disk" / RESULT).exists()

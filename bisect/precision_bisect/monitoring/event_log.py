@@ -17,6 +17,8 @@ from precision_bisect.search.events import (
 
 _TAIL = 1 << 20
 """More bytes than any line has."""
+_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""No link is followed, and nobody waited for who reads a pipe."""
 
 
 class EventLog:
@@ -100,7 +102,7 @@ class EventLog:
 
 def _opened(path: Path) -> int:
     """Return the file, ready to append to; a line that a kill or a full disk cut off goes."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _CAREFULLY, 0o644)
     size = os.lseek(file, 0, os.SEEK_END)
     start = os.lseek(file, max(0, size - _TAIL), os.SEEK_SET)
     whole = os.read(file, _TAIL).rfind(b"\n") + 1 if size else 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import remove_debris, whole
 from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import OWN_FILES, RunFolder
+from precision_bisect.run_folder.runfolder import OWN_FILES, RunFolder, refuse_links
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -129,6 +129,7 @@ class RunLock:
             return
         from filelock import FileLock, Timeout
 
+        refuse_links(self._path)
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self._path / LOCK, thread_local=False)

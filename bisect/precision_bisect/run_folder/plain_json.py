@@ -5,8 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.machine.plain_files import plain_size
+
 DEEPEST = 64
 """Levels of nesting that are read; what a run writes has fewer than ten."""
+LARGEST = 2**28
+"""Bytes; the largest that a run writes, of thousands of layers, are a twentieth."""
 
 
 def parse(text: str) -> Any:
@@ -29,8 +33,8 @@ def read(path: Path) -> Any:
     Bytes that are no UTF-8 come back as lone surrogates, as paths do. Raises OSError where the
     file cannot be read, and ValueError as `parse` does.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    if plain_size(path) > LARGEST:
+        raise OSError(errno.EFBIG, "it is too large", str(path))
     return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
 
 

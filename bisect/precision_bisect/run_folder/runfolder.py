@@ -1,10 +1,11 @@
 """The run folder: where everything of one run goes, each file whole or not at all."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError
@@ -58,6 +59,7 @@ OWN_FILES = (
 """In the order of removal: a log left beside a new ledger would be replayed into it."""
 _RUNG = "rung-"
 _POINT = "point-"
+_FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{_RUNG}.*|{_POINT}.*")
 
 
 def default_run_folder(model: Path) -> Path:
@@ -68,6 +70,24 @@ def default_run_folder(model: Path) -> Path:
 def point_folder(run: Path, point: str) -> Path:
     """Return where exports of a point of the curve other than the answer go, unless told."""
     return run / f"{_POINT}{point}"
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise RunFolderError where a file, or a folder of a run's names, is a link.
+
+    What a run writes would follow it out of the folder. The run folder itself may be a link, and
+    so may other folders in it, such as those of jobs.
+    """
+    with suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            ours = _FOLDERS.fullmatch(path.name)
+            if path.is_symlink() and (ours or not path.is_dir()):
+                raise RunFolderError(
+                    f"{path} is a link, and a run writes only inside its folder",
+                    "remove the link, or choose another --out",
+                )
+            if ours and path.is_dir():
+                refuse_links(path)
 
 
 class RunFolder:
