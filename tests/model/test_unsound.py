@@ -1,4 +1,4 @@
-"""Models that nobody vouches for: each is refused in one line, before anything walks or runs it."""
+"""Models that nobody vouches for: refused in one line, before anything walks or runs them."""
 
 import time
 from collections.abc import Callable

@@ -5,6 +5,7 @@ parser checks them, so a flag that is added there is a key here.
 """
 
 import argparse
+import errno
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,10 @@ from typing import Any
 
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import PrecisionBisectError, UsageError
+from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.options import ENGINE_REFERENCE, Options
 from precision_bisect.plugins import load_strategy
+from precision_bisect.run_folder.plain_json import LARGEST
 
 _RESERVED = frozenset({"resume", "overwrite", "json", "version", "help"})
 """Flags that the batch gives itself, or that run no search."""
@@ -70,6 +73,8 @@ def read_jobs(path: Path, out: Path) -> Sequence[Job]:
 
 def _tables(path: Path) -> Mapping[str, Any]:
     try:
+        if plain_size(path) > LARGEST:
+            raise OSError(errno.EFBIG, "it is too large", str(path))
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error

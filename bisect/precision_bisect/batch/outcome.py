@@ -38,7 +38,7 @@ def spent_s(folder: Path) -> float:
     """Return the seconds that the trials of a run have taken, which count in its --max-time."""
     total = 0.0
     for path in (folder / LEDGER, *folder.glob(f"*/{LEDGER}")):
-        if path.exists():
+        if path.is_file():
             total += _trials_s(path)
     return total
 
@@ -48,7 +48,7 @@ def _trials_s(ledger: Path) -> float:
     try:
         with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro", uri=True)) as opened:
             return float(opened.execute("SELECT total(wall_s) FROM trials").fetchone()[0])
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         return 0.0
 
 

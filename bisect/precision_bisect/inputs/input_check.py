@@ -16,7 +16,8 @@ from precision_bisect.protocols import Sample
 def check_samples(model: Model, samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples as the session wants them: contiguous, in the inputs' order.
 
-    Raises InputError for missing or unknown names, wrong types or shapes, and NaN or Inf.
+    Raises InputError for missing or unknown names, wrong types or shapes, arrays that hold
+    nothing, and NaN or Inf.
     """
     return [_check(model, sample, number) for number, sample in enumerate(samples)]
 
@@ -54,6 +55,11 @@ def _check_array(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[
         raise InputError(
             f"{where} has the shape {show(array.shape)}, but the model wants {show(spec.shape)}",
             "give samples of the shape that the model was exported for",
+        )
+    if array.size == 0:
+        raise InputError(
+            f"{where} has the shape {show(array.shape)}, which holds nothing",
+            "give samples with values: some operators end the process on none",
         )
     if spec.dtype in ("float16", "bfloat16"):
         array = array.astype(np.float32)

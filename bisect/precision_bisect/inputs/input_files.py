@@ -1,5 +1,6 @@
 """Samples from what people have: .npz, folders, Polygraphy's JSON, data-loader scripts."""
 
+import errno
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
+from precision_bisect.machine.plain_files import plain_size, too_large
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.user_scripts import first_line, load_function, running_script
 from precision_bisect.protocols import Sample
@@ -35,9 +37,12 @@ def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
         reader = _READERS.get(path.suffix.lower())
         if reader is None:
             raise InputError(f"cannot tell what {path} is", _READABLE)
-        samples = reader(path)
+        samples = reader(path, input_names)
     if not samples:
         raise InputError(f"{path} holds no samples", _READABLE)
+    for name, array in (each for sample in samples for each in sample.items()):
+        if array.size and not array.dtype.itemsize:
+            raise InputError(f"{name} in {path} has values of no bytes", "give arrays of numbers")
     return samples
 
 
@@ -51,7 +56,7 @@ def _read_folder(folder: Path, input_names: list[str]) -> list[Sample]:
     if kinds[".npy"]:
         return [{input_names[0]: _read_npy(file)} for file in kinds[".npy"]]
     files = kinds[".npz"] or kinds[".json"]
-    return [sample for file in files for sample in _READERS[file.suffix](file)]
+    return [sample for file in files for sample in _READERS[file.suffix](file, input_names)]
 
 
 def _group_arrays(files: list[Path], input_names: list[str]) -> list[Sample]:
@@ -69,10 +74,17 @@ def _group_arrays(files: list[Path], input_names: list[str]) -> list[Sample]:
     return [groups[key] for key in sorted(groups)]
 
 
-def _read_npz(path: Path) -> list[Sample]:
+def _read_npz(path: Path, input_names: list[str]) -> list[Sample]:
+    """Return the one sample; arrays that nothing asks for are named, and not decompressed."""
     try:
+        _check_size(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            sample = {name: archive[name] for name in archive.files}
+            sizes = {each.filename: each.file_size for each in archive.zip.infolist()}
+            wanted = [name for name in archive.files if name in input_names]
+            _refuse_too_large(sum(sizes.get(f"{name}.npy", 0) for name in wanted))
+            sample = {
+                name: archive[name] if name in wanted else np.empty(0) for name in archive.files
+            }
     except Exception as error:  # zip, zlib, numpy and the system each raise their own
         raise InputError(
             f"cannot read {path}: {first_line(error)}", "save it again with numpy.savez"
@@ -85,6 +97,7 @@ def _read_npz(path: Path) -> list[Sample]:
 
 def _read_npy(path: Path) -> NDArray[Any]:
     try:
+        _check_size(path)
         with path.open("rb") as stream:
             array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
     except Exception as error:  # as above
@@ -94,12 +107,23 @@ def _read_npy(path: Path) -> NDArray[Any]:
     return array
 
 
-def _read_polygraphy_json(path: Path) -> list[Sample]:
+def _check_size(path: Path) -> None:
+    """Raise OSError for what is no plain file, or does not fit into memory."""
+    _refuse_too_large(plain_size(path))
+
+
+def _refuse_too_large(nbytes: int) -> None:
+    if trouble := too_large(nbytes):
+        raise OSError(errno.EFBIG, f"it holds {trouble}")
+
+
+def _read_polygraphy_json(path: Path, input_names: list[str]) -> list[Sample]:
     """Read a list of feed dicts, or the one that each file of a Polygraphy folder holds."""
     with quiet():
         from polygraphy.json import load_json
 
         try:
+            _check_size(path)
             feeds = load_json(str(path))
         except (Exception, SystemExit) as error:  # anything can be wrong with a foreign JSON file
             raise InputError(
@@ -122,7 +146,7 @@ def _sample_list(loaded: Any, path: Path) -> Any:
     return [loaded] if isinstance(loaded, Mapping) else loaded
 
 
-def _read_script(path: Path) -> list[Sample]:
+def _read_script(path: Path, input_names: list[str]) -> list[Sample]:
     load_data = load_function(path, "load_data")
     try:
         with running_script(path):
@@ -157,7 +181,7 @@ def _checked_sample(feed: Any, path: Path) -> Sample:
         ) from error
 
 
-_READERS: Mapping[str, Callable[[Path], list[Sample]]] = {
+_READERS: Mapping[str, Callable[[Path, list[str]], list[Sample]]] = {
     ".npz": _read_npz,
     ".json": _read_polygraphy_json,
     ".py": _read_script,

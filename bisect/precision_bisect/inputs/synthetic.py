@@ -14,7 +14,8 @@ from precision_bisect.model.spec import TensorSpec
 from precision_bisect.protocols import Sample
 
 _FALLBACK_IDS = 100
-_MOST_BYTES = 2**33
+_MOST_BYTES = 2**31
+"""Of all samples together."""
 _PASSING = frozenset(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"))
 
 
@@ -27,10 +28,25 @@ def synthetic_samples(model: Model, shapes: Shapes, count: int, seed: int) -> li
     """
     rng = np.random.default_rng(seed)
     rows = _rows_indexed(model)
+    _refuse_too_large(model, shapes, count)
     return [
         {spec.name: _array(spec, shapes, rows.get(spec.name), rng, k) for spec in model.inputs}
         for k in range(count)
     ]
+
+
+def _refuse_too_large(model: Model, shapes: Shapes, count: int) -> None:
+    total = 0
+    for spec in model.inputs:
+        shape = concrete_shape(spec, shapes)
+        itemsize = 1 if spec.dtype in (None, "bfloat16") else np.dtype(spec.dtype).itemsize
+        total += count * itemsize * math.prod(shape)
+        if total > _MOST_BYTES:
+            raise InputError(
+                f"input {spec.name!r} of shape {shape} is too large to make up: {count} samples "
+                f"may have {_MOST_BYTES} bytes together",
+                "give --inputs",
+            )
 
 
 def _array(
@@ -40,10 +56,6 @@ def _array(
     if spec.dtype is None or spec.dtype == "bfloat16":
         raise InputError(f"input {spec.name!r} has a type that cannot be made up", "give --inputs")
     dtype = np.dtype(spec.dtype)
-    if dtype.itemsize * math.prod(shape) > _MOST_BYTES:
-        raise InputError(
-            f"input {spec.name!r} of shape {shape} is too large to make up", "give --inputs"
-        )
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     if dtype.kind not in "iub":

@@ -9,6 +9,7 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.rows import ENDED, trial_of
+from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import LEDGER
 from precision_bisect.trial import Trial
@@ -27,10 +28,24 @@ def read_ledger(path: Path) -> Recorded:
 
     Raises RunFolderError for a file that is no ledger, or cannot be read.
     """
+    check_file(path)
     try:
         return _read(path)
     except (sqlite3.Error, ValueError) as error:
         raise _unreadable(path, error) from error
+
+
+def check_file(path: Path) -> None:
+    """Raise RunFolderError for a ledger that is there and is a folder, a pipe or a device."""
+    try:
+        plain_size(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot use the ledger {path}: {error.strerror}",
+            "remove it, or choose another --out",
+        ) from error
 
 
 def recorded_trials(folder: Path) -> list[Trial]:

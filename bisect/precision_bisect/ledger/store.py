@@ -23,6 +23,7 @@ from typing import Any, Self
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.evidence_text import to_text
 from precision_bisect.ledger.fingerprint import differences
+from precision_bisect.ledger.ledger_reader import check_file
 from precision_bisect.ledger.rows import ENDED, TABLES, trial_of
 from precision_bisect.run_folder import plain_json
 from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, Trial, TrialStatus
@@ -34,6 +35,7 @@ ATTEMPTS = 3
 """How often a trial may be started before it counts as crashed."""
 _THIS = "plan = ? AND samples = ? AND kind = ? AND draw = ?"
 """Selects the trial of an identity."""
+_ANEW = "choose another --out, or replace it with --overwrite"
 
 
 class SqliteLedger:
@@ -45,6 +47,7 @@ class SqliteLedger:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._synced_at = -SYNC_S
+        check_file(path)
         try:
             self._connection = sqlite3.connect(path, isolation_level=None)
         except sqlite3.Error as error:
@@ -52,7 +55,7 @@ class SqliteLedger:
         try:
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._connection.close()
             raise _unusable(path, error) from error
 
@@ -228,15 +231,18 @@ def _check_header(path: Path, recorded: dict[str, Any], fingerprint: Mapping[str
         )
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> RunFolderError:
+def _unusable(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> RunFolderError:
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB or str(error).startswith(
         "no such"
     ):
         return RunFolderError(
             f"{path} is no ledger of precision-bisect: {error}",
-            "choose another --out, or replace it with --overwrite",
+            _ANEW,
         )
+    if isinstance(error, UnicodeDecodeError):
+        return RunFolderError(f"{path} is damaged: its tables are no text", _ANEW)
     return RunFolderError(
         f"cannot use the ledger {path}: {error}",
-        "check that the folder is writable and has free space, then go on with --resume",
+        "check that the folder is writable, has free space, and that no limit of file sizes "
+        "(ulimit -f) holds, then go on with --resume",
     )

@@ -12,6 +12,7 @@ import onnx.inliner
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.layer_table import LayerTable
+from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.model.classify import layer_table
 from precision_bisect.model.graph import HALF_TYPES, all_graphs
 from precision_bisect.model.soundness import check_expansion, check_nodes, check_opsets
@@ -125,7 +126,7 @@ def _load(path: Path) -> Model:
 def _read(path: Path) -> onnx.ModelProto:
     """Parse the file as binary ONNX, whatever it is called, and check what the rest relies on."""
     try:
-        size = path.stat().st_size
+        size = plain_size(path)
         proto = (
             onnx.load(path, format="protobuf", load_external_data=False)
             if size < _PROTOBUF_LIMIT
