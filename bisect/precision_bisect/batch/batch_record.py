@@ -1,6 +1,5 @@
 """What is known of a batch at any moment, as `batch.json` holds it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -120,7 +119,7 @@ class BatchRecord:
             "exit_code": None if self.ended is None else self.exit_code,
             "jobs": [asdict(job) for job in self.jobs.values()],
         }
-        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        return plain_json.dumps(plain, indent=2) + "\n"
 
 
 def read_jobs_of(folder: Path) -> Mapping[str, JobRecord] | None:

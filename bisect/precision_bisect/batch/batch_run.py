@@ -1,6 +1,5 @@
 """A batch from its jobs file to its table: `precision-bisect batch jobs.toml`."""
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from precision_bisect.batch.resume import holds_run, take_up
 from precision_bisect.batch.until import Deadline, parse_until
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.atomic import remove_debris
+from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.locking import RunLock, now
 
 
@@ -86,7 +86,7 @@ class DryRun:
         """Return the same as JSON."""
         jobs = [{"name": name, "command": list(each)} for name, each in self.commands.items()]
         plain = {"schema": 1, "folder": str(self.folder), "jobs": jobs}
-        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        return plain_json.dumps(plain, indent=2) + "\n"
 
 
 def dry_run(options: BatchOptions) -> DryRun:

@@ -27,6 +27,7 @@ from precision_bisect.arguments.run_flags import curve_parser, to_options
 from precision_bisect.commandline.job import search
 from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
+from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import REPORT
 from precision_bisect.settings.engine_settings import EngineSettings
 
@@ -109,7 +110,7 @@ def explain_command(parsed: Namespace) -> int:
 
     with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
         found = explain(options, parsed.layers, parsed.worst, report)
-    text = json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = plain_json.dumps(found, indent=2, allow_nan=False) + "\n"
     sys.stdout.write(text if parsed.json else as_text(found))
     return ExitCode.OK
 

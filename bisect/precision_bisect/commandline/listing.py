@@ -1,10 +1,10 @@
 """`precision-bisect layers`: the layer table for people and for programs."""
 
-import json
 from collections import Counter
 
 from precision_bisect.errors import printable
 from precision_bisect.layer_table import Layer, LayerTable
+from precision_bisect.run_folder import plain_json
 
 
 def as_text(table: LayerTable) -> str:
@@ -33,7 +33,7 @@ def as_json(table: LayerTable) -> str:
         }
         for layer in table.layers
     ]
-    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+    return plain_json.dumps(rows, indent=2) + "\n"
 
 
 def _reason(layer: Layer) -> str:

@@ -1,12 +1,12 @@
 """What changed between two runs. Layers are the same where their names are."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from precision_bisect.comparing.sides import Side
 from precision_bisect.ledger.fingerprint import Difference, differing
+from precision_bisect.run_folder import plain_json
 
 SCHEMA = 1
 
@@ -71,7 +71,7 @@ class Comparison:
 
     def to_text(self) -> str:
         """Return the same as JSON text."""
-        return json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
+        return plain_json.dumps(self.to_json(), indent=2) + "\n"
 
     def _row(self, layer: str) -> dict[str, Any]:
         causes = {**self.before.causes, **self.after.causes}

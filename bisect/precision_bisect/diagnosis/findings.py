@@ -1,10 +1,11 @@
 """What a diagnosis comes to: the contents of `diagnosis.json`, version 1."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from precision_bisect.run_folder import plain_json
 
 SCHEMA = 1
 
@@ -158,7 +159,7 @@ class Findings:
 
     def to_text(self) -> str:
         """Return `diagnosis.json` as text."""
-        return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return plain_json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:

@@ -1,6 +1,5 @@
 """Events as plain JSON values."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from precision_bisect.run_folder import plain_json
 from precision_bisect.search.events import Event
 from precision_bisect.trial import Outcome, Proposal
 
@@ -79,5 +79,5 @@ def to_bytes(values: Mapping[str, Any], *, indent: int | None = None) -> bytes:
 
     Paths may hold bytes that are no Unicode; they are escaped as JSON escapes a lone surrogate.
     """
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, indent=indent)
+    text = plain_json.dumps(values, allow_nan=False, indent=indent)
     return text.encode("utf-8", errors="backslashreplace") + b"\n"

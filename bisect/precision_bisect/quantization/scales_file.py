@@ -5,7 +5,6 @@
 Values are FP32 and come back bit for bit. A weight whose `axis` is null has one value.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ def write_scales(folder: RunFolder, scales: Scales) -> None:
             for name, scale in scales.weights.items()
         },
     }
-    folder.write(SCALES, json.dumps(plain, ensure_ascii=False) + "\n")
+    folder.write(SCALES, plain_json.dumps(plain) + "\n")
 
 
 def read_scales(folder: Path) -> Scales:

@@ -1,6 +1,5 @@
 """`layers.json`: every node of the model in the run folder, for reports that have no model."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import onnx
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
+from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import LAYERS, RunFolder
 
 SCHEMA = 1
@@ -19,7 +19,7 @@ _NO_VALUES = (Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT, Exclusio
 def write_layers(model: Model, folder: RunFolder) -> None:
     """Write the file, as docs/report.md describes it. Raises RunFolderError."""
     contents = {"schema": SCHEMA, "model": model.path.name, "layers": _rows(model)}
-    folder.write(LAYERS, json.dumps(contents, ensure_ascii=False) + "\n")
+    folder.write(LAYERS, plain_json.dumps(contents) + "\n")
 
 
 def _rows(model: Model) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """What a run comes to: the fields of `result.json`, version 1."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -12,6 +11,7 @@ from precision_bisect.errors import ExitCode
 from precision_bisect.plugins import REPORTS, load
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
+from precision_bisect.run_folder import plain_json
 from precision_bisect.speed.report import SpeedReport
 from precision_bisect.trial import LatencyMethod, LayerHonour, Stability
 
@@ -203,7 +203,7 @@ class Result:
 
     def to_text(self) -> str:
         """Return `result.json` as text."""
-        return json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return plain_json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""

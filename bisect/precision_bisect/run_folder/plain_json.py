@@ -1,7 +1,11 @@
-"""JSON read back from a run folder: untrusted, so bounded in depth before anything walks it."""
+"""JSON of a run folder, and for people: what is written shows nothing that hides or moves text.
+
+What is read back is untrusted, so it is bounded in size and in depth before anything walks it.
+"""
 
 import errno
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,23 @@ DEEPEST = 64
 """Levels of nesting that are read; what a run writes has fewer than ten."""
 LARGEST = 2**28
 """Bytes; the largest that a run writes, of thousands of layers, are a twentieth."""
+
+
+_HIDDEN = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+"""DEL, C1 controls, and what has no width or turns the direction of text (category Cf)."""
+
+
+def dumps(value: Any, **options: Any) -> str:
+    """Return JSON text as `json.dumps` does: letters as they are, hidden characters escaped."""
+    return escaped(json.dumps(value, ensure_ascii=False, **options))
+
+
+def escaped(text: str) -> str:
+    """Return JSON text that says the same without hidden characters."""
+    return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def parse(text: str) -> Any:

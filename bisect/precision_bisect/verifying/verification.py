@@ -1,6 +1,5 @@
 """What one build of a found plan showed: in words, as `verify.json`, and read back from there."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +90,7 @@ class Verification:
             "fault": self.fault,
             "summary": self.summary,
         }
-        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        return plain_json.dumps(plain, indent=2) + "\n"
 
     def to_text(self) -> str:
         """Return one line per kept layer, the remarks, and a count."""

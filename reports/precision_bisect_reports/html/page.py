@@ -5,7 +5,6 @@ from untrusted model files: they are data in the page, and drawn as text, never 
 """
 
 import hashlib
-import json
 from base64 import b64encode
 from collections.abc import Mapping
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import whole
+from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import REPORT
 from precision_bisect_reports.html.source import foreign, read
 from precision_bisect_reports.html.view import view_of
@@ -27,7 +27,7 @@ SCRIPTS = (
 )
 """In the order in which they are needed; together they are one function."""
 
-_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
@@ -65,7 +65,7 @@ def page(view: Mapping[str, Any]) -> str:
 
 def embedded(view: Mapping[str, Any]) -> str:
     """Return JSON that no HTML parser takes for anything but text."""
-    text = json.dumps(view, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = plain_json.dumps(view, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
 
 
