@@ -114,12 +114,14 @@ def run(options: Options, observer: Observer = ignore) -> Result:
     """
     from precision_bisect.cluster.connection import reached
     from precision_bisect.ladder.climb import climb
+    from precision_bisect.machine.stopping import limited
     from precision_bisect.machine.workdir import workdir
     from precision_bisect.monitoring.attend import Attended
     from precision_bisect.pipeline.run import run_pair
     from precision_bisect.run_folder.locking import RunLock
 
     with (
+        limited(options.max_time_s, options.trial_timeout_s),
         RunLock(options.folder) as lock,
         workdir() as work,
         Attended(options.folder, observer) as attended,

@@ -19,6 +19,7 @@ import importlib.util
 import io
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -190,6 +191,7 @@ def needed(ours: How, passes: Any) -> list[str]:
 
 def runtime() -> Any:
     """Return onnxruntime. Raises CannotJudge where it is missing."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import InputError, ModelError, PrecisionBisectError
 from precision_bisect.inputs.given_outputs import same_samples
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
+from precision_bisect.machine.stopping import Stopped
 from precision_bisect.model.load import Model
 from precision_bisect.model.ort import Checked, Session, check, clean
 from precision_bisect.protocols import Sample
@@ -75,6 +76,8 @@ def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Ref
     found = Reference(outputs=outputs, seconds=seconds)
     try:
         remark = _changed(graph, samples[0], outputs[0], threads)
+    except Stopped:
+        raise
     except PrecisionBisectError as error:
         return replace(
             found, remark=f"the reference is unchecked: without optimisation, {error.message}"
@@ -95,6 +98,8 @@ def given_reference(
     found = [judgeable(each, number) for number, each in enumerate(outputs)]
     try:
         (own,), seconds = _timed(check(model.proto, model.weights), samples[:1], threads)
+    except Stopped:
+        raise
     except PrecisionBisectError as error:
         remark = (
             "nothing forecasts, since ONNX Runtime cannot run the model; layers are ranked by "
@@ -171,11 +176,13 @@ def _timed(
         from polygraphy.backend.onnxrt import OnnxrtRunner
 
         try:
-            with OnnxrtRunner(session.raw) as runner:
+            with OnnxrtRunner(session.stoppable) as runner:
                 for sample in samples:
                     # The inputs were checked; Polygraphy's own check knows no text.
                     results.append(dict(runner.infer(dict(sample), check_inputs=False)))
                     spent.append(time.process_time())
+        except Stopped:
+            raise
         except Exception as error:  # Polygraphy and ONNX Runtime raise classes of their own
             raise InputError(
                 f"ONNX Runtime cannot run the model on these inputs: {clean(error)}",

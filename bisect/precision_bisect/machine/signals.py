@@ -8,6 +8,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import IO, Any, Self
 
+from precision_bisect.machine.stopping import stopped_by_signals
+
 
 class AnswersSignals(ABC):
     """Answers Ctrl-C, SIGTERM and SIGHUP inside its block, but for those that are ignored.
@@ -17,6 +19,7 @@ class AnswersSignals(ABC):
 
     def __init__(self) -> None:
         self._former: dict[int, Any] = {}
+        self._listening = stopped_by_signals()
 
     def __enter__(self) -> Self:
         handled: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.interrupt)
@@ -25,9 +28,11 @@ class AnswersSignals(ABC):
         for number, handler in handled.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._former[number] = signal.signal(number, handler)
+        self._listening.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._listening.__exit__(None, None, None)
         for number, handler in self._former.items():
             signal.signal(number, handler)
 

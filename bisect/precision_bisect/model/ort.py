@@ -9,7 +9,9 @@ FP32 (x=300: x*x/300 gives 300 there and inf on any device that computes FP16).
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +21,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
+from precision_bisect.machine.stopping import Stopped, stoppable
 from precision_bisect.model.graph import HALF_TYPES, all_graphs
 from precision_bisect.settings.user_libraries import CUSTOM_OPS
 
@@ -29,6 +32,7 @@ CPU = "CPUExecutionProvider"
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, str]]]
 """Names of execution providers, some with their options; the first that can takes a node."""
 ON_CPU: Providers = (CPU,)
+_NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _UNPACKED = ("session.disable_prepacking", "1")
 _PREPACK_BYTES = 2**30
 _PREPACK_NODES = 2**12
@@ -43,6 +47,8 @@ def on_cpu() -> Providers:
 def runtime() -> ModuleType:
     """Import and return onnxruntime. Raises PluginError where it is not there or does not load."""
     try:
+        # It would send telemetry, and leave a file of its own in TMPDIR.
+        os.environ.setdefault(_NO_TELEMETRY, "1")
         import onnxruntime
 
         module: ModuleType = onnxruntime
@@ -146,6 +152,7 @@ class Session:
         elif not graph.packs:
             options.add_session_config_entry(*_UNPACKED)
         self.raw = _open(graph, options, providers)
+        self.stoppable = StoppableSession(self.raw)
         self._input_names = [given.name for given in self.raw.get_inputs()]
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
@@ -154,13 +161,15 @@ class Session:
     ) -> dict[str, NDArray[Any]]:
         """Return the `wanted` outputs by name, or all; only what they need is computed.
 
-        Raises RuntimeError, in one line, where the run fails.
+        Raises RuntimeError, in one line, where the run fails, and Stopped where it was ended.
         """
         names = self.output_names if wanted is None else list(wanted)
         if not names:
             return {}
         try:
-            values = self.raw.run(names, dict(feed))
+            values = self.stoppable.run(names, dict(feed))
+        except Stopped:
+            raise
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise RuntimeError(clean(error)) from error
         return dict(zip(names, values, strict=True))
@@ -170,7 +179,7 @@ class Session:
     ) -> "dict[str, onnxruntime.OrtValue]":
         """Return all outputs by name, without a copy; what the graph does not read is left out.
 
-        Raises RuntimeError, in one line, where the run fails.
+        Raises as `run` does.
         """
         binding = self.raw.io_binding()
         try:
@@ -179,13 +188,40 @@ class Session:
                     binding.bind_ortvalue_input(name, given[name])
             for name in self.output_names:
                 binding.bind_output(name)
-            self.raw.run_with_iobinding(binding)
+            with _stoppable() as how:
+                self.raw.run_with_iobinding(binding, how)
+        except Stopped:
+            raise
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise RuntimeError(clean(error)) from error
         # To iterate over the vector takes 80 us, an element 1 us.
         values = binding.get_outputs_as_ortvaluevector()
         wrap = runtime().OrtValue
         return {name: wrap(values[i]) for i, name in enumerate(self.output_names)}
+
+
+class StoppableSession:
+    """A session whose runs end where signals and limits say so; all else is as in the session."""
+
+    def __init__(self, raw: "onnxruntime.InferenceSession") -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def run(self, names: Sequence[str] | None, feed: Mapping[str, NDArray[Any]]) -> list[Any]:
+        """Return the values. Raises Stopped, and what ONNX Runtime raises."""
+        with _stoppable() as how:
+            values: list[Any] = self._raw.run(names, feed, how)
+        return values
+
+
+@contextmanager
+def _stoppable() -> "Iterator[onnxruntime.RunOptions]":
+    """Yield options that end the run between two nodes; a node goes on to its own end."""
+    options = runtime().RunOptions()
+    with stoppable(partial(setattr, options, "terminate", True)):
+        yield options
 
 
 def as_value(array: NDArray[Any]) -> "onnxruntime.OrtValue":

@@ -7,6 +7,7 @@ from pathlib import Path
 from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
+from precision_bisect.machine.stopping import Stopped, past_deadline
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.chart import chart
 from precision_bisect.pipeline.conclude import conclude
@@ -72,7 +73,8 @@ def run_prepared(
         if ending.status is Status.ABORTED:
             for trial in driver.lost:
                 ledger.reopen(trial.proposal)
-        return conclude(prepared, driver, ending, budget, folder, part=part)
+        with past_deadline():
+            return conclude(prepared, driver, ending, budget, folder, part=part)
 
 
 def _chart(prepared: Prepared, driver: Driver, ending: Ending) -> None:
@@ -81,7 +83,7 @@ def _chart(prepared: Prepared, driver: Driver, ending: Ending) -> None:
     answered = ending.status is Status.FOUND and options.until == "answer"
     if not answered and (ending.status is not Status.STOPPED or options.until != "curve"):
         return
-    with suppress(BudgetSpent, CrashLoop, KeyboardInterrupt):
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         driver.run(chart(prepared, driver, prepared.curve, ending))
 
 
@@ -110,6 +112,8 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
     except CrashLoop as loop:
         return Ending(status=Status.ABORTED, message=str(loop))
+    except Stopped as stopped:
+        return Ending(status=Status.BUDGET_EXHAUSTED, message=stopped.message)
     except KeyboardInterrupt:
         return Ending(status=Status.INTERRUPTED)
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from precision_bisect.errors import RunFolderError
 from precision_bisect.inputs.copies import Copies, Samples
 from precision_bisect.inputs.reference import non_finite
+from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import (
     Backend,
@@ -70,12 +71,17 @@ class Evaluator:
         """Evaluate a proposal; what the backend fails at is an outcome.
 
         A repeat is judged by the outputs of the trial before it where that was the same plan;
-        otherwise the plan is built twice. Raises RunFolderError where an engine cannot be saved.
+        otherwise the plan is built twice. Raises RunFolderError where an engine cannot be saved,
+        and Stopped where the run is to end.
         """
         try:
             return self._build_and_judge(proposal)
         except BackendFailure as failure:
             return failure.outcome
+        except Stopped as stopped:
+            if not stopped.late:
+                raise
+            return Outcome(status=TrialStatus.TIMED_OUT, message=stopped.message)
 
     def _build_and_judge(self, proposal: Proposal) -> Outcome:
         backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend

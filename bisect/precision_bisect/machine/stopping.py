@@ -1,0 +1,161 @@
+"""Calls into libraries that may not return by themselves, and what ends them.
+
+Python answers a signal between its own instructions, so a call that does not come back is never
+interrupted. Here such calls are registered with what stops them. A deadline does, a limit for each
+call, and a signal: at once where the main thread is in the call, after a grace or by a second
+signal where another thread is.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from precision_bisect.errors import PrecisionBisectError
+
+GRACE_S = 10.0
+"""So long other threads may take to end their calls after a first signal."""
+
+
+LEAST_S = 2.0
+"""What ends sooner is not stopped by the deadline: it is soon recorded, and nothing lost."""
+
+
+class Stopped(PrecisionBisectError):
+    """A call that was stopped; `late` where it alone took longer than a call may."""
+
+    def __init__(self, message: str, *, late: bool = False) -> None:
+        super().__init__(message, "give it more time, or inputs and limits that let it end")
+        self.late = late
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """One call, how it is stopped, and what has stopped it."""
+
+    stop: Callable[[], None]
+    thread: int = field(default_factory=threading.get_ident)
+    begun: float = field(default_factory=time.monotonic)
+    why: str = ""
+    late: bool = False
+
+
+class _Limits:
+    """The calls at work, and the times that they have; one for the process."""
+
+    def __init__(self) -> None:
+        self.calls: set[_Call] = set()
+        self.changed = threading.Condition()
+        self.deadline: float | None = None
+        self.each_s: float | None = None
+
+    def stop(self, which: Callable[[_Call], bool], why: str, *, late: bool = False) -> None:
+        """Stop those of the calls."""
+        with self.changed:
+            for call in [each for each in self.calls if which(each)]:
+                call.why, call.late = why, late
+                call.stop()
+
+    def watch(self, ended: threading.Event, total: str, each: str) -> None:
+        """Stop what takes too long, until told that nobody limits any more."""
+        while not ended.wait(0.05):
+            now = time.monotonic()
+            if self.deadline is not None and now >= self.deadline:
+                begun = now - LEAST_S
+                self.stop(lambda call: call.begun < begun, total)  # noqa: B023
+            if self.each_s is not None:
+                begun = now - self.each_s
+                self.stop(lambda call: call.begun < begun, each, late=True)  # noqa: B023
+
+
+_LIMITS = _Limits()
+
+
+@contextmanager
+def stoppable(stop: Callable[[], None]) -> Iterator[None]:
+    """Have what goes on inside the block end where it must, by `stop`, from another thread.
+
+    What the block raises once it was stopped becomes Stopped.
+    """
+    call = _Call(stop)
+    with _LIMITS.changed:
+        _LIMITS.calls.add(call)
+    try:
+        yield
+    except Exception as error:
+        if call.why:
+            raise Stopped(call.why, late=call.late) from error
+        raise
+    finally:
+        with _LIMITS.changed:
+            _LIMITS.calls.discard(call)
+
+
+@contextmanager
+def limited(total_s: float | None, each_s: float | None) -> Iterator[None]:
+    """Give the calls inside the block so many seconds together, and each of them so many."""
+    if total_s is None and each_s is None:
+        yield
+        return
+    _LIMITS.deadline = None if total_s is None else time.monotonic() + total_s
+    _LIMITS.each_s = each_s
+    ended = threading.Event()
+    told = (
+        f"--max-time of {total_s or 0:g} s is spent within an inference",
+        f"one inference takes longer than the --trial-timeout of {each_s or 0:g} s",
+    )
+    threading.Thread(target=_LIMITS.watch, args=(ended, *told), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        _LIMITS.deadline = _LIMITS.each_s = None
+
+
+@contextmanager
+def past_deadline() -> Iterator[None]:
+    """Let calls inside the block go on past the deadline: what is left to do is to conclude."""
+    former, _LIMITS.deadline = _LIMITS.deadline, None
+    try:
+        yield
+    finally:
+        _LIMITS.deadline = former
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Have each signal that Python answers stop the calls that would keep it from that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    former = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+    threading.Thread(target=_listen, args=(ours,), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(former, warn_on_full_buffer=False)
+        os.close(theirs)
+
+
+def _listen(pipe: int) -> None:
+    """Answer signals until the other end of the pipe is closed."""
+    main, heard = threading.main_thread().ident, 0
+    while numbers := os.read(pipe, 1):
+        if numbers[0] not in (signal.SIGINT, signal.SIGTERM):
+            continue
+        heard += 1
+        _LIMITS.stop(lambda call: call.thread == main, "interrupted")
+        if heard > 1:
+            _LIMITS.stop(lambda _: True, "interrupted")
+        else:
+            others = (lambda _: True, "interrupted")
+            timer = threading.Timer(GRACE_S, _LIMITS.stop, others)
+            timer.daemon = True
+            timer.start()
+    with suppress(OSError):
+        os.close(pipe)
