@@ -1,0 +1,238 @@
+"""The fixed cases: those that have made the command line fall once.
+
+`python tests/fuzz/fuzz_corpus.py` runs them all and prints those that do again.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import fuzz_forked
+import fuzz_models
+import numpy as np
+import onnx
+from fuzz_outcomes import FAULTS, kind
+from onnx import helper, numpy_helper
+
+Change = Callable[[onnx.ModelProto], object]
+_QUICK = [
+    "--synthetic",
+    "1",
+    "--threads",
+    "1",
+    "--copies",
+    "0",
+    "--max-trials",
+    "3",
+    "--tol",
+    "1e-12",
+]
+_RUN = ["m.onnx", "--out", "run", *_QUICK]
+
+
+def _opset(version: int, domain: str = "") -> Change:
+    return lambda model: model.opset_import.add(version=version, domain=domain)
+
+
+def _cast(inputs: list[str], outputs: list[str]) -> Change:
+    return lambda model: model.graph.node.append(helper.make_node("Cast", inputs, outputs, to=1))
+
+
+def _dimension(place: int, size: int) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.input[0].type.tensor_type.shape.dim[place].dim_value = size
+
+    return change
+
+
+def _segment(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].segment.end = 1
+
+
+def _segmented_constant(model: onnx.ModelProto) -> None:
+    value = numpy_helper.from_array(np.float32(1))
+    value.segment.end = 1
+    model.graph.node.append(helper.make_node("Constant", [], ["q"], value=value))
+
+
+def _doubling(model: onnx.ModelProto) -> None:
+    """Thirty functions, each of which calls the one before twice."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    bodies = [[helper.make_node("Neg", ["a"], ["c"])]]
+    for number in range(30):
+        call = f"f{number}"
+        bodies.append(
+            [
+                helper.make_node(call, ["a"], ["b"], domain="own"),
+                helper.make_node(call, ["b"], ["c"], domain="own"),
+            ]
+        )
+    for number, body in enumerate(bodies):
+        model.functions.append(
+            helper.make_function("own", f"f{number}", ["a"], ["c"], body, opsets)
+        )
+    model.graph.node.append(helper.make_node("f30", ["x"], ["q"], domain="own"))
+
+
+def _endless(model: onnx.ModelProto) -> None:
+    """A Loop of 2**62 trips."""
+    info = helper.make_tensor_value_info
+    scalars = [info("i", onnx.TensorProto.INT64, []), info("g", onnx.TensorProto.BOOL, [])]
+    tensor = info("v", onnx.TensorProto.FLOAT, [1, 8])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["g"], ["go"]), helper.make_node("Sin", ["v"], ["o"])],
+        "body",
+        [*scalars, tensor],
+        [info("go", onnx.TensorProto.BOOL, []), info("o", onnx.TensorProto.FLOAT, [1, 8])],
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array(2**62, np.int64), "trips"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "go_on"))
+    model.graph.node.append(helper.make_node("Loop", ["trips", "go_on", "y"], ["z"], body=body))
+    model.graph.output.append(info("z", onnx.TensorProto.FLOAT, [1, 8]))
+
+
+MODELS: dict[str, Change] = {
+    **{f"opset {version}": _opset(version) for version in (2**40, -(2**40), 2**31)},
+    "opset of another domain": _opset(2**40, "ai.onnx.ml"),
+    "no inputs": _cast([], ["q"]),
+    "no outputs": _cast(["x"], []),
+    **{f"dimension {size}": _dimension(1, size) for size in (-2, 0, 2**31, -(2**63))},
+    "batch of -2": _dimension(0, -2),
+    "segment": _segment,
+    "segment in a constant": _segmented_constant,
+    "functions that double": _doubling,
+}
+
+
+def _none(folder: Path) -> list[str]:
+    """Write a sample without values, over which an LSTM ends the process."""
+    model = fuzz_models.recurrent()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(model, folder / "m.onnx")
+    np.savez(folder / "in.npz", x=np.empty((0, 8), np.float32))
+    return [*_RUN[:3], "--inputs", "in.npz", "--threads", "1"]
+
+
+def _no_bytes(folder: Path) -> list[str]:
+    """Write 2**62 texts of no bytes."""
+    text = b"{'descr': '|S0', 'fortran_order': False, 'shape': (2305843009213693952, 2), }"
+    line = text.ljust(117) + b"\n"
+    (folder / "in").mkdir()
+    data = b"\x93NUMPY\x01\x00" + len(line).to_bytes(2, "little") + line
+    (folder / "in" / "x.npy").write_bytes(data)
+    return ["m.onnx", "--out", "run", "--inputs", "in"]
+
+
+def _bomb(folder: Path) -> list[str]:
+    """Write an archive of 200 MB under a name that nobody asks for."""
+    with (
+        zipfile.ZipFile(folder / "in.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("z.npy", "w") as stream,
+    ):
+        for _ in range(200):
+            stream.write(b"\0" * 1_000_000)
+    return ["m.onnx", "--out", "run", "--inputs", "in.npz"]
+
+
+def _pipe(*arguments: str) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        os.mkfifo(folder / "pipe")
+        os.mkfifo(folder / "pipe.npz")
+        (folder / "zero").symlink_to("/dev/zero")
+        (folder / "zero.npz").symlink_to("/dev/zero")
+        return list(arguments)
+
+    return write
+
+
+def _planted(name: str) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        (folder / "run").mkdir()
+        (folder.parent / "outside").write_text("precious")
+        (folder / "run" / name).symlink_to(folder.parent / "outside")
+        return _RUN
+
+    return write
+
+
+def _ledger_folder(folder: Path) -> list[str]:
+    (folder / "run" / "ledger.sqlite").mkdir(parents=True)
+    return _RUN
+
+
+def _endless_loop(folder: Path) -> list[str]:
+    model = fuzz_models.plain()
+    _endless(model)
+    onnx.save(model, folder / "m.onnx")
+    return [*_RUN, "--max-time", "1"]
+
+
+OTHERS: dict[str, Callable[[Path], list[str]]] = {
+    "samples of nothing": _none,
+    "texts of no bytes": _no_bytes,
+    "a bomb": _bomb,
+    "a loop without end": _endless_loop,
+    "a pipe as model": _pipe("pipe"),
+    "a device as model": _pipe("layers", "zero"),
+    "a pipe as inputs": _pipe(*_RUN[:3], "--inputs", "pipe.npz"),
+    "a device as inputs": _pipe(*_RUN[:3], "--inputs", "zero.npz"),
+    "a pipe as baseline": _pipe(*_RUN, "--baseline", "pipe"),
+    "a device as baseline": _pipe(*_RUN, "--baseline", "zero"),
+    "a pipe as run": _pipe("status", "pipe"),
+    "a device as jobs": _pipe("batch", "zero"),
+    "a folder as ledger": _ledger_folder,
+    **{
+        f"{name} is a link": _planted(name)
+        for name in ("ledger.sqlite", "events.jsonl", "status.json", ".lock", "result.json")
+    },
+}
+
+
+def _model(change: Change, command: list[str]) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        model = fuzz_models.plain()
+        change(model)
+        onnx.save(model, folder / "m.onnx")
+        return command
+
+    return write
+
+
+def cases() -> dict[str, Callable[[Path], list[str]]]:
+    """Return what writes the files of each case and returns its arguments."""
+    found = dict(OTHERS)
+    for name, change in MODELS.items():
+        found[name] = _model(change, _RUN)
+        found[f"{name}, listed"] = _model(change, ["layers", "m.onnx"])
+    return found
+
+
+def main() -> int:
+    """Run all cases; return 1 where one falls."""
+    fuzz_forked.warm()
+    fallen = 0
+    for name, write in cases().items():
+        root = Path(tempfile.mkdtemp(prefix="fuzz-"))
+        folder, logs = root / "work", root / "logs"
+        folder.mkdir()
+        logs.mkdir()
+        onnx.save(fuzz_models.plain(), folder / "m.onnx")
+        ended = fuzz_forked.run(write(folder), folder, logs)
+        if kind(ended) in FAULTS:
+            fallen += 1
+            print(f"{name}: {kind(ended)} {ended.code} {ended.err[-300:]} {ended.notes}")
+        shutil.rmtree(root, ignore_errors=True)
+    print(f"{len(cases())} cases, {fallen} fell")
+    return 1 if fallen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
