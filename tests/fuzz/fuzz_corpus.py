@@ -52,6 +52,13 @@ def _dimension(place: int, size: int) -> Change:
     return change
 
 
+def _type(number: int) -> Change:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.output[0].type.tensor_type.elem_type = number
+
+    return change
+
+
 def _segment(model: onnx.ModelProto) -> None:
     model.graph.initializer[0].segment.end = 1
 
@@ -104,6 +111,7 @@ MODELS: dict[str, Change] = {
     "no inputs": _cast([], ["q"]),
     "no outputs": _cast(["x"], []),
     **{f"dimension {size}": _dimension(1, size) for size in (-2, 0, 2**31, -(2**63))},
+    **{f"element type {number}": _type(number) for number in (-2, 2**31 - 1)},
     "batch of -2": _dimension(0, -2),
     "segment": _segment,
     "segment in a constant": _segmented_constant,

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import warnings
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,32 @@ def inputs(rng: random.Random, folder: Path) -> list[str]:
 
 def _header(rng: random.Random) -> bytes:
     """Return an .npy file, of a header that may lie."""
-    dtype, shape = rng.choice(("<f4", *_DTYPES)), rng.choice(((1, 8), *_SHAPES))
+    dtype = "<f4" if rng.random() < 0.6 else rng.choice(_DTYPES)
+    shape: tuple[int, ...] = (1, 8) if rng.random() < 0.6 else rng.choice(_SHAPES)
     said = dtype if dtype.startswith("[") else repr(dtype)
     text = f"{{'descr': {said}, 'fortran_order': {rng.random() < 0.1}, 'shape': {shape}, }}"
     line = text.encode().ljust(117) + b"\n"
-    data = np.linspace(0, 1, 8, dtype=np.float32).tobytes() * rng.choice((0, 1, 1, 1, 4))
+    data = np.linspace(0, 1, 8, dtype=np.float32).tobytes() * rng.choice((0, 1, 1, 1, 1, 1, 4))
     found = b"\x93NUMPY\x01\x00" + len(line).to_bytes(2, "little") + line + data
     return bytes_changed(rng, found) if rng.random() < 0.3 else found
 
 
 def _npz(rng: random.Random, folder: Path) -> str:
-    names = rng.choice((["x"], ["x"], ["y"], ["x", "y"], ["x", "x"], [], ["z" * 300], ["../x"]))
+    names = rng.choice(
+        (
+            ["x"],
+            ["x"],
+            ["x"],
+            ["x"],
+            ["x"],
+            ["y"],
+            ["x", "y"],
+            ["x", "x"],
+            [],
+            ["z" * 300],
+            ["../x"],
+        )
+    )
     with warnings.catch_warnings(), zipfile.ZipFile(folder / "in.npz", "w") as archive:
         warnings.simplefilter("ignore")  # zipfile on a name that comes twice
         for name in names:
@@ -182,9 +198,15 @@ class Folders:
         elif path.suffix == ".sqlite" and what < 0.7:
             _change_ledger(rng, path)
         elif path.suffix == ".json" and what < 0.8:
-            path.write_text(json.dumps(changed(rng, json.loads(path.read_text(errors="replace")))))
+            _change_json(rng, path)
         else:
             path.write_bytes(bytes_changed(rng, path.read_bytes()))
+
+
+def _change_json(rng: random.Random, path: Path) -> None:
+    """Change one place of a JSON file; one that is broken already stays so."""
+    with suppress(ValueError):
+        path.write_text(json.dumps(changed(rng, json.loads(path.read_text(errors="replace")))))
 
 
 def _change_ledger(rng: random.Random, path: Path) -> None:

@@ -63,6 +63,15 @@ def with_dimension(size: int) -> Callable[[onnx.ModelProto], None]:
     return change
 
 
+def with_type(number: int) -> Callable[[onnx.ModelProto], None]:
+    """Return a change of the output's element type."""
+
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.output[0].type.tensor_type.elem_type = number
+
+    return change
+
+
 CASES: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "opset too large": (with_opset(2**40), "opset 1099511627776"),
     "opset far below": (with_opset(-(2**40)), "opset -1099511627776"),
@@ -74,6 +83,8 @@ CASES: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "too many inputs": (with_node("x", "x"), "has 2 inputs"),
     "segment": (with_segment, "is a segment"),
     "segment in a constant": (with_segmented_constant, "is a segment"),
+    "type too large": (with_type(2**31 - 1), "element type 2147483647"),
+    "type below": (with_type(-2), "element type -2"),
     "negative dimension": (with_dimension(-2), "dynamic shape"),
 }
 

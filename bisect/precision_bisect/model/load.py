@@ -15,7 +15,12 @@ from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.model.classify import layer_table
 from precision_bisect.model.graph import HALF_TYPES, all_graphs
-from precision_bisect.model.soundness import check_expansion, check_nodes, check_opsets
+from precision_bisect.model.soundness import (
+    check_expansion,
+    check_nodes,
+    check_opsets,
+    check_types,
+)
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.model.types import infer_elem_types
 from precision_bisect.model.weights import Weights, drop_unused, external_files, take_weights
@@ -96,6 +101,7 @@ def _load(path: Path) -> Model:
     in_file = Counter(node.name for node in proto.graph.node)
     proto = _inline_functions(proto)
     check_nodes(proto)
+    check_types(proto)
     _initializers_are_constants(proto)
     drop_unused(proto.graph, weights)
     named_in_model = _name_nodes(proto.graph, in_file)

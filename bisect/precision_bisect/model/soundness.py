@@ -96,6 +96,18 @@ def check_nodes(proto: onnx.ModelProto) -> None:
                     )
 
 
+def check_types(proto: onnx.ModelProto) -> None:
+    """Raise ModelError for a tensor of an element type that there is not."""
+    known = set(onnx.TensorProto.DataType.values())
+    for graph in all_graphs(proto.graph):
+        typed = [(each.name, each.data_type) for each in graph.initializer]
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            typed.append((value.name, value.type.tensor_type.elem_type))
+        for name, kind in typed:
+            if kind not in known:
+                raise ModelError(f"tensor {name!r} has the element type {kind}", _AGAIN)
+
+
 def refuse_segments(tensors: Iterable[onnx.TensorProto]) -> None:
     """Raise ModelError for a tensor that is a part of another one: nothing reads those."""
     for tensor in tensors:
