@@ -91,14 +91,17 @@ def makers(finished: Path) -> Mapping[str, Callable[[random.Random, Path], list[
     }
 
 
-def run_all(names: tuple[str, ...], cases: int, seed: int, workers: int) -> list[Case]:
-    """Run so many cases of each class and return what came of them."""
+def run_all(
+    names: tuple[str, ...], cases: int, seed: int, workers: int, seconds: float = float("inf")
+) -> list[Case]:
+    """Run so many cases of each class and return what came of them; none begins after so long."""
+    until = time.monotonic() + seconds
     fuzz_forked.warm()
     found = []
     with tempfile.TemporaryDirectory() as text:
         finished = finished_run(Path(text))
         chunks = [
-            (name, seed, tuple(range(start, min(start + _CHUNK, cases))), finished)
+            (name, seed, tuple(range(start, min(start + _CHUNK, cases))), finished, until)
             for start in range(0, cases, _CHUNK)
             for name in names
         ]
@@ -118,9 +121,11 @@ def _tell(case: Case) -> None:
         print(f"  {what} {last[:150]!r} {case.ended.notes[:2]}", flush=True)
 
 
-def _chunk(chunk: tuple[str, int, tuple[int, ...], Path]) -> list[Case]:
-    name, seed, numbers, finished = chunk
-    return [try_case(name, seed, number, finished) for number in numbers]
+def _chunk(chunk: tuple[str, int, tuple[int, ...], Path, float]) -> list[Case]:
+    name, seed, numbers, finished, until = chunk
+    return [
+        try_case(name, seed, number, finished) for number in numbers if time.monotonic() < until
+    ]
 
 
 def _pipes(folder: str, names: list[str]) -> set[str]:
@@ -145,6 +150,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--classes", default=",".join(CLASSES))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after")
     parser.add_argument("--only", help="CLASS:NUMBER, one case, with all that it prints")
     parser.add_argument("--keep", type=Path, help="where the files of that case go")
     parser.add_argument("--json", type=Path, help="write the table there, with what it was run on")
@@ -152,7 +158,8 @@ def main() -> int:
     if asked.only:
         return _only(asked)
     begun = time.monotonic()
-    found = run_all(tuple(asked.classes.split(",")), asked.cases, asked.seed, asked.workers)
+    names = tuple(asked.classes.split(","))
+    found = run_all(names, asked.cases, asked.seed, asked.workers, asked.seconds)
     seconds = time.monotonic() - begun
     counted = table(found)
     for name, row in counted.items():
