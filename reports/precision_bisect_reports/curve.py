@@ -1,6 +1,7 @@
 """What the final screen says of the curve: culprits, rounding, and a small table."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -10,22 +11,24 @@ from precision_bisect.options import ANSWER
 from precision_bisect.results.chosen_point import find_point
 from precision_bisect.results.result import Culprit, CurvePoint, Result
 
-MOST_ROWS = 7
+MOST_POINTS = 7
 MOST_NAMED = 2
 COARSER = 3.0
 """Beside the tolerance a limit that is so many times as large is told."""
 _NAMES = {"all_low": "all low"}
+_TRIED = re.compile(r"(?:with (\d+) of the \d+ layers kept: )?(error [^,;]*), which passes")
 
 
 def curve(result: Result) -> Iterator[tuple[str, str]]:
     """Yield what breaks the low type, in words, and the table; nothing without a curve."""
     if not result.curve:
         return
-    yield ("culprits" if result.culprits else "rounding"), words(result)
+    if not _listed(result):
+        yield ("culprits" if result.culprits else "rounding"), words(result)
+    yield from _table(result.curve)
     helping = [each for each in result.advice if each.passed]
     if helping:
-        yield "helps", f"instead: {helping[0].title}; {helping[0].evidence}"
-    yield from _table(result.curve)
+        yield "instead", f"{helping[0].title}: {_outcome(helping[0].evidence)}"
 
 
 def words(result: Result) -> str:
@@ -129,23 +132,41 @@ def _limit(result: Result) -> float | None:
     return None if result.tolerance is None else 1.0
 
 
+def _listed(result: Result) -> bool:
+    """Return whether the list of kept layers tells all of the culprits."""
+    together = result.culprits[0].error_with if result.culprits else None
+    limit = _limit(result)
+    return bool(result.kept) and None not in (together, limit) and together <= limit  # type: ignore[operator] # neither is None
+
+
+def _outcome(evidence: str) -> str:
+    """Return what the evidence says came of trying: the error, and how many layers are left."""
+    found = _TRIED.search(evidence)
+    if found is None:
+        return printable(evidence.rpartition("; ")[2])
+    left = f", {found[1]} kept" if found[1] else ""
+    return printable(f"{found[2]}{left}")
+
+
 def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
-    timed = any(each.latency_ms is not None for each in points)
-    head = f"{'kept':>6}  {'median':>9}  {'worst':>9}"
-    yield "curve", f"{head}  {'ms':>7}" if timed else head
-    for each in _shown(points):
-        row = (
-            f"{each.kept_count:>6}  {_figure(each.error_median):>9}  {_figure(each.error_max):>9}"
-        )
-        row += f"  {_figure(each.latency_ms):>7}" if timed else ""
-        yield "", f"{row}  {_NAMES.get(each.point, each.point)}".rstrip()
+    """Yield the curve as rows: kept layers, worst error, the time where known, and the names."""
+    shown = _shown(points)
+    rows: list[tuple[str, list[str]]] = [
+        ("kept", [str(each.kept_count) for each in shown]),
+        ("error", [_figure(each.error_max) for each in shown]),
+    ]
+    if any(each.latency_ms is not None for each in shown):
+        rows.append(("ms", [_figure(each.latency_ms) for each in shown]))
+    rows.append(("", [_NAMES.get(each.point, each.point) for each in shown]))
+    for label, cells in rows:
+        yield label, "".join(f"{cell:>9}" for cell in cells)
 
 
 def _shown(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
     """Return the points with a name, and as many of the others as there is room for, evenly."""
     named = [each for each in points if each.point]
     others = [each for each in points if not each.point]
-    room = max(0, MOST_ROWS - len(named))
+    room = max(0, MOST_POINTS - len(named))
     step = len(others) / max(1, min(room, len(others)))
     chosen = [others[int(i * step)] for i in range(min(room, len(others)))]
     return [each for each in points if each in named or each in chosen]

@@ -48,9 +48,14 @@ def _by_defaults(found: ByDefaults, causes: Iterable[str]) -> str:
     return f"ONNX Runtime's own options FAIL{error}{cure}{under_tf32(causes) if tf32 else ''}"
 
 
+def kept_for_rounding(causes: Iterable[str]) -> int:
+    """Return of how many layers TF32 takes what they are kept for."""
+    return sum(cause in _ROUNDED for cause in causes)
+
+
 def under_tf32(causes: Iterable[str]) -> str:
     """Say what TF32 makes of layers kept for their rounding, "" where there are none."""
-    rounded = sum(cause in _ROUNDED for cause in causes)
+    rounded = kept_for_rounding(causes)
     if not rounded:
         return ""
     layers = "the layer kept for rounding gains"

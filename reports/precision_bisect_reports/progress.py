@@ -48,3 +48,8 @@ def verdict(outcome: Outcome) -> str:
         return f"{outcome.status}: {outcome.message}"
     figure = "" if outcome.error is None else f", error {outcome.error:.4g}"
     return f"{outcome.verdict}{figure}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return so many of something."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,34 +1,40 @@
-"""The final screen: the answer, the evidence, and the next step to take.
+"""The final screen: the answer, the layers by what they are, and the next step to take.
 
 Layer names come from an untrusted file, so they are shown as literal text, never as markup or
 control characters, and commands that contain paths are quoted for the shell.
 """
 
-import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
+from precision_bisect.certificate.record import SPREAD
 from precision_bisect.errors import printable
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Diagnosis, Result
-from precision_bisect.run_folder.runfolder import MIXED_MODEL, RESULT, TRTEXEC, default_run_folder
+from precision_bisect.results.result import Result
+from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, Stability
+from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.curve import curve, exported
-from precision_bisect_reports.deployed import deployed, judging_steps, under_tf32
+from precision_bisect_reports.deployed import deployed, judging_steps
+from precision_bisect_reports.folding import folded, step
 from precision_bisect_reports.made_up import made_up
+from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE, MORE, ROOM, next_steps
+from precision_bisect_reports.progress import counted
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import speed
 
-MOST_SHOWN = 60
-"""Longest list of layers on the screen; result.json always has all."""
-
+WIDTH = 80
+MOST_LINES = 25
+_SPACED = 4
+_ROOMS = (
+    *((4, _SPACED), (4, ROOM), (2, ROOM)),
+    *((2, MORE), (1, MORE), (1, EVIDENCE), (0, EVIDENCE), (1, ALWAYS)),
+)
+"""How many patterns of layers, and which parts, the screen has, until all of it fits."""
 MOST_PINNED = 3
-_LONGEST_COLUMN = 32
-"""Longest names of layers beside which folded evidence has a column of its own."""
 
 _HONOUR_WORDS = {
     Honour.HONOURED: "honoured",
@@ -63,22 +69,36 @@ _STYLES = {
 }
 
 
-def final_screen(result: Result, model: Path, width: int | None = None) -> Iterator[Text]:
-    """Yield the parts of the final screen in order.
+def final_screen(result: Result, model: Path, width: int = WIDTH) -> Iterator[Text]:
+    """Yield the lines of the final screen, at most `MOST_LINES` of at most `width` columns.
 
-    With a `width` they are folded to so many columns, but for the commands to copy.
+    What does not fit is left to the report, the least important first: warnings always fit in.
+    Only words of commands may be longer than a line.
     """
+    for patterns, room in _ROOMS:
+        lines = list(_screen(result, model, width, patterns, room))
+        if len(lines) <= MOST_LINES:
+            break
+    yield from lines
+
+
+def _screen(result: Result, model: Path, width: int, patterns: int, room: int) -> Iterator[Text]:
+    """Yield the lines of a screen with so many patterns of layers, and what is due by its room."""
     yield Text("")
     if buys_nothing := _buys_nothing(result):
         yield from folded(Text(buys_nothing, style="bold yellow"), width, 2)
     yield from folded(_headline(result), width, 2)
     if result.kept and not _without_plan(result):
-        yield from _layers(result, width)
-    for label, text in _facts(result):
-        yield from folded(Text.assemble((f"  {label:<12}", "dim"), text), width, 14)
+        yield from _layers(result, width, patterns)
+        if room >= _SPACED:
+            yield Text("")
+    for label, text, needed in _facts(result):
+        if needed <= room:
+            yield from folded(Text.assemble((f"  {label:<12}", "dim"), text), width, 14)
     yield Text("")
-    for line in _next_steps(result, model):
-        yield Text(f"  {line}")
+    for each in next_steps(result, model):
+        if each.room <= room:
+            yield from step(each.what, each.commands, width)
 
 
 def _buys_nothing(result: Result) -> str:
@@ -144,224 +164,127 @@ def nothing_low(low: str) -> str:
     return f"no plan has passed yet that runs a layer in {low.upper()}"
 
 
-def _layers(result: Result, width: int | None) -> Iterator[Text]:
-    left = MOST_SHOWN
-    for rung in result.rungs[:-1] if len(result.rungs) > 2 else ():
+def _layers(result: Result, width: int, patterns: int) -> Iterator[Text]:
+    """Yield the kept layers by their patterns, for each type of a ladder."""
+    several = len(result.rungs) > 2
+    for rung in result.rungs[:-1] if several else ():
         if rung.layers:
-            yield Text(f"  {rung.precision.upper()}", style="bold underline")
-            yield from _by_module(result, rung.layers[:left], width)
-            left -= min(left, len(rung.layers))
-    if len(result.rungs) <= 2:
-        yield from _by_module(result, result.kept[:MOST_SHOWN], width)
-    if len(result.kept) > MOST_SHOWN:
-        yield Text(f"  … and {len(result.kept) - MOST_SHOWN} more, all in {RESULT}")
-    yield Text("")
+            yield Text(f"  must be {rung.precision.upper()}", style="bold")
+            yield from _patterns(result, rung.layers, width, patterns)
+    if not several:
+        yield from _patterns(result, result.kept, width, patterns)
 
 
-def _by_module(result: Result, shown: Sequence[str], width: int | None) -> Iterator[Text]:
-    """Yield the layers under the headings of their modules, each with its diagnosis."""
-    causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
-    for module, group in groupby(shown, key=_module):
-        heading = Text(f"  {printable(module)}" if module else "  (top level)", style="bold")
-        yield from folded(heading, width, 4)
-        names = list(group)
-        leaves = [printable(name[len(module) + 1 :] if module else name) for name in names]
-        longest = max(map(len, leaves))
-        hang = longest + 6 if longest <= _LONGEST_COLUMN else 8
-        for name, leaf in zip(names, leaves, strict=True):
-            line = Text(f"    {leaf:<{longest}}").append_text(_why(causes.get(name)))
-            yield from folded(line, width, hang)
+def _patterns(result: Result, layers: Sequence[str], width: int, patterns: int) -> Iterator[Text]:
+    groups = groups_of(result, layers)
+    for each in groups[:patterns]:
+        yield from folded(Text(f"  {each.title}", style="bold"), width, 4)
+        for said in filter(None, (each.why, each.where)):
+            yield from folded(Text(f"    {said}"), width, 4)
+    rest = [name for each in groups[patterns:] for name in each.layers]
+    if rest:
+        causes = by_cause(result, rest)
+        count = f"… and {len(rest)} more layers" if patterns else f"{len(rest)} layers"
+        more = f"{count}{f' ({causes})' if causes else ''}, in {RESULT}"
+        yield from folded(Text(f"  {more}"), width, 4)
 
 
-def _module(name: str) -> str:
-    return name.rpartition("/")[0]
-
-
-def _why(diagnosis: Diagnosis | None) -> Text:
-    if diagnosis is None:
-        return Text("")
-    return Text.assemble("  ", (diagnosis.cause, "yellow"), ": ", printable(diagnosis.evidence))
-
-
-def _facts(result: Result) -> Iterator[tuple[str, str]]:
-    if result.error is not None and not _without_plan(result):
-        yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}"
+def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
+    """Yield what was measured: a label, the words, and the room from which it is shown."""
+    answered = not _without_plan(result)
+    told = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE)
+    if result.error is not None and answered:
+        yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
         yield from _stability(result.stability)
-    elif result.status not in (Status.NOT_PRECISION, Status.INFEASIBLE) and not _without_plan(
-        result
-    ):
-        yield "verdict", "by the check's own word, without a figure"
-    if result.kept and not _without_plan(result):
-        yield "certificate", proof(result.certificate)
-    yield from curve(result)
-    predicted = result.emulated_trials - (result.trials if result.emulated else 0)
-    extra = f" after {predicted} for the ranking" if predicted else ""
-    if result.emulated:
-        yield "trials", f"{result.trials}{extra}, {result.wall_s:.0f} s"
-    else:
-        emulated = f", {predicted} emulated trials" if predicted else ""
-        yield "builds", f"{result.engine_builds}{emulated}, {result.wall_s:.0f} s"
+    elif answered and not told:
+        yield "verdict", "by the check's own word, without a figure", ALWAYS
+    if result.kept and answered:
+        spread = result.certificate.spread and bool(result.curve)
+        yield "certificate", proof(result.certificate), MORE if spread else EVIDENCE
+    yield from _curve(result)
+    yield "effort", _effort(result), ROOM
     if result.unresolved:
         counts = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
-        yield "unresolved", f"{', '.join(counts)}: these trials count neither way"
+        yield "unresolved", f"{', '.join(counts)}: these count neither way", EVIDENCE
     yield from _engine(result)
     if point := exported(result):
-        yield "exports", point
-    yield from deployed(result.deployment, (each.cause for each in result.diagnosis))
-    if result.emulated:
-        yield "backend", "emulated: predicted on this machine; confirm on the target"
+        yield "exports", point, ALWAYS
+    yield from _deployed(result)
+    judged_next = any(judging_steps(result.deployment, result.out))
+    if result.emulated and answered and not told and not judged_next:
+        yield "backend", "emulated: predicted on this machine; confirm on the target", ALWAYS
     if said := made_up(result.inputs):
-        yield "inputs", said
-    told = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE) or _without_plan(result)
-    if result.message and not told:
-        yield "note", printable(result.message)
-    if result.out is not None:
-        yield "written", str(result.out)
+        yield "inputs", said, ALWAYS
+    spread = result.message == f"{SPREAD} over the network" and result.curve
+    if result.message and not told and answered and not spread:
+        yield "note", printable(result.message), ALWAYS
 
 
-def _stability(stability: Stability | None) -> Iterator[tuple[str, str]]:
+def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
+    """Yield what breaks the low type, always where the layers do not tell it, and the table."""
+    rooms = {"culprits": ALWAYS, "rounding": ALWAYS, "instead": MORE, "": MORE}
+    rows = MORE if result.front else EVIDENCE
+    for label, text in curve(result):
+        yield label, text, rooms.get(label, rows)
+
+
+def _effort(result: Result) -> str:
+    """Return what the answer took, in the words of the progress line."""
+    counts = []
+    if result.engine_builds:
+        counts.append(counted(result.engine_builds, "build"))
+    if result.emulated_trials:
+        counts.append(f"{counted(result.emulated_trials, 'evaluation')} of the emulator")
+    return ", ".join([*counts, f"{result.wall_s:.0f} s"])
+
+
+def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
+    """Yield what the last check of the exported files found, a failure always."""
+    recheck = result.deployment.recheck if result.deployment else None
+    judged = recheck is not None and recheck.outcome != "not_judged"
+    for label, text in deployed(result.deployment, (each.cause for each in result.diagnosis)):
+        yield label, text, ALWAYS if judged else ROOM
+
+
+def _stability(stability: Stability | None) -> Iterator[tuple[str, str, int]]:
     """Yield how the answer did on copies of the samples."""
     if stability is None:
         return
     held = stability.copies - stability.failed
-    what = f"on {held} of {stability.copies} copies, one part in 100,000 apart"
-    if stability.error_median is not None and stability.error_max is not None:
-        what += f"; error {stability.error_median:.4g} (median), {stability.error_max:.4g} (max)"
-    yield "holds", what
+    what = f"in {held} of {stability.copies} checks on inputs 1e-5 apart"
+    if stability.error_max is not None:
+        what += f", worst error {stability.error_max:.4g}"
+    yield "holds", what, ALWAYS
 
 
-def _engine(result: Result) -> Iterator[tuple[str, str]]:
+def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what only an engine tells: speed, obedience, remarks; and what could not run low."""
-    if result.latency_ms is not None:
-        figures = [
-            f"{name.replace('_', ' ')} {'not measured' if ms is None else f'{ms:.3g} ms'}"
-            for name, ms in result.latency_ms.items()
-        ]
+    times = [
+        f"{name.replace('_', ' ')} {ms:.3g} ms"
+        for name, ms in (result.latency_ms or {}).items()
+        if ms is not None
+    ]
+    if times:
         method = result.latency_method
         by = "" if method is None else f", by {METHOD_WORDS[method]}"
-        yield "latency", ", ".join(figures) + by
-    yield from speed(result)
-    if result.honoured_layers:
-        counts = [
-            f"{sum(entry.honour is honour for entry in result.honoured_layers)} {word}"
-            for honour, word in _HONOUR_WORDS.items()
-        ]
-        yield "honoured", ", ".join(counts)
+        yield "latency", ", ".join(times) + by, ALWAYS
+    yield from (
+        (label, text, ALWAYS if label == "speed" else EVIDENCE) for label, text in speed(result)
+    )
+    seen = Counter(entry.honour for entry in result.honoured_layers)
+    if seen:
+        counts = [f"{seen[each]} {word}" for each, word in _HONOUR_WORDS.items() if seen[each]]
+        yield "honoured", ", ".join(counts), ALWAYS if seen[Honour.DEMOTED] else EVIDENCE
     if result.pinned:
         names = ", ".join(printable(name) for name in list(result.pinned)[:MOST_PINNED])
         more = f" and {len(result.pinned) - MOST_PINNED} more" * (len(result.pinned) > MOST_PINNED)
         low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
-        yield "also high", f"{names}{more}: cannot run {low}, see {RESULT}"
-    for note in result.notes:
-        yield "remark", printable(note)
+        yield "also high", f"{names}{more}: cannot run {low}, see {RESULT}", MORE
+    for number, note in enumerate(result.notes):
+        yield "remark", printable(note), MORE if number == 0 else ROOM
 
 
 def _tolerance(result: Result) -> str:
     if isinstance(result.tolerance, int | float):
         return f"{result.tolerance:g}"
     return "1 (as a multiple of the given limits)"
-
-
-def _next_steps(result: Result, model: Path) -> Sequence[str]:
-    rerun = f"precision-bisect {shlex.quote(str(model))}"
-    out = shlex.quote(str(result.out))
-    match result.status:
-        case Status.FOUND:
-            as_it_is = result.gains_nothing and result.high == "fp32"
-            return _as_it_is(result) if as_it_is else _apply(result, model)
-        case Status.NOTHING_TO_KEEP:
-            weak = f"TensorRT 8.6 to 10.x: sh {_script(result)} weak"
-            return [*_judge(result), *_strong(result), weak]
-        case Status.BUDGET_EXHAUSTED:
-            larger = "a larger --max-time or --max-trials"
-            return [f"Next: go on with {larger}: {rerun} … --resume --out {out}"]
-        case Status.INTERRUPTED:
-            return [f"Next: go on: {rerun} … --resume --out {out}"]
-        case Status.STOPPED:
-            return [f"Next: search for an answer: {rerun} … --resume --out {out}"]
-        case Status.ABORTED:
-            return [f"Next: see what {out}/logs says, then go on: {rerun} … --resume --out {out}"]
-        case Status.NOT_PRECISION:
-            return ["Next: compare the FP32 engine with ONNX Runtime (polygraphy run --onnxrt)."]
-        case Status.INFEASIBLE:
-            if result.speed is not None and result.front:
-                return ["Next: loosen one of the limits; result.json lists the front."]
-            return ["Next: loosen the tolerance, or find what makes the outputs vary."]
-
-
-def _script(result: Result) -> str:
-    return shlex.quote(str((result.out or Path()) / TRTEXEC))
-
-
-def _strong(result: Result) -> list[str]:
-    """Return how to build the typed model, which is the fused one where norms were fused."""
-    build = "Then build" if _judge(result) else "Next, on the target"
-    return [
-        f"{build}: sh {_script(result)} strong10, or strong11 or rtx, by the version there",
-        f"  (they build {MIXED_MODEL}, strongly typed; it runs on ONNX Runtime with CUDA, too)",
-    ]
-
-
-def _as_it_is(result: Result) -> Sequence[str]:
-    """Return what to do where nothing can go low: nothing was exported for FP32."""
-    other = "bf16" if result.low == "fp16" else "fp16"
-    kept = f"deploy the model with every layer {result.high.upper()}"
-    lines = [f"Next: {kept}, loosen the tolerance, or try --low {other}."]
-    if result.out is not None:
-        run = shlex.quote(str(result.out))
-        lines.append(f"What would change the answer? precision-bisect explain {run}")
-    return lines
-
-
-def _apply(result: Result, model: Path) -> Sequence[str]:
-    script, lines = _script(result), [*_judge(result), *_strong(result)]
-    if result.layer_precisions is None:
-        reason = printable(result.layer_precisions_reason or "")
-        return [*lines, f"No trtexec string for TensorRT 8.6 to 10.x: {reason}"]
-    lines.append(f"TensorRT 8.6 to 10.x, weakly typed: sh {script} weak")
-    if "*" in result.layer_precisions:
-        lines.append("  (its names hold a wildcard, which needs TensorRT 10.0 or later)")
-    if result.emulated:
-        verify = f"precision-bisect verify {shlex.quote(str(model))}{_plan(result, model)}"
-        lines.append(f"Does TensorRT obey? {verify}")
-    if result.out is not None:
-        run = shlex.quote(str(result.out))
-        lines.append(f"What would change the answer? precision-bisect explain {run}")
-    return lines
-
-
-def _judge(result: Result) -> list[str]:
-    """Return how to judge a prediction on the target; nothing where an engine has judged."""
-    steps = list(judging_steps(result.deployment, result.out)) if result.emulated else []
-    if not steps:
-        return []
-    gains = under_tf32(each.cause for each in result.diagnosis)
-    return [
-        f"Next, judge it on the target, TF32 off{gains}:",
-        "  " + steps[0],
-        *(f"  or, by ONNX Runtime on CUDA: {step}" for step in steps[1:]),
-    ]
-
-
-def _plan(result: Result, model: Path) -> str:
-    """Return the flag that leads to the run folder, where it is not the default one."""
-    if result.out is None or result.out == default_run_folder(model):
-        return ""
-    return f" --plan {shlex.quote(str(result.out))}"
-
-
-def folded(line: Text, width: int | None, hang: int) -> Iterator[Text]:
-    """Yield the line in pieces of at most `width` columns, the later ones further in.
-
-    They begin below the character at `hang`, which is no more than half the width. Words longer
-    than a line are cut. Without a width the line stays as it is.
-    """
-    if width is None or line.cell_len <= width:
-        yield line
-        return
-    head, body = line.divide([hang])
-    indent = head.cell_len
-    for piece in body.wrap(Console(width=width), width - indent, overflow="fold"):
-        piece.rstrip()
-        yield Text.assemble(head, piece)
-        head = Text(" " * indent)

@@ -23,7 +23,6 @@ from precision_bisect.trial import Identity, Phase, Trial
 from precision_bisect_reports.progress import TITLES, explained, sentence, verdict
 from precision_bisect_reports.summary import final_screen
 
-WIDTH = 80
 PLAIN_INTERVAL_S = 10.0
 """Plain logs get a line at least this often while a phase goes on."""
 
@@ -98,11 +97,11 @@ class TerminalReport:
             self._out.print(part)
 
     def show(self, result: Result, model: Path, trials: Sequence[Trial] = ()) -> None:
-        """Print the final screen of a run that ended before, in `WIDTH` columns, after trials."""
+        """Print the final screen of a run that ended before, after its trials."""
         for trial in trials:
             if line := explained(trial.proposal, trial.outcome):
                 self._out.print(Text(printable(line)))
-        for part in final_screen(result, model, WIDTH):
+        for part in final_screen(result, model):
             self._out.print(part)
 
     def _trial(self, event: TrialFinished) -> None:

@@ -342,9 +342,15 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
         evidence=Evidence(honours=(seen,), notes=("careful",)),
     )
     assert (1, False) == (found.exit_code, found.honoured)
-    assert "\x1b" not in found.to_text()
+    assert "\x1b" not in found.to_text(verbose=True)
     assert "1 kept: 0 honoured, 1 demoted, 0 not observable" in found.to_text()
     assert "note: careful" in found.to_text()
+    assert found.to_text().startswith("Demoted: the engine computes 1 of 1 kept layers lower")
+    held = replace(seen, honour=Honour.HONOURED)
+    fine = replace(found, evidence=Evidence(honours=(held,)))
+    assert fine.to_text().startswith("Honoured: the engine computes all 1 kept layers as asked")
+    assert "weights are" in fine.to_text(verbose=True)
+    assert "weights are" not in fine.to_text()
     blind = replace(found, evidence=Evidence())
     assert (5, None) == (blind.exit_code, blind.honoured)
     assert 0 == replace(blind, kept=[]).exit_code

@@ -12,7 +12,7 @@ from rich.console import Console
 from precision_bisect.certificate.record import Certificate
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Advised, Culprit, CurvePoint, Result, Rung
-from precision_bisect_reports.curve import MOST_ROWS, curve, needed, words
+from precision_bisect_reports.curve import MOST_POINTS, curve, needed, words
 from precision_bisect_reports.summary import final_screen
 
 
@@ -115,28 +115,24 @@ def test_advice_that_passed_is_named() -> None:
         Advised(id="b", title="Fuse the norm", evidence="error 0.001, which passes", passed=True),
     ]
     facts = dict(curve(replace(RESULT, advice=tried)))
-    assert "instead: Fuse the norm; error 0.001, which passes" == facts["helps"]
+    assert "Fuse the norm: error 0.001" == facts["instead"]
 
 
 def test_the_table_is_small_and_keeps_what_has_a_name() -> None:
     """At most seven points, those that a deployer would take among them."""
     many = [point(i, 1.0 / (i + 1)) for i in range(1, 30)]
     points = [*POINTS[:2], *many[1:], point(219, 0.0095, "answer"), point(225, 0.001, "margin")]
-    rows = [text for label, text in curve(replace(RESULT, curve=points)) if not label]
-    assert len(rows) == MOST_ROWS
-    assert ["all low", "culprits", "answer", "margin"] == [
-        text.split("  ")[-1] for text in rows if text.rstrip()[-1].isalpha()
-    ]
+    rows = dict(curve(replace(RESULT, curve=points)))
+    assert len(rows["kept"].split()) == len(rows["error"].split()) == MOST_POINTS
+    assert ["all", "low", "culprits", "answer", "margin"] == rows[""].split()
 
 
 def test_latencies_have_a_column_where_there_are_some() -> None:
-    """Milliseconds stand beside the errors of engines."""
+    """Milliseconds stand below the errors of engines."""
     points = [replace(each, latency_ms=2.5) for each in POINTS]
-    head, *rows = [
-        text for label, text in curve(replace(RESULT, curve=points)) if label != "culprits"
-    ]
-    assert head.endswith("ms")
-    assert all("2.5" in row for row in rows)
+    rows = dict(curve(replace(RESULT, curve=points)))
+    assert ["2.5"] * len(points) == rows["ms"].split()
+    assert "ms" not in dict(curve(RESULT))
 
 
 def test_a_low_type_that_is_no_faster_buys_nothing() -> None:
@@ -163,7 +159,7 @@ def test_only_the_curve_is_told_where_only_it_was_asked_for() -> None:
     )
     shown = screen(result)
     assert "No answer yet: only the curve was asked for" in shown
-    assert "Next: search for an answer: precision-bisect model.onnx … --resume --out run" in shown
+    assert "    precision-bisect model.onnx … --resume --out run\n" in shown
     assert "certificate" not in shown
 
 

@@ -68,7 +68,7 @@ def test_causes(
             True,
             "stores the sum of 32 values before it divides; it reaches 9.6e+04",
         ),
-        ((1, 70000), 0.5, True, "divides by the number of values in fp16: 70000"),
+        ((1, 70000), 0.5, True, "divides by the number of values in FP16: 70000"),
         ((1, 32), 3000.0, False, ""),
         ((1, 32), 300.0, True, ""),
     ],
@@ -120,7 +120,7 @@ def test_measured_errors_are_evidence(tmp_path: Path) -> None:
     found = found_in(model, feeds, drop_errors={name: 0.25})[0]
     assert name == found.layer
     assert 0.25 == found.figures["drop_error"]
-    assert "dropped: error 0.25" in found.evidence
+    assert "without it: error 0.25" in found.evidence
 
 
 def test_large_weights_overflow(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_what_is_cut_off_is_clipping(tmp_path: Path) -> None:
     feeds[3]["x"][2, 1] = 60.0
     (found,) = found_in(matmul(tmp_path), feeds, calibration="percentile")
     assert "clipping" == found.cause
-    assert "input reaches 60, int8 ends at" in found.evidence
+    assert "input reaches 60, INT8's maximum with its scale is" in found.evidence
     figures = found.figures
     assert figures["largest"] > figures["limit"] == pytest.approx(127 * figures["scale"])
     assert 0 < figures["clipped_share"] < 1e-3

@@ -10,9 +10,9 @@ from rich.console import Console
 from precision_bisect.certificate.record import SPREAD, Certificate, How, Need
 from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck, SessionOptions
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Diagnosis, Result, Rung
+from precision_bisect.results.result import Advised, Culprit, Diagnosis, Result, Rung
 from precision_bisect.trial import Honour, LayerHonour, Stability
-from precision_bisect_reports.summary import MOST_SHOWN, final_screen
+from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 
 KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")
 RESULT = Result(
@@ -52,6 +52,11 @@ def screen(result: Result, model: str = "my model.onnx") -> str:
     return stream.getvalue()
 
 
+def words(result: Result) -> str:
+    """Return the words of the screen, however they are folded."""
+    return " ".join(screen(result).split())
+
+
 def test_a_ladder_is_shown_rung_by_rung() -> None:
     """Counts per type in the headline, the layers below the name of their type."""
     rungs = (
@@ -61,7 +66,8 @@ def test_a_ladder_is_shown_rung_by_rung() -> None:
     )
     shown = screen(replace(RESULT, low="int8", rungs=rungs))
     assert "of 10 layers 2 must be FP32, 2 must be FP16, 3 run INT8" in shown
-    places = [shown.index(text) for text in ("  FP32\n", "    Pow", "  FP16\n", "    Sqrt")]
+    texts = ("must be FP32\n", "/a/norm: Pow", "must be FP16\n", "/b/Sqrt")
+    places = [shown.index(text) for text in texts]
     assert sorted(places) == places
 
 
@@ -78,17 +84,18 @@ def test_a_prediction_is_to_be_judged_on_the_target() -> None:
     """What was checked is said, and the next step is the command that judges, quoted."""
     shown = screen(replace(RESULT, deployment=DEPLOYMENT))
     assert "deployed    4 samples fit; the target has to judge" in shown
-    first = shown.index("Next, judge it on the target, TF32 off:")
+    first = shown.index("Next: confirm the prediction on the target, TF32 off:")
     second = shown.index("(cd 'my run' && polygraphy run model.mixed.onnx --trt --atol 0.01)")
-    third = shown.index("or, by ONNX Runtime on CUDA: python 'my run/run_onnxruntime.py'")
-    fourth = shown.index("Then build: sh 'my run/trtexec.sh' strong10")
+    third = shown.index("    python 'my run/run_onnxruntime.py'")
+    fourth = shown.index(
+        "Then build (strong10, strong11, rtx or weak): sh 'my run/trtexec.sh' strong10"
+    )
     assert first < second < third < fourth
     rounded = [Diagnosis(layer=name, cause="rounding", evidence="") for name in KEPT[:2]]
     shown = screen(replace(RESULT, deployment=DEPLOYMENT, diagnosis=rounded))
-    gains = "TF32 off; under TF32 the 2 layers kept for rounding gain nothing:"
-    assert gains in shown
+    assert "on the target, TF32 off (2 layers need that):" in shown
     shown = screen(replace(RESULT, status=Status.NOTHING_TO_KEEP, deployment=DEPLOYMENT))
-    assert "Next, judge it on the target" in shown and "alone" not in shown
+    assert "Next: confirm the prediction" in shown
 
 
 def test_a_verdict_as_deployed_is_said() -> None:
@@ -102,7 +109,7 @@ def test_a_verdict_as_deployed_is_said() -> None:
     shown = judged(Recheck(outcome="pass", message="", error=0.0076, library_defaults=defaults))
     assert "run_onnxruntime.py passes in a fresh process: error 0.0076" in shown
     assert "ONNX Runtime's own options FAIL: error 0.0118; set use_tf32=0" in shown
-    assert "Next, on the target: sh" in shown
+    assert "Next: build (strong10, strong11, rtx or weak): sh" in shown
     assert "FAILS in a fresh process: error 0.02; do not" in judged(
         Recheck(outcome="fail", message="", error=0.02)
     )
@@ -113,18 +120,50 @@ def test_a_verdict_as_deployed_is_said() -> None:
     )
 
 
-def test_layers_are_grouped_by_module() -> None:
-    """A module is named once, above its layers; layers without a scope have their own group."""
+def test_layers_are_grouped_by_what_they_are() -> None:
+    """Modules with the same operators, for the same cause, are one line with what it costs."""
+    kept = [f"/b{i}/norm/{name}" for i in range(5) for name in ("Pow", "ReduceMean_1")]
+    evidence = [
+        replace(need(name, True, "dropped"), error=0.02 + i / 100) for i, name in enumerate(kept)
+    ]
+    result = replace(
+        RESULT,
+        kept=kept,
+        certificate=Certificate(minimal=True, checked=kept, unchecked=(), evidence=evidence),
+        diagnosis=[
+            Diagnosis(
+                layer=name, cause="overflow", evidence=f"reaches {i}e5; without it: error {i}"
+            )
+            for i, name in enumerate(kept)
+        ],
+    )
+    shown = screen(result)
+    assert "  5 modules: Pow, ReduceMean in each\n" in shown
+    assert "    overflow: reaches 9e5; without one of them: error 0.02 to 0.11\n" in shown
+    assert "    /b0/norm, /b1/norm and 3 more\n" in shown
+    pieces = Advised(
+        id="whole-layernormalization", title="", evidence="", passed=False, layers=kept
+    )
+    assert "  5 LayerNorms: Pow, ReduceMean in each\n" in screen(replace(result, advice=[pieces]))
+
+
+def test_what_stands_alone_is_named() -> None:
+    """A pattern with one place is named after it, with its cause; operators are counted."""
     shown = screen(RESULT)
-    assert 1 == shown.count("/a/norm\n")
-    assert shown.index("/a/norm\n") < shown.index("    Pow") < shown.index("    Mean")
-    assert "(top level)" in shown
+    assert "  /a/norm: Pow, Mean\n    overflow: reaches 1e5\n" in shown
+    convs = tuple(f"p2o.Conv.{i}" for i in range(6))
+    assert "  6 Conv layers\n    p2o.Conv.0, p2o.Conv.1 and 4 more\n" in screen(
+        replace(RESULT, kept=convs)
+    )
 
 
-def test_evidence_stands_beside_the_layer() -> None:
-    """The cause and its evidence are on the layer's line."""
-    (line,) = [line for line in screen(RESULT).splitlines() if "Pow " in line]
-    assert "overflow: reaches 1e5" in line
+def test_culprits_come_first() -> None:
+    """The layer that breaks the type is on the screen, whatever else is kept for rounding."""
+    rounded = [f"m{i}/Op{'abcdefghij'[i]}" for i in range(9)]
+    culprit = Culprit(layer="Norm", error_without=1.0, error_with=0.06, cause="overflow")
+    shown = screen(replace(RESULT, kept=(*rounded, "Norm"), culprits=[culprit]))
+    first = next(line for line in shown.splitlines()[2:] if line)
+    assert "Norm" == first.strip()
 
 
 @pytest.mark.parametrize("status", Status)
@@ -137,10 +176,11 @@ def test_every_ending_has_a_headline_and_a_next_step(status: Status) -> None:
 
 def test_commands_are_quoted_for_the_shell() -> None:
     """Paths with blanks or worse cannot break the command to copy."""
-    shown = screen(RESULT, model="a b; rm -rf x.onnx")
-    assert "'a b; rm -rf x.onnx'" in shown
+    shown = screen(RESULT)
     assert "sh 'my run/trtexec.sh' strong10" in shown
-    assert "--plan 'my run'" in shown
+    assert "precision-bisect verify 'my run'\n" in shown
+    shown = screen(replace(RESULT, status=Status.INTERRUPTED), model="a b; rm -rf x.onnx")
+    assert "precision-bisect 'a b; rm -rf x.onnx' … --resume --out 'my run'" in shown
 
 
 def test_names_are_literal() -> None:
@@ -151,11 +191,49 @@ def test_names_are_literal() -> None:
 
 
 def test_long_lists_are_cut() -> None:
-    """The screen shows the first layers and says how many more there are."""
-    kept = tuple(f"m/layer{i}" for i in range(MOST_SHOWN + 5))
+    """The screen shows the first patterns and says how many more layers there are."""
+    kept = tuple(f"m{i}/layer{chr(97 + i)}" for i in range(20))
     shown = screen(replace(RESULT, kept=kept))
-    assert "… and 5 more, all in result.json" in shown
-    assert f"layer{MOST_SHOWN}" not in shown
+    assert "… and 16 more layers, in result.json" in shown
+
+
+@pytest.mark.parametrize("status", Status)
+def test_the_screen_is_small(status: Status) -> None:
+    """With everything that can be said it has 25 lines of 80 columns; warnings are among them."""
+    kept = tuple(f"/{'block/' * 12}m{i}/layer{'abcdefghij' * (i + 1)}" for i in range(20))
+    full = replace(
+        RESULT,
+        status=status,
+        kept=kept,
+        candidates=400,
+        certificate=Certificate(minimal=False, checked=kept[:1], unchecked=kept[1:]),
+        deployment=DEPLOYMENT,
+        stability=Stability(copies=16, failed=1, error_median=0.1, error_max=0.2, jitter=0.1),
+        notes=["word " * 40] * 5,
+        unresolved={"build_failed": 3},
+        pinned={"celu": "Celu takes no fp16"},
+        inputs={"synthetic": True, "samples": 4},
+    )
+    lines = screen(full).splitlines()
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= WIDTH
+    assert any("made up" in line for line in lines)
+
+
+def test_commands_can_be_pasted() -> None:
+    """A long command is broken with backslashes between its words, never inside quotes."""
+    words = " ".join(f"--flag-{i} 'a value {i}'" for i in range(9))
+    deployment = replace(DEPLOYMENT, polygraphy=f"polygraphy run {words}")
+    shown = screen(replace(RESULT, deployment=deployment))
+    broken = shown[shown.index("(cd 'my run'") : shown.index("    python 'my run")]
+    assert len(broken.splitlines()) > 2
+    together = " ".join(broken.replace("\\\n", " ").split())
+    assert f"(cd 'my run' && polygraphy run {words})" == together
+
+
+def test_the_report_is_named() -> None:
+    """The last step opens it."""
+    assert "'my run/report.html'" in screen(RESULT).splitlines()[-1]
 
 
 def test_unproven_minimality_is_said() -> None:
@@ -180,7 +258,7 @@ def test_what_a_certificate_rests_on_is_said() -> None:
         "all are needed if keeping more never hurts: 3 of 4 drops were tried and failed, "
         "1 by plans that kept more"
     )
-    assert expected in screen(replace(RESULT, certificate=certificate))
+    assert expected in words(replace(RESULT, certificate=certificate))
 
 
 def test_what_is_not_proven_is_counted_by_its_reason() -> None:
@@ -205,7 +283,7 @@ def test_what_is_not_proven_is_counted_by_its_reason() -> None:
         "not proven minimal: 1 of 7 drops were tried and failed, 2 failed in a group, "
         "1 could go, 1 not tested (build_failed), 1 not tested (the budget was spent), "
         "1 only by plans that kept more"
-    ) in screen(replace(RESULT, certificate=certificate))
+    ) in words(replace(RESULT, certificate=certificate))
 
 
 def test_a_limit_below_the_tolerance_is_named() -> None:
@@ -219,7 +297,7 @@ def test_a_limit_below_the_tolerance_is_named() -> None:
         "minimal below 0.009, which leaves room for the noise; "
         "by the tolerance itself 3 of 4 are needed"
     )
-    assert expected in screen(replace(RESULT, certificate=certificate))
+    assert expected in words(replace(RESULT, certificate=certificate))
 
 
 def test_unresolved_trials_are_counted() -> None:
@@ -266,11 +344,9 @@ def test_what_an_engine_shows_is_on_the_screen() -> None:
             notes=["layer norm in \x1b[31mFP16"],
         )
     )
-    assert "builds      9, 19 emulated trials, 2 s" in shown
-    assert (
-        "latency     all high 2.5 ms, all low 1.25 ms, kept not measured, by CUDA events" in shown
-    )
-    assert "honoured    3 honoured, 0 demoted, 1 not observable" in shown
+    assert "effort      9 builds, 19 evaluations of the emulator, 2 s" in shown
+    assert "latency     all high 2.5 ms, all low 1.25 ms, by CUDA events" in shown
+    assert "honoured    3 honoured, 1 not observable" in shown
     assert "also high   celu: cannot run in fp16" in shown
     assert "remark      layer norm in" in shown
     assert "\x1b" not in shown
@@ -350,8 +426,6 @@ def test_nothing_to_keep_names_the_model_that_was_judged() -> None:
     """The files that were written are built, which after --fuse-norms hold the fused model."""
     shown = screen(replace(RESULT, status=Status.NOTHING_TO_KEEP, kept=(), layer_precisions=None))
     assert "sh 'my run/trtexec.sh' strong10" in shown
-    assert "model.mixed.onnx" in shown
-    assert "TensorRT 8.6 to 10.x: sh 'my run/trtexec.sh' weak" in shown
     assert "--fp16 alone" not in shown
 
 
@@ -359,8 +433,7 @@ def test_how_an_answer_holds_is_said() -> None:
     """The share of copies that it holds on, with the median and the worst error."""
     stability = Stability(copies=16, failed=1, error_median=0.0095, error_max=0.0123, jitter=0.1)
     said = screen(replace(RESULT, stability=stability))
-    assert "on 15 of 16 copies" in said
-    assert "error 0.0095 (median), 0.0123 (max)" in said
+    assert "in 15 of 16 checks on inputs 1e-5 apart, worst error 0.0123" in said
 
 
 def test_an_answer_that_was_widened_is_not_called_minimal() -> None:

@@ -1,46 +1,80 @@
 """A diagnosis for people, from what `diagnosis.json` says."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Any
 
+from precision_bisect.advice.case import PASSES
 from precision_bisect.errors import printable
 
 _WIDTH = 80
 _MOST_SPREAD = 5
 _MOST_NAMED = 4
+_MOST_LAYERS = 5
 _TOLD_GROWTH = 2.0
 """So many times an error must grow in one node for it to be named."""
 
 
-def as_text(found: Mapping[str, Any]) -> str:
-    """Return the text: layers with their causes, where NaN and Inf are born, advice.
+def as_text(found: Mapping[str, Any], *, verbose: bool = False) -> str:
+    """Return the text: the verdict, advice, layers with their causes, where NaN and Inf are born.
 
-    `found` is what `Findings.to_json` gives. Names are printed as text, whatever is in them.
+    `found` is what `Findings.to_json` gives. Names are printed as text, whatever is in them. All
+    layers, and what is known of each, are listed only where it is `verbose`.
     """
-    lines = [f"Layers explained: {len(found['layers'])}, low type {printable(found['low'])}", ""]
-    for each in found["layers"]:
-        lines += _layer(each, found["low"])
-    if found["spread"]:
+    lines = [*_verdict(found), ""]
+    for each in found["advice"]:
+        lines += _advice(each, verbose=verbose)
+    layers = found["layers"] if verbose else _first(found["layers"])
+    for each in layers:
+        lines += _layer(each, found["low"], verbose=verbose)
+    lines += [""] * (bool(layers) and not verbose)
+    if found["spread"] and not verbose:
+        count = len(found["spread"])
+        lines += [f"With every layer low, NaN or Inf is born in {count} layers.", ""]
+    elif found["spread"]:
         lines += ["With every layer low, NaN or Inf is born in", *_spread(found["spread"]), ""]
-    if found["advice"]:
-        lines += ["Advice", ""]
-        for each in found["advice"]:
-            lines += _advice(each)
-    else:
-        lines += ["No advice: nothing is known that would help."]
+    if not verbose and found["layers"]:
+        more = len(found["layers"]) - len(layers)
+        rest = f"{more} more layers, " if more else ""
+        lines.append(f"-v tells {rest}where values are largest, and how errors grow.")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _layer(found: Mapping[str, Any], whole: str) -> Iterator[str]:
+def _first(layers: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the layers that are told in any case: kept ones before near misses."""
+    return sorted(layers, key=lambda each: not each.get("kept"))[:_MOST_LAYERS]
+
+
+def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the layers suffer from, and the first thing that was tried and passes."""
+    kept = [each for each in found["layers"] if each.get("kept")]
+    told = kept or found["layers"]
+    causes = Counter(each["cause"] for each in told)
+    why = ", ".join(f"{count} {printable(cause)}" for cause, count in causes.items())
+    low = printable(found["low"]).upper()
+    near = len(found["layers"]) - len(told)
+    more = f"; {near} more come close" if near else ""
+    count = f"{len(told)} layer{'s' * (len(told) != 1)}"
+    yield f"{count} cannot run {low}{': ' * bool(why)}{why}{more}" if kept else f"{count}: {why}"
+    helping = [each for each in found["advice"] if each["evidence"].endswith(PASSES)]
+    if helping:
+        yield from _wrapped(f"What helps: {helping[0]['title']}", 0)
+    elif not found["advice"]:
+        yield "Nothing is known that would help"
+
+
+def _layer(found: Mapping[str, Any], whole: str, *, verbose: bool) -> Iterator[str]:
     figures = found["figures"]
     yield printable(found["layer"])
     types = f" ({found['low']})" if found.get("low", whole) != whole else ""
     yield from _wrapped(f"{found['cause']}{types}: {found['evidence']}", 2)
     if figures.get("alone_error") is not None:
         yield f"  alone low: error {_number(figures['alone_error'])}"
+    if not verbose:
+        return
     if figures.get("tensor") and figures.get("sample") is not None:
         place = ", ".join(str(i) for i in figures["index"])
         yield from _wrapped(
@@ -92,13 +126,13 @@ def _spread(spread: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  and {len(spread) - _MOST_SPREAD} more"
 
 
-def _advice(each: Mapping[str, Any]) -> Iterator[str]:
+def _advice(each: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
     yield printable(f"{each['id']}: {each['title']}")
     yield from _wrapped(each["text"], 2)
     yield from _wrapped(f"Why: {each['evidence']}.", 2)
     named = ", ".join(each["layers"][:_MOST_NAMED])
     more = len(each["layers"]) - _MOST_NAMED
-    if named:
+    if named and verbose:
         yield from _wrapped(f"For: {named}{f' and {more} more' if more > 0 else ''}", 2)
     yield ""
 

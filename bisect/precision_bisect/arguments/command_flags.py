@@ -5,7 +5,7 @@ from pathlib import Path
 
 from precision_bisect.arguments.engine_flags import add_custom_ops, add_engine_arguments, as_in_run
 from precision_bisect.arguments.output_flags import add_explain_search, add_export_point
-from precision_bisect.arguments.parser import Parser, add_pair, folder
+from precision_bisect.arguments.parser import Parser, add_pair, add_verbose, folder
 
 DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")
 
@@ -40,6 +40,7 @@ def verify_parser() -> Parser:
         "kept layer in which type it computes, and none is seen to be demoted",
     )
     _model_and_plan(parser, "the ONNX model that was searched, or the run folder alone")
+    add_verbose(parser, "list every kept layer with its evidence")
     parser.add_argument(
         "--backend",
         choices=("auto", "tensorrt", "tensorrt-rtx", "onnxruntime"),

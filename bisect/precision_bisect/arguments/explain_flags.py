@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from precision_bisect.arguments.engine_flags import add_custom_ops, libraries
-from precision_bisect.arguments.parser import Parser, add_pair, add_threads
+from precision_bisect.arguments.parser import Parser, add_pair, add_threads, add_verbose
 from precision_bisect.arguments.sample_flags import (
     add_input_arguments,
     add_verdict_arguments,
@@ -38,6 +38,7 @@ def explain_parser() -> Parser:
         metavar="N",
         help=f"how many layers where none is named ({WORST})",
     )
+    add_verbose(parser, "all layers, with where values are largest and how errors grow")
     parser.add_argument("--json", action="store_true", help="print JSON, as diagnosis.json")
     add_input_arguments(parser.add_argument_group("inputs"))
     add_verdict_arguments(parser.add_argument_group("verdict"))

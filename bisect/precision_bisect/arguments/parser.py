@@ -68,6 +68,11 @@ def add_threads(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_verbose(group: argparse._ActionsContainer, what: str) -> None:
+    """Add `-v`."""
+    group.add_argument("-v", "--verbose", action="store_true", help=what)
+
+
 def add_pair(group: argparse._ActionsContainer) -> None:
     """Add `--low` and `--high`, the pair of types of one search."""
     group.add_argument("--low", choices=LOW_NAMES, default=DEFAULT_LOW, help="the low type (fp16)")

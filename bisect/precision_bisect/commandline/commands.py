@@ -59,7 +59,8 @@ def verify_command(parsed: Namespace) -> int:
     asked = Asked(backend=parsed.backend, settings=settings, flagged=given)
     verified = verify(parsed.model, parsed.plan, asked, memory)
     found = verified.found
-    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    text = found.to_json() if parsed.json else found.to_text(verbose=parsed.verbose)
+    sys.stdout.write(text)
     if verified.trouble:
         complain(f"warning: {verified.trouble}")
     if verified.run is not None and (verified.run / REPORT).exists():
@@ -110,8 +111,9 @@ def explain_command(parsed: Namespace) -> int:
 
     with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
         found = explain(options, parsed.layers, parsed.worst, report)
-    text = plain_json.dumps(found, indent=2, allow_nan=False) + "\n"
-    sys.stdout.write(text if parsed.json else as_text(found))
+    text = plain_json.dumps(found, indent=2, allow_nan=False) + "
+"
+    sys.stdout.write(text if parsed.json else as_text(found, verbose=parsed.verbose))
     return ExitCode.OK
 
 

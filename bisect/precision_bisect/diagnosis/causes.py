@@ -59,32 +59,36 @@ def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
         if largest > low.largest:
             return (
                 "overflow",
-                f"{what} reaches {largest:.3g}, {low.name} ends at {low.largest:.5g}",
+                f"{what} reaches {largest:.3g}, {_exceeds(low)}",
             )
     if seen.largest_sum > low.largest:
         return "overflow", (
             f"the engine stores the sum of {seen.summed} values before it divides; it reaches "
-            f"{seen.largest_sum:.3g}, {low.name} ends at {low.largest:.5g}"
+            f"{seen.largest_sum:.3g}, {_exceeds(low)}"
         )
     if seen.summed > low.largest:
         return "overflow", (
-            f"the engine divides by the number of values in {low.name}: {seen.summed}, "
-            f"{low.name} ends at {low.largest:.5g}"
+            f"the engine divides by the number of values in {low.name.upper()}: {seen.summed}, "
+            f"{_exceeds(low)}"
         )
     for what, tensors in seen.groups:
         share = max((each.small_share for _, each in tensors), default=0.0)
         if share >= FLUSHED_SHARE:
             return "underflow", (
-                f"{share:.0%} of the {what} is below {low.smallest_normal:.2g}, where {low.name} "
-                "loses digits or becomes 0"
+                f"{share:.0%} of the {what} is below {low.smallest_normal:.2g}, where "
+                f"{low.name.upper()} loses digits or becomes 0"
             )
     lost = lost_bits(seen)
     if lost >= LOST_BITS:
         return "cancellation", (
-            f"the result is 2^{lost:.1f} times smaller than what is added, {low.name} has "
-            f"{low.digits} significant bits"
+            f"the result is 2^{lost:.1f} times smaller than what is added, "
+            f"{low.name.upper()} has {low.digits} significant bits"
         )
-    return "rounding", f"{low.name} rounds to {low.digits} significant bits{_growth(seen)}"
+    return "rounding", f"{low.name.upper()} rounds to {low.digits} significant bits{_growth(seen)}"
+
+
+def _exceeds(low: LowType) -> str:
+    return f"which exceeds {low.name.upper()}'s maximum {low.largest:.5g}"
 
 
 def lost_bits(seen: Observed) -> float:

@@ -25,6 +25,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.results.result import WITHOUT_IT
 
 MOST_EMULATED = 2048
 """With more candidates FP32 values alone explain: emulating takes the memory of all once more."""
@@ -111,7 +112,7 @@ def _finding(question: Question, layer: str, seen: Observed, harm: Harm | None) 
     cause, evidence, figures = _judged(seen, pair)
     error = question.drop_errors.get(layer)
     if error is not None:
-        evidence += f"; dropped: error {error:.3g}"
+        evidence += f"{WITHOUT_IT}{error:.3g}"
     return Finding(
         layer=layer,
         kept=layer in set(question.kept),

@@ -36,8 +36,8 @@ def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
     left = f"; {kind.name} leaves {_decibels(worst):.0f} dB of it"
     if worst.cut_share >= CUT_SHARE:
         return "clipping", (
-            f"{what} reaches {worst.largest:.3g}, {kind.name} ends at "
-            f"{_limit(worst, kind):.3g} with its scale: {worst.beyond_share:.2%} is clipped{left}"
+            f"{what} reaches {worst.largest:.3g}, {kind.name.upper()}'s maximum with "
+            f"its scale is {_limit(worst, kind):.3g}: {worst.beyond_share:.2%} is clipped{left}"
         )
     if worst.peak >= OUTLIER_RATIO:
         return "outliers", (

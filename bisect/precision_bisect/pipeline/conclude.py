@@ -182,6 +182,7 @@ def conclude(
                 title=each.title,
                 evidence=each.evidence,
                 passed=each.evidence.endswith(PASSES),
+                layers=[name for name in each.layers if name in kept],
             )
             for each in findings.advice
         ],

@@ -18,6 +18,8 @@ from precision_bisect.trial import LatencyMethod, LayerHonour, Stability
 SCHEMA = 1
 POINTS = ("all_low", "culprits", "answer", "margin", "")
 """What points of the curve are called; "" is one between."""
+WITHOUT_IT = "; without it: error "
+"""What follows in the evidence of a layer that was dropped alone: the error without it."""
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
@@ -73,12 +75,14 @@ class Advised:
     """Something to change instead of keeping layers, from `diagnosis.json`.
 
     `passed` tells that the run has tried it, and that the outputs were within the tolerance.
+    `layers` are the kept ones that it is for.
     """
 
     id: str
     title: str
     evidence: str
     passed: bool
+    layers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -290,7 +290,9 @@ _VALUES: Mapping[str, Reader[Any]] = {
     "notes": many(text),
     "deployment": maybe(read_deployment),
     "diagnosis": DIAGNOSIS_LIST,
-    "advice": many(record(Advised, id=text, title=text, evidence=text, passed=flag)),
+    "advice": many(
+        record(Advised, id=text, title=text, evidence=text, passed=flag, layers=many(text))
+    ),
     "inputs": maybe(row(synthetic=flag, samples=count)),
     "fingerprint": table(anything),
 }

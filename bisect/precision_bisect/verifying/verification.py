@@ -18,6 +18,7 @@ _WORDS = {
     Honour.NOT_OBSERVABLE: "not observable",
 }
 _MOST_LISTED = 4
+_MOST_LAYERS = 8
 _FAULTS = {
     "plan": "every layer in FP32 builds, so the plan is at fault",
     "model": "every layer in FP32 does not build either, so it is not the plan: ",
@@ -92,16 +93,39 @@ class Verification:
         }
         return plain_json.dumps(plain, indent=2) + "\n"
 
-    def to_text(self) -> str:
-        """Return one line per kept layer, the remarks, and a count."""
-        lines = [f"{self.backend}: {self.remark}" if self.remark else self.backend]
-        width = max((len(printable(entry.layer)) for entry in self.evidence.honours), default=0)
-        for entry in self.evidence.honours:
-            name = printable(entry.layer)
-            word = _WORDS[entry.honour]
-            lines.append(f"  {name:<{width}}  {word:<14}  {printable(entry.evidence)}")
+    def to_text(self, *, verbose: bool = False) -> str:
+        """Return the verdict, the counts, and what was built; then layers, and the remarks.
+
+        Layers that are seen to be honoured are listed only where it is `verbose`.
+        """
+        lines = [self.verdict]
+        if self.failure is None:
+            lines.append(f"  {self.summary}")
+        lines.append(f"  {self.backend}{f': {self.remark}' if self.remark else ''}")
+        honours = self.evidence.honours
+        told = [each for each in honours if verbose or each.honour is not Honour.HONOURED]
+        shown = told if verbose else told[:_MOST_LAYERS]
+        for entry in shown:
+            lines.append(f"  {_WORDS[entry.honour]}: {printable(entry.layer)}")
+            lines.append(f"    {printable(entry.evidence)}")
+        if len(shown) < len(honours):
+            lines.append(f"  -v lists all {len(honours)} kept layers, each with its evidence")
         lines += [f"  note: {printable(note)}{self._listed(note)}" for note in self.evidence.notes]
-        return "\n".join([*lines, self.summary]) + "\n"
+        return "\n".join(lines) + "\n"
+
+    @property
+    def verdict(self) -> str:
+        """What the engine is worth, in one line."""
+        count = len(self.kept)
+        if self.failure is not None:
+            return f"No engine: {self.summary}"
+        if self.honoured:
+            return f"Honoured: the engine computes all {count} kept layers as asked"
+        if self.honoured is None:
+            unseen = self._count(Honour.NOT_OBSERVABLE)
+            return f"Not observable: the engine does not show how {unseen} of {count} compute"
+        demoted = self._count(Honour.DEMOTED)
+        return f"Demoted: the engine computes {demoted} of {count} kept layers lower than asked"
 
     @property
     def summary(self) -> str:

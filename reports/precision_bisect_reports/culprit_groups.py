@@ -1,0 +1,156 @@
+"""The kept layers, grouped by what they are: the same operators, kept for the same cause.
+
+A network repeats its blocks, so a few patterns tell what a list of layers hides.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from precision_bisect.errors import printable
+from precision_bisect.results.result import WITHOUT_IT, Diagnosis, Result
+
+MOST_PLACES = 2
+_OPERATOR = re.compile("[A-Z][A-Za-z]+")
+_WHOLE = {
+    "whole-layernormalization": "LayerNorm",
+    "whole-rmsnormalization": "RMSNorm",
+    "whole-groupnormalization": "GroupNorm",
+    "whole-softmax": "Softmax",
+    "whole-gelu": "Gelu",
+}
+"""What the pieces belong to, by the advice to export it whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Layers of one pattern.
+
+    `title` says what they are, `cause` why they are kept, by the layer that matters most, ""
+    where that is not known. `without` are the least and the largest error where one of them was
+    dropped alone. `places` are the modules, or the layers themselves where each stands alone.
+    """
+
+    title: str
+    cause: str
+    without: tuple[float, float] | None
+    places: Sequence[str]
+    layers: Sequence[str]
+
+    @property
+    def why(self) -> str:
+        """The cause, and the error without one of the layers."""
+        return "; ".join(part for part in (self.cause, self._without()) if part)
+
+    @property
+    def where(self) -> str:
+        """The first places, and how many more there are."""
+        return some(self.places)
+
+    def _without(self) -> str:
+        if self.without is None:
+            return ""
+        least, most = (f"{each:.2g}" for each in self.without)
+        one = "it" if len(self.layers) == 1 else "one of them"
+        return f"without {one}: error {least if least == most else f'{least} to {most}'}"
+
+
+def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
+    """Return the groups of some kept layers: culprits first, then those that hurt most if low."""
+    causes = {each.layer: each for each in result.diagnosis}
+    patterns: dict[tuple[str, ...], list[list[str]]] = {}
+    for names in _places(layers):
+        found = {causes[name].cause for name in names if name in causes}
+        key = (*map(_operator, names), "", *sorted(found))
+        patterns.setdefault(key, []).append(names)
+    groups = [_group(result, places, causes) for places in patterns.values()]
+    culprits = {each.layer for each in result.culprits}
+    return sorted(
+        groups,
+        key=lambda each: (
+            culprits.isdisjoint(each.layers),
+            -(each.without or (0.0, 0.0))[1],
+            each.cause.startswith("rounding"),
+        ),
+    )
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - MOST_PLACES
+    shown = ", ".join(map(printable, names[:MOST_PLACES]))
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def by_cause(result: Result, layers: Sequence[str]) -> str:
+    """Return how many of some layers are kept for each cause."""
+    causes = {each.layer: each.cause for each in result.diagnosis}
+    counts = Counter(causes.get(name, "") for name in layers)
+    return ", ".join(f"{count} {printable(cause)}" for cause, count in counts.items() if cause)
+
+
+def _places(layers: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the layers of each module together, those without one by themselves."""
+    for module, names in groupby(layers, key=_module):
+        if module:
+            yield list(names)
+        else:
+            yield from ([name] for name in names)
+
+
+def _group(
+    result: Result, places: Sequence[Sequence[str]], causes: Mapping[str, Diagnosis]
+) -> Group:
+    layers = [name for names in places for name in names]
+    errors = result.certificate.errors
+    known = {name: error for name in layers if (error := errors.get(name)) is not None}
+    worst = max(known, key=lambda name: known[name], default=layers[0])
+    alone = len(places[0]) == 1
+    where = layers if alone else [_module(names[0]) for names in places]
+    return Group(
+        title=_title(result, places, where),
+        cause=_cause(causes.get(worst)),
+        without=(min(known.values()), max(known.values())) if known else None,
+        places=where if len(where) > 1 else (),
+        layers=layers,
+    )
+
+
+def _title(result: Result, places: Sequence[Sequence[str]], where: Sequence[str]) -> str:
+    operators = ", ".join(dict.fromkeys(map(_operator, places[0])))
+    if len(places) == 1:
+        one = printable(where[0])
+        return one if len(places[0]) == 1 else f"{one}: {operators}"
+    if kind := _kind(result, places):
+        return f"{len(places)} {kind}s: {operators} in each"
+    if len(places[0]) == 1:
+        return f"{len(places)} {operators} layers"
+    return f"{len(places)} modules: {operators} in each"
+
+
+def _kind(result: Result, places: Sequence[Sequence[str]]) -> str:
+    """Return what all the layers are pieces of, "" where that is not known."""
+    for each in result.advice:
+        pieces = set(each.layers)
+        if each.id in _WHOLE and all(name in pieces for names in places for name in names):
+            return _WHOLE[each.id]
+    return ""
+
+
+def _cause(found: Diagnosis | None) -> str:
+    if found is None:
+        return ""
+    return printable(f"{found.cause}: {found.evidence.partition(WITHOUT_IT)[0]}")
+
+
+def _module(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _operator(name: str) -> str:
+    """Return the operator that a layer is named after, as far as its name tells."""
+    leaf = name.rpartition("/")[2]
+    found = _OPERATOR.search(leaf)
+    return printable(found.group() if found else leaf.rstrip("0123456789._-") or leaf)

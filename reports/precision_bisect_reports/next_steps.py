@@ -1,0 +1,143 @@
+"""What to do next, as commands that can be pasted."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from precision_bisect.errors import printable
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
+from precision_bisect.run_folder.runfolder import REPORT, TRTEXEC, default_run_folder
+from precision_bisect_reports.deployed import judging_steps, kept_for_rounding
+
+_OPEN = {"darwin": "open", "win32": "start"}
+"""What opens a page in the browser, where it is not `xdg-open`."""
+ALWAYS = 0
+"""The room that a part of the screen needs to be shown: warnings, and what to do first."""
+EVIDENCE = 1
+MORE = 2
+ROOM = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What to do, in words, and the commands that do it; `room` says when it is left out."""
+
+    what: str
+    commands: tuple[str, ...] = ()
+    room: int = ALWAYS
+
+
+def next_steps(result: Result, model: Path) -> Iterator[Step]:
+    """Yield the steps, the first to take first."""
+    yield from _by_ending(result, model)
+    if result.out is not None:
+        page = shlex.quote(str(result.out / REPORT))
+        yield Step(
+            what="Open the report", commands=(f"{_OPEN.get(sys.platform, 'xdg-open')} {page}",)
+        )
+
+
+def _by_ending(result: Result, model: Path) -> Iterator[Step]:
+    match result.status:
+        case Status.FOUND if result.gains_nothing and result.high == "fp32":
+            yield _as_it_is(result)
+            yield from _explain(result, model)
+        case Status.FOUND:
+            yield from _apply(result, model)
+        case Status.NOTHING_TO_KEEP:
+            yield from _judge(result)
+            yield from _build(result)
+        case Status.BUDGET_EXHAUSTED:
+            yield _go_on(result, model, "Next: go on with a larger --max-time or --max-trials")
+        case Status.INTERRUPTED:
+            yield _go_on(result, model, "Next: go on")
+        case Status.STOPPED:
+            yield _go_on(result, model, "Next: search for an answer")
+        case Status.ABORTED:
+            yield _go_on(result, model, f"Next: see what {result.out}/logs says, then go on")
+        case Status.NOT_PRECISION:
+            yield Step(
+                what="Next: compare the FP32 engine with ONNX Runtime",
+                commands=(f"polygraphy run {_quoted(model)} --trt --onnxrt",),
+            )
+        case Status.INFEASIBLE if result.speed is not None and result.front:
+            yield Step(what="Next: loosen one of the limits; result.json lists the front")
+        case Status.INFEASIBLE:
+            yield Step(what="Next: loosen the tolerance, or find what makes the outputs vary")
+
+
+def _go_on(result: Result, model: Path, what: str) -> Step:
+    out = "" if result.out is None else f" --out {_quoted(result.out)}"
+    again = f"precision-bisect {_quoted(model)} … --resume{out}"
+    return Step(what=f"{what} (…: the flags of before)", commands=(again,))
+
+
+def _as_it_is(result: Result) -> Step:
+    """Return what to do where nothing can go low: nothing was exported for FP32."""
+    other = "bf16" if result.low == "fp16" else "fp16"
+    kept = f"deploy the model with every layer {result.high.upper()}"
+    return Step(what=f"Next: {kept}, loosen the tolerance, or try --low {other}")
+
+
+def _apply(result: Result, model: Path) -> Iterator[Step]:
+    yield from _judge(result)
+    yield from _build(result)
+    if result.layer_precisions is None:
+        reason = printable(result.layer_precisions_reason or "")
+        yield Step(what=f"No trtexec string for TensorRT 8.6 to 10.x: {reason}", room=EVIDENCE)
+    elif "*" in result.layer_precisions:
+        yield Step(
+            what="weak needs TensorRT 10.0 or later: a name holds a wildcard", room=EVIDENCE
+        )
+    if result.emulated:
+        yield Step(
+            what="Does TensorRT keep them",
+            commands=(f"precision-bisect verify {_run(result, model)}",),
+            room=MORE,
+        )
+    yield from _explain(result, model)
+
+
+def _explain(result: Result, model: Path) -> Iterator[Step]:
+    if result.out is not None:
+        yield Step(
+            what="What to change instead",
+            commands=(f"precision-bisect explain {_run(result, model)}",),
+            room=MORE,
+        )
+
+
+def _judge(result: Result) -> Iterator[Step]:
+    """Yield how to judge a prediction on the target; nothing where an engine has judged."""
+    steps = tuple(judging_steps(result.deployment, result.out)) if result.emulated else ()
+    if steps:
+        undone = kept_for_rounding(each.cause for each in result.diagnosis)
+        tf32 = f"TF32 off ({undone} layers need that)" if undone else "TF32 off"
+        yield Step(
+            what=f"Next: confirm the prediction on the target, {tf32}",
+            commands=steps,
+        )
+
+
+def _build(result: Result) -> Iterator[Step]:
+    """Yield how to build the typed model, which is the fused one where norms were fused."""
+    first = "Then" if any(_judge(result)) else "Next:"
+    script = shlex.quote(str((result.out or Path()) / TRTEXEC))
+    yield Step(
+        what=f"{first} build (strong10, strong11, rtx or weak)",
+        commands=(f"sh {script} strong10",),
+    )
+
+
+def _run(result: Result, model: Path) -> str:
+    """Return the model where its last run is this one, else the run folder."""
+    if result.out is None or result.out == default_run_folder(model):
+        return _quoted(model)
+    return _quoted(result.out)
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
