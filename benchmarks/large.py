@@ -107,7 +107,7 @@ def measure(folder: Path, *, layers: int, tokens: int, inputs: int, threads: int
         tolerance=ATOL,
         minimal=result["certificate"]["minimal"],
         trials=result["trials"],
-        emulated_trials=result["emulated_trials"],
+        emulated_trials=result["evaluations"],
         phases=phases(folder / "run" / "ledger.sqlite"),
         load=(round(before, 1), round(os.getloadavg()[0], 1)),
         versions={name: version(name) for name in PACKAGES}

@@ -82,7 +82,7 @@ def measure(tool: Tool, name: str, folder: Path, bound: float, runs: Path, copie
         error=_number(result.get("error")),
         seconds=round(seconds, 1),
         trials=trials,
-        forecasts=None if trials is None else result.get("emulated_trials", trials) - trials,
+        forecasts=None if trials is None else result.get("evaluations", trials) - trials,
         judged=judged,
         arguments=shlex.join(tool.arguments),
     )

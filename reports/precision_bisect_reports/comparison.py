@@ -82,7 +82,7 @@ def _told(side: Side) -> Iterator[tuple[str, str]]:
     yield "tolerance", "1, as a multiple of limits" if isinstance(limit, dict) else _figure(limit)
     yield "certificate", ("minimal" if told["minimal"] else "not proven") * bool(told["kept"])
     yield "trials", str(told["trials"])
-    yield "builds", str(told["engine_builds"] or "")
+    yield "builds", str(told["builds"] or "")
     yield "seconds", f"{side.saved.result.wall_s:.0f}"
     yield "latency, ms", _figure(told["latency_ms"])
 

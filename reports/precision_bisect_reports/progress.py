@@ -1,8 +1,10 @@
 """What a run is doing, in words."""
 
-from precision_bisect.monitoring.run_progress import Progress
-from precision_bisect.monitoring.status_text import spoken
-from precision_bisect.trial import BELIEVED, Outcome, Phase, Proposal
+from collections.abc import Iterator
+
+from precision_bisect.monitoring.run_progress import STEPS, Progress
+from precision_bisect.monitoring.status_text import spent, spoken
+from precision_bisect.trial import Outcome, Phase, Proposal
 
 TITLES = {
     Phase.PREFLIGHT: "Preflight",
@@ -17,21 +19,24 @@ TITLES = {
 
 
 def sentence(progress: Progress) -> str:
-    """Return one plain sentence: what is tried, how far it is narrowed, what is left."""
-    if progress.phase is None or progress.proposal is None:
+    """Return one plain sentence: what is done, the best plan so far, the time that is left."""
+    if progress.started is None:
         return "Starting"
-    parts = [f"{TITLES[progress.phase]}: {progress.proposal.reason.partition(BELIEVED)[0]}"]
-    if progress.narrowed_to is not None and progress.narrowed_to < progress.candidates:
-        parts.append(f"narrowed from {progress.candidates} to {progress.narrowed_to} layers")
-    if progress.speedup is not None:
-        parts.append(f"last {progress.speedup:.3g} times as fast as all high")
+    return f"{STEPS[progress.step]}: {progress.done:.0%}, {', '.join(figures(progress))}"
+
+
+def figures(progress: Progress) -> Iterator[str]:
+    """Yield what was spent, the best plan so far, and the time that is left."""
+    yield spent(progress.builds, progress.evaluations).removesuffix(" of the emulator")
     if len(progress.flights) > 1:
-        parts.append(f"{len(progress.flights)} side by side")
-    if progress.about_left:
-        seconds = progress.seconds_left
-        time = f", {spoken(max(1, round(seconds)))}" if seconds else ""
-        parts.append(f"about {progress.about_left} trials left{time}")
-    return ", ".join(parts)
+        yield f"{len(progress.flights)} side by side"
+    best = progress.best
+    if best is not None and len(best.proposal.plan) < progress.candidates:
+        yield f"best {len(best.proposal.plan)} of {progress.candidates}"
+    if progress.speedup is not None:
+        yield f"last {progress.speedup:.3g} times as fast as all high"
+    if seconds := progress.seconds_left:
+        yield f"{spoken(max(1, round(seconds)))} left"
 
 
 def explained(proposal: Proposal, outcome: Outcome) -> str:
@@ -48,8 +53,3 @@ def verdict(outcome: Outcome) -> str:
         return f"{outcome.status}: {outcome.message}"
     figure = "" if outcome.error is None else f", error {outcome.error:.4g}"
     return f"{outcome.verdict}{figure}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return so many of something."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from precision_bisect.certificate.record import SPREAD
 from precision_bisect.errors import printable
+from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
@@ -22,7 +23,6 @@ from precision_bisect_reports.deployed import deployed, judging_steps
 from precision_bisect_reports.folding import folded, step
 from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE, MORE, ROOM, next_steps
-from precision_bisect_reports.progress import counted
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import speed
 
@@ -230,12 +230,7 @@ def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
 
 def _effort(result: Result) -> str:
     """Return what the answer took, in the words of the progress line."""
-    counts = []
-    if result.engine_builds:
-        counts.append(counted(result.engine_builds, "build"))
-    if result.emulated_trials:
-        counts.append(f"{counted(result.emulated_trials, 'evaluation')} of the emulator")
-    return ", ".join([*counts, f"{result.wall_s:.0f} s"])
+    return f"{spent(result.builds, result.evaluations)}, {result.wall_s:.0f} s"
 
 
 def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:

@@ -9,20 +9,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
 from precision_bisect.errors import printable
 from precision_bisect.machine.signals import turn_away
-from precision_bisect.monitoring.run_progress import Progress
+from precision_bisect.monitoring.run_progress import STEPS, Progress
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, PhaseStarted, RunStarted, TrialFinished, Warned
+from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned
 from precision_bisect.trial import Identity, Phase, Trial
-from precision_bisect_reports.progress import TITLES, explained, sentence, verdict
+from precision_bisect_reports.progress import explained, figures, sentence, verdict
 from precision_bisect_reports.summary import final_screen
 
+_BAR = 12
+"""So many columns are left beside the figures."""
 PLAIN_INTERVAL_S = 10.0
 """Plain logs get a line at least this often while a phase goes on."""
 
@@ -54,7 +58,7 @@ class TerminalReport:
         self._clock = clock
         self._progress = Progress()
         self._spoken_at = clock()
-        self._narrowed: int | None = None
+        self._told: tuple[int, int | None] = (-1, None)
         self._spinner = Spinner("dots", Text("Reading the model"))
         self._live: Live | None = None
 
@@ -64,7 +68,7 @@ class TerminalReport:
                 console=self._err,
                 transient=True,
                 refresh_per_second=8,
-                get_renderable=self._line,
+                get_renderable=self.line,
             )
             self._live.start()
         return self
@@ -80,11 +84,9 @@ class TerminalReport:
             case RunStarted():
                 self._say(_opening(event))
                 if event.why:
-                    self._say(f"Backend {event.backend}, since {event.why}")
+                    self._say(_why(event))
             case Warned():
                 self._say(f"Warning: {event.message}", "yellow")
-            case PhaseStarted() if self._live is None:
-                self._say(f"{TITLES[event.phase]}")
             case TrialFinished():
                 self._trial(event)
             case _:
@@ -105,7 +107,7 @@ class TerminalReport:
             self._out.print(part)
 
     def _trial(self, event: TrialFinished) -> None:
-        """Print preflight verdicts always, narrowings on a plain log, else a line now and then."""
+        """Print preflight verdicts always, on a plain log better plans, and a line at times."""
         if self._explain:
             line = explained(event.proposal, event.outcome)
             if line and event.proposal.identity not in self._explained:
@@ -117,19 +119,29 @@ class TerminalReport:
         if event.proposal.phase is Phase.PREFLIGHT:
             self._say(f"  {event.proposal.reason}: {verdict(event.outcome)}")
         elif self._live is None:
-            narrowed = self._progress.narrowed_to
+            best = self._progress.best
+            news = (self._progress.step, None if best is None else len(best.proposal.plan))
             overdue = self._clock() - self._spoken_at >= PLAIN_INTERVAL_S
-            if overdue or narrowed != self._narrowed:
+            if overdue or news != self._told:
                 self._say(f"  {sentence(self._progress)}")
-            self._narrowed = narrowed
+            self._told = news
 
     def _say(self, line: str, style: str = "") -> None:
         self._spoken_at = self._clock()
         self._err.print(Text(printable(line), style=style))
 
-    def _line(self) -> Spinner:
-        self._spinner.update(text=Text(printable(sentence(self._progress))))
-        return self._spinner
+    def line(self) -> RenderableType:
+        """Return the bar with its figures, one line at 80 columns."""
+        progress = self._progress
+        if progress.started is None:
+            return self._spinner
+        line = Table.grid(padding=(0, 1))
+        line.add_row(
+            Text(f"{STEPS[progress.step]:<9}"),
+            ProgressBar(total=1.0, completed=progress.done, width=_BAR),
+            Text(f"{progress.done:4.0%}  {', '.join(figures(progress))}", no_wrap=True),
+        )
+        return line
 
 
 def _opening(event: RunStarted) -> str:
@@ -142,5 +154,12 @@ def _opening(event: RunStarted) -> str:
     return (
         f"{rung}{event.model}: {event.candidates} of {event.layers_total} nodes are candidates, "
         f"{event.samples} samples{held_out}{limit}, {event.backend} backend{workers}, "
-        f"strategy {event.strategy} (assumes: {event.assumption}){recalled}"
+        f"strategy {event.strategy}{recalled}"
     )
+
+
+def _why(event: RunStarted) -> str:
+    """Say why this backend judges; of the emulator, who can tell all that is missing."""
+    if event.backend == "emulated":
+        return "The emulator judges: no engine runs here, `precision-bisect doctor` says why"
+    return f"Backend {event.backend}, since {event.why}"

@@ -111,7 +111,7 @@ def test_a_killed_batch_goes_on(write: Write, command: Command, tmp_path: Path) 
     assert {("found", 4)} == {(j["status"], j["kept"]) for j in jobs_of(tmp_path).values()}
     result = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
     # Each kill cuts off one trial, and one that hits the repeat of a plan runs the plan again.
-    trials = result["trials"] + result["emulated_trials"]
+    trials = result["trials"] + result["evaluations"]
     assert len(calls(tmp_path)) <= trials + 2 * 3
     assert 4 == len(set(calls(tmp_path)))
 

@@ -138,7 +138,7 @@ def test_finished_run_resumes_to_the_same_answer(example: tuple[Path, str, float
     before = json.loads((folder / "result.json").read_text())
     ran = run([*NAFNET, "--tol", "1e-2", "--out", str(folder), "--resume", "--json"])
     after = json.loads(ran.stdout)
-    for key in ("kept", "trials", "emulated_trials", "certificate", "error"):
+    for key in ("kept", "trials", "evaluations", "certificate", "error"):
         assert before[key] == after[key]
 
 
@@ -167,7 +167,7 @@ def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals
     )
     assert child.stderr is not None
     for line in child.stderr:
-        if "narrowed" in line:
+        if "best" in line:
             break
     child.send_signal(number)
     child.communicate(timeout=60)

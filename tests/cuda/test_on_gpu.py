@@ -188,7 +188,7 @@ def test_a_run_with_forecasts_on_the_gpu(tmp_path: Path) -> None:
         for each in where
     )
     assert cpu.kept == gpu.kept and gpu.status == cpu.status == "found"
-    assert gpu.emulated_trials and not any("forecasts" in note for note in gpu.notes)
+    assert gpu.evaluations and not any("forecasts" in note for note in gpu.notes)
 
 
 @pytest.mark.parametrize("low", ["fp16", "bf16"])

@@ -70,7 +70,7 @@ def test_the_answer_is_certified(whole: Result) -> None:
     assert (whole.status, whole.kept) == (Status.FOUND, tiny.KEPT)
     assert whole.certificate.minimal
     assert (whole.certificate.checked, whole.certificate.unchecked) == (tiny.KEPT, [])
-    assert whole.emulated_trials >= whole.trials + CANDIDATES
+    assert whole.evaluations >= whole.trials + CANDIDATES
 
 
 def test_resuming_a_finished_run_evaluates_nothing(model: Path, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_ctrl_c_anywhere_is_continued(model: Path, whole: Result, tmp_path: Path
     total += len(started)
     assert (results[-1].status, results[-1].kept) == (whole.status, whole.kept)
     assert facts(completed) == facts(whole)
-    assert total == whole.emulated_trials
+    assert total == whole.evaluations
 
 
 @pytest.mark.parametrize(

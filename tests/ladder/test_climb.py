@@ -132,7 +132,7 @@ def test_a_budget_ends_it_anywhere_and_it_goes_on(tmp_path: Path, most: int) -> 
     fresh = [e for e in events if isinstance(e, TrialFinished) and not e.recalled]
     assert [*OUTLIERS, *OVERFLOWING] == result.kept
     assert result.certificate.minimal
-    assert result.emulated_trials == cut.emulated_trials + len(fresh)
+    assert result.evaluations == cut.evaluations + len(fresh)
     again = climb(tmp_path, resume=True)
     assert (result.kept, result.trials) == (again.kept, again.trials)
 

@@ -101,7 +101,9 @@ def test_a_search_is_watched_and_not_disturbed(tmp_path: Path) -> None:
         assert flight["seconds"] > 0
         assert seen["phase"] == flight["phase"]
         assert 20 >= seen["best"]["kept"] >= 4
-        assert 0 < seen["trials"] < seen["predictions"]
+        assert 0 < seen["trials"] < seen["evaluations"]
+        assert 0 == seen["builds"]
+        assert 0.3 < seen["done"] < 1.0
         text = status(run).stdout
         assert f"{run}: searching for " in text
         assert f"process {child.pid} on " in text

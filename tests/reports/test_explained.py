@@ -10,10 +10,9 @@ import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 from precision_bisect.ledger.ledger_reader import recorded_trials
-from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
-from precision_bisect_reports.progress import explained, sentence
+from precision_bisect_reports.progress import explained
 
 DROPPED = re.compile(
     r"  Search, \d+ kept: drop \d+ of \d+; (a culprit among \d+, )?chance to pass [01]\.\d\d, "
@@ -40,14 +39,6 @@ def test_each_trial_is_explained_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sum(trial.proposal.kind is not Kind.PREDICT for trial in trials) == len(shown)
     assert any(DROPPED.fullmatch(line) for line in shown)
     assert any("; the law says 0.0" in line for line in shown)
-
-
-def test_without_it_the_live_line_stays_short() -> None:
-    """What was believed is left out where there is no room."""
-    progress = Progress()
-    progress.phase = Phase.SEARCH
-    progress.proposal = Proposal(plan=Plan.of((1,)), reason="drop 1 of 2; chance to pass 0.50")
-    assert "Search: drop 1 of 2" == sentence(progress)
 
 
 def test_a_trial_without_a_verdict_says_why() -> None:

@@ -4,6 +4,9 @@ import io
 import re
 from dataclasses import replace
 
+import pytest
+from rich.console import Console
+
 import beginning
 from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.plan import Plan
@@ -54,28 +57,60 @@ def lines(*events: Event, seconds_each: float = 0.0) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_narrowing_is_said_in_one_sentence() -> None:
-    """What is tried, from how many to how many, and about how many trials are left."""
-    progress = Progress()
+def test_what_is_done_is_said_in_one_sentence() -> None:
+    """The step, what is done, what was spent, and the best plan so far."""
+    progress = Progress(clock=lambda: 0.0)
     for event in (STARTED, PhaseStarted(phase=Phase.SEARCH), finished(12, Verdict.PASS)):
         progress.take(event)
-    expected = "Search: keep 12, narrowed from 100 to 12 layers, about 5 trials left"
-    assert expected == sentence(progress)
+    assert "Search: 68%, 1 evaluation, best 12 of 100" == sentence(progress)
+    progress.take(replace(STARTED, backend="tensorrt"))
+    progress.take(finished(12, Verdict.PASS))
+    assert "2 builds, best 12 of 100" in sentence(progress)
 
 
-def test_time_left_goes_by_the_last_trials_of_the_phase() -> None:
-    """What took longer in another phase does not count; side by side it goes faster."""
-    progress = Progress()
+def test_time_left_goes_by_the_time_so_far_and_the_last_trials() -> None:
+    """The longer of both; what took longer in another phase does not count."""
+    now = 0.0
+    progress = Progress(clock=lambda: now)
     progress.take(STARTED)
     for phase, times in ((Phase.RANKING, (100.0,)), (Phase.SEARCH, (9.0, 11.0, 30.0))):
         progress.take(PhaseStarted(phase=phase))
         for seconds in times:
-            event = finished(12, Verdict.PASS)
+            event = finished(12, Verdict.PASS, phase=phase)
             progress.take(replace(event, outcome=replace(event.outcome, wall_s=seconds)))
-    assert sentence(progress).endswith("about 5 trials left, 55 s")
+    assert sentence(progress).endswith(", 55 s left")
     for n in (3, 4):
         progress.take(TrialStarted(proposal=finished(n, Verdict.PASS).proposal))
-    assert sentence(progress).endswith("2 side by side, about 5 trials left, 28 s")
+    assert "2 side by side" in sentence(progress)
+    assert sentence(progress).endswith(", 28 s left")
+    now = 300.0
+    assert sentence(progress).endswith(", 1 min 56 s left")
+
+
+def test_what_is_done_never_goes_back() -> None:
+    """Phases come in any order; the bar and the step only go on."""
+    progress = Progress()
+    progress.take(STARTED)
+    order = (Phase.PREFLIGHT, Phase.CURVE, Phase.RANKING, Phase.SEARCH, Phase.RANKING)
+    seen = []
+    for phase in (*order, Phase.RECHECK, Phase.CURVE, Phase.PREDICTION):
+        progress.take(PhaseStarted(phase=phase))
+        progress.take(finished(12, Verdict.PASS, phase=phase))
+        seen.append((progress.step, progress.done))
+    assert sorted(seen) == seen
+    assert [0, 0, 1, 2, 2, 3, 3, 3] == [step for step, _ in seen]
+
+
+def test_a_terminal_has_one_line_with_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step, bar, share, evaluations, best plan and seconds left fit into 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    report = TerminalReport(io.StringIO(), io.StringIO())
+    for event in (STARTED, PhaseStarted(phase=Phase.SEARCH), finished(12, Verdict.PASS)):
+        report(event)
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(report.line())
+    (line,) = stream.getvalue().splitlines()
+    assert re.match(r"Search +\S+ +68%  1 evaluation, best 12 of 100", line)
 
 
 def test_trials_side_by_side_are_counted() -> None:
@@ -85,7 +120,7 @@ def test_trials_side_by_side_are_counted() -> None:
     events += [TrialStarted(proposal=finished(n, Verdict.PASS).proposal) for n in (3, 4, 5)]
     for event in events:
         progress.take(event)
-    assert "Search: keep 5, 3 side by side, about 5 trials left" == sentence(progress)
+    assert "3 side by side" in sentence(progress)
     for n in (3, 4):
         progress.take(finished(n, Verdict.FAIL))
     assert "side by side" not in sentence(progress)
@@ -110,8 +145,8 @@ def test_failures_do_not_narrow() -> None:
     assert 20 == progress.narrowed_to
 
 
-def test_plain_log_has_a_line_per_narrowing() -> None:
-    """Trials that change nothing are not logged."""
+def test_plain_log_has_a_line_per_better_plan() -> None:
+    """Trials that change nothing are not logged, nor are phases."""
     shown = lines(
         STARTED,
         PhaseStarted(phase=Phase.SEARCH),
@@ -120,15 +155,15 @@ def test_plain_log_has_a_line_per_narrowing() -> None:
         finished(4, Verdict.FAIL),
         finished(9, Verdict.PASS),
     )
-    assert ["to 50 layers", "to 9 layers"] == re.findall(r"to \d+ layers", "\n".join(shown))
+    assert ["best 50 of", "best 9 of"] == re.findall(r"best \d+ of", "\n".join(shown))
 
 
 def test_plain_log_is_not_silent_for_long() -> None:
     """Without news there still is a line after some seconds."""
     events = (STARTED, PhaseStarted(phase=Phase.SEARCH), finished(3, Verdict.FAIL))
-    assert not any("keep 3" in line for line in lines(*events))
-    shown = lines(*events, seconds_each=PLAIN_INTERVAL_S)
-    assert any("keep 3" in line for line in shown)
+    again = (*events, finished(2, Verdict.FAIL))
+    assert len(lines(*again)) == len(lines(*events))
+    assert len(lines(*again, seconds_each=PLAIN_INTERVAL_S)) > len(lines(*events))
 
 
 def test_preflight_verdicts_are_always_shown() -> None:
@@ -152,5 +187,6 @@ def test_warnings_are_shown() -> None:
 
 def test_why_a_backend_was_taken_is_said() -> None:
     """What `auto` passed over has a line of its own."""
-    said = lines(replace(STARTED, why="tensorrt: not installed"))
-    assert "Backend emulated, since tensorrt: not installed" in said
+    said = lines(replace(STARTED, backend="onnxruntime", why="tensorrt: not installed"))
+    assert "Backend onnxruntime, since tensorrt: not installed" in said
+    assert "doctor` says why" in lines(replace(STARTED, why="tensorrt: not installed"))[-1]

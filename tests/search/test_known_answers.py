@@ -134,7 +134,7 @@ def test_planted_set_of_five_in_two_thousand_layers(tmp_path: Path) -> None:
     assert [f"culprit{number}" for number in sorted(culprits)] == list(result.kept)
     assert result.certificate.minimal
     assert result.trials <= 30
-    assert result.emulated_trials <= 400
+    assert result.evaluations <= 400
 
 
 NAMES = [

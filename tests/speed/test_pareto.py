@@ -127,7 +127,7 @@ def test_with_the_emulator_costs_stand_in(tmp_path: Path) -> None:
     assert all(row["latency_ms"] is None and row["cost"] >= 0 for row in result.front)
     assert any(row["passed"] for row in result.front)
     assert ["error", "estimated cost"] == study_of(url).metric_names
-    assert 0 == result.engine_builds
+    assert 0 == result.builds
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_limits_may_change_on_resume(tmp_path: Path) -> None:
     limited = finish(clocked(tmp_path, min_speedup=2.0))
     assert limited.speed is not None
     assert limited.speed.met
-    assert limited.engine_builds - plain.engine_builds <= 20
+    assert limited.builds - plain.builds <= 20
 
 
 def test_progress_tells_the_speed(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_progress_tells_the_speed(tmp_path: Path) -> None:
     prepared = clocked(tmp_path, min_speedup=2.0)
     folder = RunFolder(prepared.options.folder, overwrite=False)
     run_prepared(prepared, observe, Budget(), folder)
-    assert any(s.startswith("Speed: ") and "times as fast as all high" in s for s in sentences)
+    assert any("times as fast as all high" in s for s in sentences)
 
 
 def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:

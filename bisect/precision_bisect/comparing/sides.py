@@ -54,7 +54,7 @@ class Side:
 
 _FIGURES = (
     *("status", "backend", "low", "high", "error", "tolerance", "candidates"),
-    *("trials", "engine_builds", "wall_s"),
+    *("trials", "builds", "wall_s"),
 )
 
 

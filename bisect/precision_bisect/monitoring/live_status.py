@@ -55,7 +55,9 @@ class LiveStatus:
         if self._thread is not None:
             self._ended.set()
             self._thread.join(_PATIENCE_S)
-            self._write({**self._contents(), "flights": [], "about_left": 0, **ending})
+            self._write(
+                {**self._contents(), "flights": [], "about_left": 0, "done": 1.0, **ending}
+            )
 
     def _work(self) -> None:
         written = time.monotonic()
@@ -86,7 +88,9 @@ class LiveStatus:
                 "run": plain(progress.started),
                 "phase": plain(progress.phase),
                 "trials": progress.trials,
-                "predictions": progress.predictions,
+                "builds": progress.builds,
+                "evaluations": progress.evaluations,
+                "done": round(progress.done, 3),
                 "unresolved": dict(progress.unresolved),
                 "best": best and _figures(best, progress.candidates),
                 "narrowed_to": progress.narrowed_to,

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -27,6 +28,24 @@ MOST_LAST = 5
 """So many trials are remembered as the last ones."""
 MOST_TIMED = 20
 """So many trials of a phase tell how long the next ones take."""
+SHARES: Mapping[Phase, tuple[float, float]] = {
+    Phase.PREFLIGHT: (0.0, 0.05),
+    Phase.RANKING: (0.05, 0.55),
+    Phase.CURVE: (0.55, 0.6),
+    Phase.PREDICTION: (0.6, 0.65),
+    Phase.SEARCH: (0.65, 0.9),
+    Phase.SPEED: (0.8, 0.95),
+    Phase.CERTIFICATE: (0.85, 0.95),
+    Phase.RECHECK: (0.92, 0.99),
+}
+"""Where each phase begins and ends in a run, by the time that it takes on the example."""
+STEPS = ("Preflight", "Ranking", "Search", "Checks")
+_STEP_OF = {Phase.PREFLIGHT: 0, Phase.SEARCH: 2, Phase.SPEED: 2, Phase.CERTIFICATE: 2}
+_AT_FIRST = 0.75
+_CREEP = 0.03
+"""Phases come again, and few know how long they are: the rest of their share is crept through."""
+_LEAST_KNOWN = 0.1
+"""From this share of a run on its time so far tells how long the rest takes."""
 
 
 @dataclass(slots=True)
@@ -37,7 +56,8 @@ class Progress:
     `recalled` those told again from the ledger. `flights` are the trials that go on, each with the
     time by the monotonic clock at which it began; `last` are the last of the `trials`.
     `narrowed_to` counts layers, `about_left` trials, of which each of the last `took` so many
-    seconds; `unresolved` are the trials without a verdict by their status.
+    seconds; `unresolved` are the trials without a verdict by their status. `done` is the share of
+    the run that is over, and `step` the furthest of `STEPS`: neither ever goes back.
     """
 
     started: RunStarted | None = None
@@ -54,6 +74,11 @@ class Progress:
     flights: dict[Identity, tuple[Proposal, float]] = field(default_factory=dict)
     last: deque[Trial] = field(default_factory=lambda: deque(maxlen=MOST_LAST))
     unresolved: Counter[str] = field(default_factory=Counter)
+    done: float = 0.0
+    step: int = 0
+    clock: Callable[[], float] = time.monotonic
+    _begun: float = 0.0
+    _in_phase: Counter[Phase] = field(default_factory=Counter)
     _counted: set[Identity] = field(default_factory=set)
     _passed: dict[SampleSet, tuple[Trial, Trial]] = field(default_factory=dict)
     _held: Trial | None = None
@@ -65,11 +90,29 @@ class Progress:
         return 0 if self.started is None else self.started.candidates
 
     @property
+    def emulated(self) -> bool:
+        """Whether the emulator judges, so that nothing is built."""
+        return self.started is not None and self.started.backend == "emulated"
+
+    @property
+    def builds(self) -> int:
+        """How many plans were built and judged now."""
+        return 0 if self.emulated else self.trials
+
+    @property
+    def evaluations(self) -> int:
+        """How many plans the emulator evaluated now."""
+        return self.predictions + (self.trials if self.emulated else 0)
+
+    @property
     def seconds_left(self) -> float | None:
-        """What is left of the phase, by the time that its last trials took; None for unknown."""
-        if not self.about_left or not self.took:
-            return None
-        return self.about_left * median(self.took) / max(1, len(self.flights))
+        """What is left of the run, by its time so far and by the trials of the phase."""
+        known = []
+        if self.about_left and self.took:
+            known.append(self.about_left * median(self.took) / max(1, len(self.flights)))
+        if self.done >= _LEAST_KNOWN:
+            known.append((self.clock() - self._begun) * (1 - self.done) / self.done)
+        return max(known, default=None)
 
     @property
     def best(self) -> Trial | None:
@@ -91,6 +134,8 @@ class Progress:
                 self._passed.clear()
                 self._counted.clear()
                 self._held, self._refuted = None, -1
+                self.done, self.step, self._begun = 0.0, 0, self.clock()
+                self._in_phase.clear()
             case PhaseStarted():
                 self.phase = event.phase
                 self.took.clear()
@@ -100,8 +145,25 @@ class Progress:
             case TrialFinished():
                 self._propose(event.proposal)
                 self._finish(event)
+                self._advance(event.proposal.phase)
             case _:
                 pass
+
+    def _advance(self, phase: Phase) -> None:
+        """Note how far the run is, which never goes back.
+
+        The curve and forecasts are asked for at any time: they tell only after the ranking.
+        """
+        self._in_phase[phase] += 1
+        begin, end = SHARES[phase]
+        if phase in (Phase.CURVE, Phase.PREDICTION) and self.done < SHARES[Phase.RANKING][1] / 2:
+            return
+        over = self._in_phase[phase]
+        share = over / (over + self.about_left) if self.about_left else 0.0
+        reached = begin + (end - begin) * _AT_FIRST * share
+        creeping = self.done + max(0.0, end - self.done) * _CREEP
+        self.done = max(reached, creeping)
+        self.step = max(self.step, _STEP_OF.get(phase, 3 if phase is Phase.RECHECK else 1))
 
     def _propose(self, proposal: Proposal) -> None:
         self.proposal = proposal

@@ -57,16 +57,14 @@ def _facts(seen: RunState) -> Iterator[tuple[str, str]]:
     rung = f", {run['rung']}" if run["rung"] else ""
     yield "model", f"{run['model']}, {run['backend']} backend, strategy {run['strategy']}{rung}"
     if searching and told["phase"] is not None:
-        time = f", {spoken(told['seconds_left'])}" if told.get("seconds_left") else ""
-        left = f", about {told['about_left']} trials left{time}" if told["about_left"] else ""
-        narrowed = told["narrowed_to"]
-        to = "" if narrowed is None else f", narrowed to {narrowed} of {run['candidates']} layers"
-        yield "phase", f"{told['phase']}{to}{left}"
+        time = told["seconds_left"]
+        left = f", about {spoken(max(1, round(time)))} left" if time else ""
+        yield "done", f"{told['done']:.0%}{left}; now: {told['phase']}"
     if best is not None:
         yield "best", f"{best['kept']} of {run['candidates']} layers{_error(best['error'])}"
     else:
         yield "best", "no plan has passed yet" if searching else "no plan"
-    yield "trials", _trials(told)
+    yield "effort", _effort(told)
     for flight in told["flights"] if seen.state == "searching" else ():
         yield "in flight", f"{_named(flight)}, for {spoken(flight['seconds'])}"
     for number, trial in enumerate(reversed(told["last"])):
@@ -75,12 +73,22 @@ def _facts(seen: RunState) -> Iterator[tuple[str, str]]:
         yield "last" if number == 0 else "", f"{_named(trial)}: {figures}"
 
 
-def _trials(told: Mapping[str, Any]) -> str:
-    """Return how many trials were evaluated, and how many had no verdict."""
+def spent(builds: int, evaluations: int) -> str:
+    """Return what a run has taken, in the words that every view of it has."""
+    counts = []
+    if builds:
+        counts.append(f"{builds} build{'s' * (builds != 1)}")
+    if evaluations or not builds:
+        counts.append(f"{evaluations} evaluation{'s' * (evaluations != 1)} of the emulator")
+    return ", ".join(counts)
+
+
+def _effort(told: Mapping[str, Any]) -> str:
+    """Return what the run has taken, and how many plans had no verdict."""
     resumed = told["run"]["resumed_trials"]
-    before = f" after {resumed} of an earlier session" if resumed else ""
+    before = f", after {resumed} of an earlier session" if resumed else ""
     odd = "".join(f", {count} {status}" for status, count in told["unresolved"].items())
-    return f"{told['trials']} and {told['predictions']} predictions{before}{odd}"
+    return f"{spent(told['builds'], told['evaluations'])}{before}{odd}"
 
 
 def _named(trial: Mapping[str, Any]) -> str:

@@ -133,8 +133,8 @@ class Result:
     culprits: Sequence[Culprit] = ()
     curve: Sequence[CurvePoint] = ()
     trials: int
-    engine_builds: int
-    emulated_trials: int
+    builds: int
+    evaluations: int
     wall_s: float
     latency_ms: Mapping[str, float | None] | None
     latency_method: LatencyMethod | None = None
@@ -240,8 +240,8 @@ KEYS = (
     "non_monotone",
     "trials",
     "unresolved",
-    "engine_builds",
-    "emulated_trials",
+    "builds",
+    "evaluations",
     "wall_s",
     "latency_ms",
     "latency_method",

@@ -268,7 +268,7 @@ _VALUES: Mapping[str, Reader[Any]] = {
     "tolerance": lambda value: value if isinstance(value, dict) else maybe(number)(value),
     **dict.fromkeys(("error", "noise_floor"), maybe(number)),
     **dict.fromkeys(("layers_total", "candidates", "trials"), count),
-    **dict.fromkeys(("engine_builds", "emulated_trials"), count),
+    **dict.fromkeys(("builds", "evaluations"), count),
     "stability": maybe(_STABILITY),
     "kept": many(text),
     "rungs": many(record(Rung, precision=text, layers=maybe(many(text)), count=count)),

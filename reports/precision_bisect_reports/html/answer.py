@@ -157,13 +157,11 @@ def _scale(tolerance: Any) -> float | None:
 
 def _facts(result: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[list[str]]:
     yield ["Backend", result["backend"]]
-    if result["emulated"]:
-        yield ["Trials", str(result["trials"])]
-    else:
-        yield ["Engine builds", str(result["engine_builds"])]
+    if result["builds"]:
+        yield ["Builds", str(result["builds"])]
+    yield ["Evaluations", str(result["evaluations"])]
     if method := result.get("latency_method"):
         yield ["Latency by", METHOD_WORDS[method]]
-    yield ["Emulated trials", str(result["emulated_trials"])]
     yield ["Search", f"{result['wall_s']:.0f} s"]
     yield ["Strategy", str(result["fingerprint"]["strategy"])]
     samples, held = result["fingerprint"]["samples"], result["fingerprint"]["holdout"]
