@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "zero tolerance": (nothing, ["model.onnx", "--tol", "0"], "not above zero"),
     "no number": (nothing, ["model.onnx", "--tol", "small"], "cannot read 'small'"),
     "nan tolerance": (nothing, ["model.onnx", "--tol", "nan"], "not above zero"),
-    "no model": (nothing, [], "model"),
+    "no model": (nothing, ["--tol", "1"], "model"),
     "unknown flag": (nothing, ["model.onnx", "--tolerance", "1"], "--tolerance"),
     "unknown metric": (nothing, ["model.onnx", "--metric", "vibes"], "vibes"),
     "unknown strategy": (nothing, ["model.onnx", "--strategy", "guide"], "did you mean guided"),

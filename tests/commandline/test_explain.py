@@ -117,6 +117,9 @@ def test_a_run_folder_is_explained(model: Path, capsys: pytest.CaptureFixture[st
     ("arguments", "message"),
     [
         (["n4_Mull"], "did you mean 'n4_Mul'?"),
+        (["_Sqrt"], "did you mean 'n5_Sqrt'?"),
+        (["Sqr"], "did you mean 'n5_Sqrt'?"),
+        (["zzz"], "'zzz' is no layer to explain; `precision-bisect layers` lists them"),
         (["--worst", "0"], "--worst 0 is below 1"),
     ],
 )

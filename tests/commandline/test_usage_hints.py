@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 
@@ -27,6 +28,35 @@ def test_the_nearest_is_named(
     error = capsys.readouterr().err
     assert said in error
     assert 1 == error.count("\n")
+
+
+def test_without_arguments_there_is_a_short_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """One example and the commands, in a screen of 80 columns."""
+    assert ExitCode.USAGE == main([])
+    lines = capsys.readouterr().err.splitlines()
+    assert any("precision-bisect model.onnx --tol 1e-2" in line for line in lines)
+    assert all(any(f"... {name} " in line for line in lines) for name in COMMANDS)
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", [[], ["curve"]])
+def test_help_is_of_everyday_flags(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--help` leaves out what few need, `--help-all` has everything."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main([*command, flag])
+        shown[flag] = capsys.readouterr().out
+    short, whole = shown["--help"], shown["--help-all"]
+    assert "--tol T" in short and "--inputs PATH" in short and "exit codes" in short
+    assert "--workspace" not in short and "--certify" not in short
+    assert max(map(len, short.splitlines())) <= 80
+    assert "--workspace" in whole and "--certify" in whole and "exit codes" in whole
+    assert 2 * len(short) < len(whole)
 
 
 def test_what_is_far_off_gets_no_hint(

@@ -137,7 +137,7 @@ def test_a_run_that_moved_finds_its_model_beside_it(
     assert 0 == asked(capsys, run)[0]
     (tmp_path / "model.onnx").rename(tmp_path / "other.onnx")
     assert 2 == main(["verify", str(run)])
-    assert f"name it: precision-bisect verify MODEL --plan {run}" in capsys.readouterr().err
+    assert f"name it beside the run: MODEL --plan {run}" in capsys.readouterr().err
     (run / STATUS).unlink()
     assert 2 == main(["verify", str(run)])
     assert "does not say which model it is of" in capsys.readouterr().err

@@ -17,7 +17,7 @@ def layers_parser() -> Parser:
         description="List the candidate layers, and every other node with the reason why a search "
         "leaves it alone.",
     )
-    parser.add_argument("model", type=Path, help="the ONNX model")
+    parser.add_argument("model", type=Path, help="the ONNX model, or the folder of a run")
     add_pair(parser)
     add_custom_ops(parser)
     _json(parser)
@@ -39,7 +39,7 @@ def verify_parser() -> Parser:
         "which proves nothing against the plan; 5 the engine does not show of every "
         "kept layer in which type it computes, and none is seen to be demoted",
     )
-    _model_and_plan(parser, "the ONNX model that was searched, or the run folder alone")
+    _model_and_plan(parser)
     add_verbose(parser, "list every kept layer with its evidence")
     parser.add_argument(
         "--backend",
@@ -91,7 +91,11 @@ def doctor_parser() -> Parser:
         "inputs, no outputs.",
     )
     parser.add_argument(
-        "run", type=folder, metavar="RUN", nargs="?", help="a run folder, for --bundle"
+        "run",
+        type=folder,
+        metavar="RUN",
+        nargs="?",
+        help="a run folder, or the model, for --bundle",
     )
     parser.add_argument(
         "--bundle",
@@ -143,7 +147,7 @@ def show_parser() -> Parser:
         description="Print the final screen of a run again, also of one that was cut off.",
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
-    _run(parser, "the run folder, or its result.json")
+    _run(parser, "the run folder, its result.json, or the model: its last run")
     add_explain_search(parser)
     _json(parser, "print result.json")
     return parser
@@ -159,7 +163,10 @@ def compare_parser() -> Parser:
     )
     for name, what in (("before", "the run to compare with"), ("after", "the other run")):
         parser.add_argument(
-            name, type=folder, metavar=name.upper(), help=f"{what}: its folder or result.json"
+            name,
+            type=folder,
+            metavar=name.upper(),
+            help=f"{what}: its folder, result.json, or model",
         )
     _json(parser)
     return parser
@@ -169,12 +176,15 @@ def _json(parser: argparse.ArgumentParser, what: str = "print JSON") -> None:
     parser.add_argument("--json", action="store_true", help=what)
 
 
-def _run(parser: argparse.ArgumentParser, what: str = "the run folder") -> None:
+def _run(
+    parser: argparse.ArgumentParser, what: str = "the run folder, or the model: its last run"
+) -> None:
     parser.add_argument("run", type=folder, metavar="RUN", help=what)
 
 
 def _model_and_plan(
-    parser: argparse.ArgumentParser, model: str = "the ONNX model that was searched"
+    parser: argparse.ArgumentParser,
+    model: str = "the ONNX model that was searched, or the run folder alone",
 ) -> None:
     parser.add_argument("model", type=Path, help=model)
     parser.add_argument(

@@ -24,8 +24,8 @@ def explain_parser() -> Parser:
         mixed=True,
         description="Say why layers need the high precision, and what to change so that they do "
         "not, without a search: the named layers, or those that hurt most when they alone run "
-        "low. Computes in FP32 and asks the emulator. Given a run folder, says what that run "
-        "found.",
+        "low. Computes in FP32 and asks the emulator. Of a run folder, and of a model alone that "
+        "was searched, says what the last run found.",
     )
     parser.add_argument("model", type=Path, help="the FP32 ONNX model, or the folder of a run")
     parser.add_argument(
@@ -47,6 +47,15 @@ def explain_parser() -> Parser:
     add_threads(group)
     add_custom_ops(group)
     return parser
+
+
+def asks_only_for_words(parsed: argparse.Namespace) -> bool:
+    """Return whether no flag asks for anything but how to say it: what a run found will do."""
+    said = ("model", "json", "verbose")
+    default = explain_parser().read([str(parsed.model)])
+    return all(
+        getattr(default, key) == value for key, value in vars(parsed).items() if key not in said
+    )
 
 
 def to_explain_options(parsed: argparse.Namespace) -> Options:

@@ -1,7 +1,8 @@
 """What every command's arguments share."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,12 +22,47 @@ class Parser(argparse.ArgumentParser):
     """The parser of a command, or of the main job, which has no name.
 
     Flags are written out in full. Wrong usage is an error of this package: one line, exit code 2.
+    Where there are `everyday` arguments, by their names in the namespace, `--help` shows those and
+    `--help-all` the rest, too, with the epilog.
     """
 
-    def __init__(self, command: str = "", *, mixed: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        command: str = "",
+        *,
+        mixed: bool = False,
+        everyday: Collection[str] = (),
+        short_usage: str | None = None,
+        short_epilog: str = "",
+        **settings: Any,
+    ) -> None:
         prog = f"precision-bisect {command}".rstrip()
-        super().__init__(prog=prog, allow_abbrev=False, **settings)
+        super().__init__(prog=prog, allow_abbrev=False, add_help=not everyday, **settings)
         self._mixed = mixed
+        self._everyday = {*everyday, "help", "help_all"}
+        self._short = (short_usage, short_epilog)
+        if everyday:
+            self.add_argument("-h", "--help", action=_ShortHelp, help="show the everyday flags")
+            self.add_argument("--help-all", action="help", help="show all flags and exit codes")
+
+    def format_short_help(self) -> str:
+        """Return the help of the everyday arguments."""
+        others = [
+            each
+            for each in self._actions
+            if each.dest not in self._everyday and each.dest != argparse.SUPPRESS
+        ]
+        held = [(each, each.help) for each in others]
+        told = (self.usage, self.epilog)
+        try:
+            for each in others:
+                each.help = argparse.SUPPRESS
+            self.usage, self.epilog = self._short
+            return self.format_help()
+        finally:
+            self.usage, self.epilog = told
+            for each, text in held:
+                each.help = text
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse a command's arguments. Raises UsageError.
@@ -45,6 +81,25 @@ class Parser(argparse.ArgumentParser):
         ]
         hint = f"did you mean {meant[0]}? " if message.startswith(UNKNOWN) and meant else ""
         raise UsageError(message, f"{hint}see {self.prog} --help")
+
+
+class _ShortHelp(argparse.Action):
+    """Prints the everyday arguments and ends the program."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=settings.get("help"))
+        self.default = argparse.SUPPRESS
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        assert isinstance(parser, Parser)
+        sys.stdout.write(parser.format_short_help())
+        parser.exit()
 
 
 def close_matches(word: str, known: Iterable[str]) -> list[str]:

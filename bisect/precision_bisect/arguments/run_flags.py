@@ -32,7 +32,24 @@ from precision_bisect.plugins import BACKENDS, STRATEGIES, installed, load_strat
 from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES, PrecisionName, parse_ladder
 from precision_bisect.settings.durations import duration
 
-_EPILOG = """\
+_COMMANDS = """\
+commands:
+  precision-bisect MODEL   find the layers that must stay in FP32
+  ... curve MODEL          say what breaks FP16, and what an error takes
+  ... layers MODEL         list the candidates, and why every other node is none
+  ... explain MODEL        say why layers need the precision, and what to change
+  ... verify MODEL         build the found plan: does the engine honour it?
+  ... export MODEL         write the files for deployment again
+  ... show MODEL           print the final screen again
+  ... report MODEL         write report.html, also while the run goes on
+  ... status MODEL         say what a run is doing, from another terminal
+  ... compare A B          say what changed between two runs
+  ... batch JOBS           search many models, one after the other
+  ... doctor               say what is installed, what works, what is missing
+
+MODEL stands for its last run, too; the folder of a run is taken as well.
+"""
+_EPILOG = f"""\
 exit codes:
   0    found, or nothing needs to be kept
   1    no plan satisfies the limits, or it is no precision problem; or more is kept than
@@ -42,26 +59,41 @@ exit codes:
        written, if one has passed that runs a layer low
   130  interrupted; the best plan so far is written likewise
 
-other commands:
-  precision-bisect curve MODEL    say what breaks the low type, and what each error takes
-  precision-bisect layers MODEL   list the candidates, and every exclusion with its reason
-  precision-bisect verify RUN     build the found plan once; say which layers the engine honours
-  precision-bisect export MODEL   write the files for deployment again from a finished run
-  precision-bisect batch JOBS     search many models, one after the other
-  precision-bisect status RUN     say what a run is doing, from another terminal
-  precision-bisect show RUN       print the final screen again
-  precision-bisect compare A B    say what changed between two runs
-  precision-bisect report RUN     write report.html, also while the run goes on
-  precision-bisect explain MODEL  say why layers need the precision, and what to change
-  precision-bisect doctor         say what is installed, what works, what to install for more
+{_COMMANDS}"""
+_EXAMPLE = """\
+example:
+  precision-bisect model.onnx --tol 1e-2 --inputs inputs/
 """
+_SHORT_EPILOG = f"""\
+{_EXAMPLE}
+{_COMMANDS}
+--help-all shows every flag and the exit codes; each command has a --help, too.
+"""
+USAGE = f"""\
+usage: precision-bisect MODEL [--tol T] [--inputs PATH] [flags]
+       precision-bisect COMMAND ...
+
+Which layers of an ONNX model must stay FP32 when the rest runs in FP16?
+
+{_EXAMPLE}
+{_COMMANDS}
+precision-bisect --help shows the everyday flags, --help-all the rest.
+"""
+"""What is said where nothing is asked."""
+_EVERYDAY = (
+    *("model", "version", "inputs", "input_shapes", "tol", "metric", "low", "high", "backend"),
+    *("max_time", "min_speedup", "out", "resume", "overwrite", "json"),
+)
 
 
 def run_parser() -> Parser:
     """Return the parser of the main job."""
     parser = Parser(
         description="Find a minimal set of layers of an ONNX model that must stay FP32 when the "
-        "rest runs in a lower precision, prove it, and explain it.",
+        "rest\nruns in a lower precision, prove it, and explain it.",
+        everyday=_EVERYDAY,
+        short_usage="precision-bisect MODEL [--tol T] [--inputs PATH] [flags]",
+        short_epilog=_SHORT_EPILOG,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -97,6 +129,9 @@ def curve_parser() -> Parser:
         description="Draw the curve alone: the error by the number of layers that stay in the "
         "high type, and the layers that break the low one, in the time of the ranking and about "
         "20 evaluations. A search goes on from there with --resume.",
+        everyday=_EVERYDAY,
+        short_usage="precision-bisect curve MODEL [--tol T] [--inputs PATH] [flags]",
+        short_epilog="--help-all shows every flag and the exit codes.",
         epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
         "2 wrong usage or bad input; 3 ended early; 130 interrupted",
     )

@@ -7,6 +7,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from precision_bisect.arguments.batch_flags import batch_parser
 from precision_bisect.arguments.command_flags import (
@@ -20,15 +21,19 @@ from precision_bisect.arguments.command_flags import (
     verify_parser,
 )
 from precision_bisect.arguments.engine_flags import flagged, libraries, to_engine_settings
-from precision_bisect.arguments.explain_flags import explain_parser, to_explain_options
+from precision_bisect.arguments.explain_flags import (
+    asks_only_for_words,
+    explain_parser,
+    to_explain_options,
+)
 from precision_bisect.arguments.isolation_flags import mebibytes
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run_flags import curve_parser, to_options
 from precision_bisect.commandline.job import search
 from precision_bisect.commandline.stderr import complain, tell
-from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
+from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderError, UsageError
 from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import REPORT
+from precision_bisect.run_folder.runfolder import REPORT, last_run
 from precision_bisect.settings.engine_settings import EngineSettings
 
 
@@ -39,11 +44,13 @@ def layers_command(parsed: Namespace) -> int:
     from precision_bisect.model.ort import use_custom_ops
     from precision_bisect.precisions import Pair
     from precision_bisect.typed.pinning import pin_formless
+    from precision_bisect.verifying.verify import model_of
 
     settings = EngineSettings(ort_custom_ops=libraries(parsed.ort_custom_ops))
     use_custom_ops(settings.ort_custom_ops)
     pair = Pair(low=parsed.low, high=parsed.high)
-    table = pin_formless(load_model(parsed.model), pair).table
+    path = model_of(parsed.model) if parsed.model.is_dir() else parsed.model
+    table = pin_formless(load_model(path), pair).table
     sys.stdout.write(as_json(table) if parsed.json else as_text(table))
     return ExitCode.OK
 
@@ -86,7 +93,7 @@ def status_command(parsed: Namespace) -> int:
     from precision_bisect.monitoring.run_watch import look
     from precision_bisect.monitoring.status_text import as_text
 
-    seen = look(parsed.run)
+    seen = look(last_run(parsed.run))
     sys.stdout.write(seen.to_json() if parsed.json else as_text(seen))
     return ExitCode.OK
 
@@ -95,7 +102,7 @@ def report_command(parsed: Namespace) -> int:
     """Write the report of a run."""
     from precision_bisect.plugins import REPORTS, load
 
-    written = load(REPORTS, "html")(parsed.run, parsed.out)
+    written = load(REPORTS, "html")(last_run(parsed.run), parsed.out)
     sys.stdout.write(
         json.dumps({"report": str(written)}) + "\n" if parsed.json else f"{written}\n"
     )
@@ -104,6 +111,10 @@ def report_command(parsed: Namespace) -> int:
 
 def explain_command(parsed: Namespace) -> int:
     """Print why layers need the precision, and what to change."""
+    if asks_only_for_words(parsed) and not parsed.model.is_dir():
+        with suppress(RunFolderError):
+            parsed.model = last_run(parsed.model)
+            tell(f"What the last run found, {parsed.model}; with --inputs the model is looked at")
     options = to_explain_options(parsed)
     from precision_bisect.advice.text import as_text
     from precision_bisect.commandline.explain_command import explain
@@ -133,7 +144,8 @@ def doctor_command(parsed: Namespace) -> int:
     if parsed.bundle is None:
         sys.stdout.write(found.to_json() if parsed.json else found.to_text())
         return ExitCode.OK
-    bundle = write_bundle(parsed.bundle, parsed.run, found)
+    run = None if parsed.run is None else last_run(parsed.run)
+    bundle = write_bundle(parsed.bundle, run, found)
     sys.stdout.write(with_bundle(found, bundle) if parsed.json else bundle.to_text())
     return ExitCode.OK
 
@@ -166,7 +178,7 @@ def show_command(parsed: Namespace) -> int:
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.results.saved import read_saved
 
-    saved = read_saved(parsed.run)
+    saved = read_saved(last_run(parsed.run))
     if saved.outdated:
         complain("warning: the run has gone on since, see `precision-bisect status`")
     if parsed.json:
@@ -183,7 +195,7 @@ def compare_command(parsed: Namespace) -> int:
     from precision_bisect.comparing.sides import read_side
     from precision_bisect.plugins import REPORTS, load
 
-    found = compare(read_side(parsed.before), read_side(parsed.after))
+    found = compare(*(read_side(last_run(each)) for each in (parsed.before, parsed.after)))
     if parsed.json:
         sys.stdout.write(found.to_text())
     else:

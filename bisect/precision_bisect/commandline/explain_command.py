@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.arguments.parser import NEAR
 from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings
@@ -79,10 +80,16 @@ def _of_run(folder: Path, layers: Sequence[str]) -> dict[str, Any]:
 def _check_names(layers: Sequence[str], known: Sequence[str]) -> None:
     for layer in layers:
         if layer not in known:
-            close = difflib.get_close_matches(layer, known, n=1, cutoff=0.0)
+            meant = _meant(layer, known)
             raise UsageError(
                 f"{layer!r} is no layer to explain",
-                f"did you mean {close[0]!r}? `precision-bisect layers` lists them"
-                if close
-                else "there is none",
+                f"{f'did you mean {meant[0]!r}? ' if meant else ''}`precision-bisect layers` "
+                "lists them",
             )
+
+
+def _meant(layer: str, known: Sequence[str]) -> Sequence[str]:
+    """Return layers that a name may mean: by its end, by a part of it, or by likeness."""
+    by_end = [name for name in known if name.endswith(layer)]
+    by_part = [name for name in known if layer in name]
+    return by_end or by_part or difflib.get_close_matches(layer, known, n=1, cutoff=NEAR)

@@ -14,8 +14,9 @@ from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import ANSWER
 from precision_bisect.results.finished import read_finished
 from precision_bisect.run_folder.locking import RunLock
-from precision_bisect.run_folder.runfolder import RunFolder, default_run_folder, point_folder
+from precision_bisect.run_folder.runfolder import RunFolder, point_folder
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.verifying.verify import named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +48,17 @@ def export(
     settings: EngineSettings,
     point: str = ANSWER,
 ) -> Exported:
-    """Write the exports of a finished run of the model at `path`; return what came of each.
+    """Write the exports of a finished run; return what came of each.
 
-    `plan` is a `result.json` or a run folder, None for the default one of the model; `out` is the
+    `path` is the model, or the run folder alone; `plan` is a `result.json` or a run folder, None
+    for that of the model's last run; `out` is the
     folder to write to, None for that of the result, or for a folder in it where the `point` of the
     curve is another than the answer. Raises a PrecisionBisectError for bad input.
     """
     use_custom_ops(settings.ort_custom_ops)
-    model = load_model(path)
-    finished = read_finished(plan or default_run_folder(path), model, point)
+    model_path, result = named(path, plan)
+    model = load_model(model_path)
+    finished = read_finished(result, model, point)
     wanted = Export(
         model=finished.settled(model),
         kept=finished.kept,

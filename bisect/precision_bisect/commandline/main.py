@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from typing import NoReturn
 
 from precision_bisect.arguments.parser import close_matches
-from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.arguments.run_flags import USAGE, run_parser, to_options
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.interrupts import TOO_EARLY
 from precision_bisect.commandline.job import search
@@ -56,7 +56,10 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    first = arguments[0] if arguments else ""
+    if not arguments:
+        sys.stderr.write(USAGE)
+        return ExitCode.USAGE
+    first = arguments[0]
     if first in COMMANDS:
         parser, command = COMMANDS[first]
         return command(parser().read(arguments[1:]))

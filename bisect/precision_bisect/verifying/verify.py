@@ -31,7 +31,7 @@ from precision_bisect.run_folder.runfolder import (
     VERIFIED_ENGINE,
     VERIFIED_LOG,
     RunFolder,
-    default_run_folder,
+    last_run,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verifying.one_build import OneBuild, Order, build_once
@@ -71,7 +71,7 @@ def verify(
     where nothing here can build engines. A build that fails is a finding, not an error.
     """
     use_custom_ops(asked.settings.ort_custom_ops)
-    model_path, result = _named(path, plan_path)
+    model_path, result = named(path, plan_path)
     finished = read_finished(result, load_model(model_path))
     chosen = as_in_run(finished, asked)
     settings = chosen.settings
@@ -119,10 +119,13 @@ def _limits(settings: EngineSettings, memory_mib: float | None) -> Limits:
     return Limits(time_s=settings.build_timeout_s + _GRACE_S, memory_mib=memory_mib)
 
 
-def _named(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
-    """Return the model and the result that the arguments name. Raises UsageError."""
+def named(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
+    """Return the model and the result that the arguments name: either, or both.
+
+    Raises UsageError, and RunFolderError for a model without a run.
+    """
     if not (os.path.isdir(path) or path.suffix == ".json"):  # noqa: PTH112 - never raises
-        return path, plan_path or default_run_folder(path)
+        return path, plan_path or last_run(path)
     if plan_path is not None:
         raise UsageError(f"{path} is a run, which has its plan", "leave --plan out, or name MODEL")
     run = path.parent if path.suffix == ".json" else path
@@ -139,14 +142,14 @@ def model_of(run: Path) -> Path:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(
             f"{run} does not say which model it is of",
-            f"name it: precision-bisect verify MODEL --plan {run}",
+            f"name it beside the run: MODEL --plan {run}",
         ) from error
     places = (told, run.parent / told, run / told.name, run.parent / told.name)
     found = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
     if found is None:
         raise UsageError(
             f"the model of {run} is not at {told} any more",
-            f"name it: precision-bisect verify MODEL --plan {run}",
+            f"name it beside the run: MODEL --plan {run}",
         )
     return found
 

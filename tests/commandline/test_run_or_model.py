@@ -1,0 +1,85 @@
+"""A run is named by its folder, by its result, or by the model that it is of."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny
+from precision_bisect.commandline.main import main
+from precision_bisect.errors import RunFolderError
+from precision_bisect.run_folder.runfolder import last_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run, beside its model."""
+    folder = tmp_path_factory.mktemp("searched")
+    np.savez(folder / "inputs.npz", x=tiny.samples()[0]["x"])
+    tiny.search(tiny.write_model(folder / "m.onnx"), folder / "m.onnx.precision-bisect")
+    return folder / "m.onnx.precision-bisect"
+
+
+COMMANDS = ("show", "status", "report", "explain", "export", "layers")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_both_say_the_same(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model stands for its last run, and a run for its model."""
+    said = []
+    for named in (run, run.parent / "m.onnx"):
+        assert 0 == main([command, str(named), "--json"])
+        said.append(json.loads(capsys.readouterr().out))
+    if command == "status":
+        said = [{**each, "silent_s": 0} for each in said]
+    assert said[0] == said[1]
+
+
+def test_two_models_are_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Either side may be a model."""
+    assert 0 == main(["compare", str(run.parent / "m.onnx"), str(run)])
+    assert "The same 4 layers are kept" in capsys.readouterr().out
+
+
+def test_the_run_in_this_folder_comes_first(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search leaves its folder where it was called; else the one beside the model is taken."""
+    monkeypatch.chdir(tmp_path)
+    model = run.parent / "m.onnx"
+    assert run == last_run(model)
+    (tmp_path / run.name).mkdir()
+    assert Path(run.name) == last_run(model)
+    assert Path("gone") == last_run(Path("gone"))
+
+
+def test_a_model_without_a_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says how to make one."""
+    model = tmp_path / "other.onnx"
+    model.write_bytes(b"")
+    assert 2 == main(["show", str(model)])
+    error = capsys.readouterr().err
+    assert f"there is no run of {model}" in error
+    assert f"search first: precision-bisect {model}; or name the run folder" in error
+    with pytest.raises(RunFolderError):
+        last_run(model)
+
+
+def test_explain_looks_at_the_model_where_flags_ask_for_it(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without flags the run's own findings are told, and that they are; a flag asks anew."""
+    model = str(run.parent / "m.onnx")
+    assert 0 == main(["explain", model])
+    said = capsys.readouterr()
+    assert "What the last run found" in said.err
+    assert "4 layers cannot run FP16" in said.out
+    assert 0 == main(
+        ["explain", model, "--worst", "2", "--inputs", str(run.parent / "inputs.npz")]
+    )
+    said = capsys.readouterr()
+    assert "last run" not in said.err
+    assert said.out.startswith("2 layers: 2 overflow")
