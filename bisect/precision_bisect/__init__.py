@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from precision_bisect.api import find, layers
+    from precision_bisect.api import FindOptions, find, layers
     from precision_bisect.certificate.record import Certificate
     from precision_bisect.errors import ExitCode, PrecisionBisectError
     from precision_bisect.layer_table import Layer
@@ -22,6 +22,7 @@ __all__ = [
     "Certificate",
     "Diagnosis",
     "ExitCode",
+    "FindOptions",
     "Layer",
     "PrecisionBisectError",
     "Result",
@@ -33,12 +34,17 @@ _HOMES = {
     "Certificate": "certificate.record",
     "Diagnosis": "results.result",
     "ExitCode": "errors",
+    "FindOptions": "api",
     "Layer": "layer_table",
     "PrecisionBisectError": "errors",
     "Result": "results.result",
     "find": "api",
     "layers": "api",
 }
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,13 @@
 """The same job as the command line's, from Python."""
 
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import (
     CalibrationName,
@@ -88,21 +92,60 @@ def find(
     `tol` is one limit or a mapping from output name to limit ("" for the default); `inputs` a path
     or a list of samples, each a dict from input name to array; `out` the run folder, which holds
     what the command leaves in it, `report.html` included; `observer` is called with every event.
-    Times are in seconds. Raises a PrecisionBisectError for bad input.
+    The others mean what the flags of their names do. Times are in seconds. Raises a
+    PrecisionBisectError for bad input.
     """
     from precision_bisect.plugins import leave_page
 
+    _check_names(options)
     asked = Options(
-        model=Path(model),
+        model=_path(model, "model"),
         tol=tol,
         inputs=Path(inputs) if isinstance(inputs, str) else inputs,
-        out=None if out is None else Path(out),
+        out=None if out is None else _path(out, "out"),
         **options,
     )
     result = run(asked, observer)
     if trouble := leave_page(asked.folder):
         observer(Warned(message=trouble))
     return result
+
+
+def _path(value: object, name: str) -> Path:
+    if not isinstance(value, str | Path):
+        raise UsageError(f"{name} cannot be {value!r}", "give a path")
+    return Path(value)
+
+
+def _check_names(options: Mapping[str, object]) -> None:
+    """Raise UsageError for a name that is no option."""
+    known = FindOptions.__annotations__
+    for name in options:
+        if name not in known:
+            begun = [each for each in ("tol", "inputs", "out", *known) if name.startswith(each)]
+            meant = begun or get_close_matches(name, ["tol", "inputs", "out", *known], 1, 0.7)
+            hint = f"did you mean {meant[0]}? " if meant else ""
+            raise UsageError(f"find() has no option {name!r}", f"{hint}help(find) lists them")
+
+
+def _signature() -> inspect.Signature:
+    """Return what `find` takes, each option by its name with its default."""
+    given = inspect.signature(find)
+    named = [each for each in given.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    defaults = {each.name: each.default for each in fields(Options)}
+    further = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if defaults[name] is MISSING else defaults[name],
+            annotation=kind,
+        )
+        for name, kind in FindOptions.__annotations__.items()
+    ]
+    return given.replace(parameters=[*named, *further])
+
+
+setattr(find, "__signature__", _signature())  # noqa: B010 - functions do not declare it
 
 
 def run(options: Options, observer: Observer = ignore) -> Result:

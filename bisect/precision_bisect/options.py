@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -56,6 +56,15 @@ Limits: TypeAlias = "float | Mapping[str, float] | None"
 
 ENGINE_REFERENCE = Path("engine")
 """What `--reference` says for the outputs of the backend's own engine with every layer in FP32."""
+_PLAIN: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("<class 'int'>", "int | None"), (int,)),
+    **dict.fromkeys(("<class 'float'>", "float | None"), (int, float)),
+    **dict.fromkeys(("<class 'str'>", "str | None"), (str,)),
+    "<class 'bool'>": (bool,),
+    str(EngineSettings): (EngineSettings,),
+    **dict.fromkeys((str(Path), str(Path | None)), (Path,)),
+}
+"""What a value of a field may be, by the field's type as it is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +131,7 @@ class Options:
     threads: int = 0
 
     def __post_init__(self) -> None:
+        self._check_types()
         choices = {
             "metric": METRICS,
             "low": LOW_NAMES,
@@ -195,6 +205,35 @@ class Options:
             raise UsageError("--optuna-storage is for --strategy pareto", "leave one out")
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
+
+    def _check_types(self) -> None:
+        """Raise UsageError for a value of another type, which only Python can give."""
+        for each in fields(self):
+            value, wanted = getattr(self, each.name), _PLAIN.get(str(each.type))
+            if wanted is None or (value is None and "None" in str(each.type)):
+                continue
+            odd = isinstance(value, bool) and bool not in wanted
+            if odd or not isinstance(value, wanted):
+                what = wanted[-1].__name__
+                raise UsageError(
+                    f"{each.name} cannot be {value!r}", f"give a value of type {what}"
+                )
+        if not isinstance(self.inputs, Path | Sequence | Mapping | None):
+            raise UsageError(
+                f"inputs cannot be {self.inputs!r}", "give a path, or a list of dicts of arrays"
+            )
+        if not all(isinstance(each, Sequence) for each in self.input_shapes.values()):
+            raise UsageError(
+                f"input_shapes cannot be {self.input_shapes!r}", "give a tuple by input name"
+            )
+        for name in ("tol", "atol", "rtol"):
+            limit = getattr(self, name)
+            values = limit.values() if isinstance(limit, Mapping) else (limit,)
+            if not all(value is None or isinstance(value, int | float) for value in values):
+                raise UsageError(
+                    f"{name} cannot be {limit!r}",
+                    "give a number, or a dict of numbers by output name",
+                )
 
     def _check_cluster(self, cluster: str) -> None:
         if cluster != LOCAL_CLUSTER and not re.fullmatch(r"[a-z]+://.+", cluster):

@@ -107,7 +107,8 @@ def test_culprits_lead_to_their_layers(opened: Open, tmp_path: Path) -> None:
     expect(opened(write_report(folder)).locator("#curve")).to_have_count(0)
     page = opened(write_report(run_folders.write_curve(folder, NAMES, KEPT)))
     expect(page.locator("#curves")).to_contain_text("3 layers break FP16")
-    row = page.locator("#curves > .scroll tbody tr").nth(1)
+    page.locator("#curves .culprits summary").click()
+    row = page.locator("#curves .culprits tbody tr").nth(1)
     expect(row).to_contain_text("overflow: so")
     row.get_by_role("button").click()
     expect(page.locator("#detail h3")).to_have_text("Op_12")
@@ -174,6 +175,43 @@ def test_states_are_filtered(opened: Open, report: Path) -> None:
     expect(page.locator("#shown")).to_have_text("3 of 80 nodes")
     low.click()
     expect(page.locator("#shown")).to_have_text("80 of 80 nodes")
+
+
+def test_only_kept_layers_are_one_click_away(opened: Open, report: Path) -> None:
+    """The list has nothing else then, and the chips say so; a second click brings all back."""
+    page = opened(report)
+    page.get_by_role("button", name="Only kept").click()
+    expect(page.locator("#shown")).to_have_text("3 of 80 nodes")
+    expect(page.locator("#tree .row.layer")).to_have_count(3)
+    expect(page.get_by_role("button", name="low 77")).to_have_attribute("aria-pressed", "false")
+    page.get_by_role("button", name="All again").click()
+    expect(page.locator("#shown")).to_have_text("80 of 80 nodes")
+
+
+def test_patterns_come_before_layers(opened: Open, report: Path) -> None:
+    """Why begins with a table of what the kept layers are, with the cause."""
+    page = opened(report)
+    rows = page.locator("#groups tbody tr")
+    assert 1 <= rows.count() <= 3
+    expect(rows.first).to_contain_text("overflow")
+
+
+def test_what_was_run_is_said(opened: Open, tmp_path: Path) -> None:
+    """The command line, the model, the date and the version of the run stand below the answer."""
+    folder = run_folders.write_run(tmp_path, NAMES, KEPT)
+    told = json.loads((folder / "status.json").read_text())
+    told |= {"command": "precision-bisect a.onnx", "started": "2026-11-24T15:38:00+00:00"}
+    (folder / "status.json").write_text(json.dumps(told))
+    run = opened(write_report(folder)).locator("#run")
+    expect(run.locator("pre")).to_have_text("precision-bisect a.onnx")
+    expect(run).to_contain_text("2026-11-24 15:38")
+
+
+def test_what_was_not_measured_has_no_tile(opened: Open, report: Path) -> None:
+    """A forecast has neither a speed nor an engine to look into."""
+    page = opened(report)
+    expect(page.locator("#figures h3")).to_contain_text(["Error", "Certificate"])
+    expect(page.locator("#figures")).not_to_contain_text("not measured")
 
 
 def test_the_tree_is_used_by_keyboard(opened: Open, report: Path) -> None:
@@ -276,6 +314,7 @@ def test_causes_and_phases_are_filtered(opened: Open, report: Path) -> None:
 def test_exports_are_copied_with_one_click(opened: Open, report: Path) -> None:
     """The clipboard holds the file's text, the button says so, and so does the live region."""
     page = opened(report, permissions=["clipboard-read", "clipboard-write"])
+    expect(page.locator("#copies article h3").first).to_have_text("model.mixed.onnx")
     card = page.locator("#copies article", has_text="trtexec --layerPrecisions")
     card.get_by_role("button").first.click()
     expect(card.get_by_role("button", name="Copied")).to_be_focused()
@@ -310,7 +349,7 @@ def test_hostile_names_are_text(opened: Open, tmp_path: Path) -> None:
     for place, name in enumerate(names):
         page.locator("#kept tbody tr").nth(place).get_by_role("button").first.click()
         assert name == page.locator("#detail .path").evaluate("e => e.firstChild.textContent")
-        assert name == page.locator("#curves > .scroll button").nth(place).text_content()
+        assert name == page.locator("#curves .culprits button").nth(place).text_content()
     assert 0 == page.locator("img").count()
     assert 3 == page.locator("script").count()
     chart = "echarts.getInstanceByDom(document.querySelector('#sensitivities .chart'))"

@@ -1,5 +1,6 @@
 """The Python API, as its docstring promises it."""
 
+import inspect
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,49 @@ def test_inputs_of_the_wrong_shape_are_named(tmp_path: Path, inputs: Any) -> Non
     model = save(parse(OVERFLOW), tmp_path)
     with pytest.raises(precision_bisect.PrecisionBisectError, match="no list of samples"):
         precision_bisect.find(model, inputs=inputs, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tolerance": 1}, "find() has no option 'tolerance'; did you mean tol? help(find) lists"),
+        ({"stratgy": "ddmin"}, "no option 'stratgy'; did you mean strategy?"),
+        ({"zzz": 1}, "find() has no option 'zzz'; help(find) lists them"),
+        ({"tol": "1e-2"}, "tol cannot be '1e-2'; give a number, or a dict of numbers by output"),
+        ({"workers": "2"}, "workers cannot be '2'; give a value of type int"),
+        ({"resume": "yes"}, "resume cannot be 'yes'; give a value of type bool"),
+        ({"inputs": 3}, "inputs cannot be 3; give a path, or a list of dicts of arrays"),
+        (
+            {"input_shapes": {"x": 3}},
+            "input_shapes cannot be {'x': 3}; give a tuple by input name",
+        ),
+        ({"out": 3}, "out cannot be 3; give a path"),
+        ({"engine": {}}, "engine cannot be {}; give a value of type EngineSettings"),
+        ({"low": "fp64"}, "low cannot be 'fp64'; choose fp16, bf16, int8, fp8"),
+    ],
+)
+def test_bad_options_are_errors_of_ours(options: dict[str, Any], said: str) -> None:
+    """A wrong name and a wrong type say what would be right."""
+    with pytest.raises(precision_bisect.PrecisionBisectError) as raised:
+        precision_bisect.find("m.onnx", **options)
+    assert said in raised.value.one_line()
+
+
+def test_help_tells_the_options() -> None:
+    """The signature has every option with its default; dir() has what can be used."""
+    shown = str(inspect.signature(precision_bisect.find))
+    for name in FindOptions.__annotations__:
+        assert f" {name}: " in shown
+    assert "strategy: str = 'guided'" in shown
+    assert set(precision_bisect.__all__) <= set(dir(precision_bisect))
+
+
+def test_a_result_prints_as_a_line(tmp_path: Path) -> None:
+    """What was found, the error, and where everything is."""
+    model = save(parse(OVERFLOW), tmp_path)
+    out = tmp_path / "run"
+    result = precision_bisect.find(model, inputs=[SAMPLE], out=out, tol=1e-2)
+    kept = f"found: {len(result.kept)} of {result.candidates} layers stay FP32, error "
+    assert str(result).startswith(kept)
+    assert str(result).endswith(f", in {out}")
+    assert f"<Result {result}>" == repr(result)

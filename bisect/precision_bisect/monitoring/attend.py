@@ -1,7 +1,9 @@
 """What watches a run and writes it down in the run folder."""
 
 import os
+import shlex
 import socket
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +29,7 @@ class Attended:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "version": version("precision-bisect"),
+            "command": _command(),
         }
         self._log = EventLog(folder / EVENTS, facts)
         self._live = LiveStatus(folder / STATUS, facts)
@@ -71,3 +74,13 @@ class Attended:
                 self._warned.add(name)
                 message = f"cannot write {name}: {trouble.strerror}; the search goes on"
                 self._observer(Warned(message=message))
+
+
+def _command() -> str | None:
+    """Return the command line, as for a shell; None where the run was begun from Python."""
+    program = Path(sys.argv[0] if sys.argv else "")
+    ours = program.name == "precision-bisect" or program.parts[-2:] == (
+        "precision_bisect",
+        "__main__.py",
+    )
+    return shlex.join(["precision-bisect", *sys.argv[1:]]) if ours else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.certificate.record import Certificate
-from precision_bisect.errors import ExitCode
+from precision_bisect.errors import ExitCode, printable
 from precision_bisect.plugins import REPORTS, load
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
@@ -103,7 +103,7 @@ class Rung:
         return {"precision": self.precision, "layers": layers, "count": self.count}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
 
@@ -208,6 +208,20 @@ class Result:
     def to_text(self) -> str:
         """Return `result.json` as text."""
         return plain_json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
+
+    def __str__(self) -> str:
+        """Return the answer in one line."""
+        said = self.status.value.replace("_", " ")
+        if self.rungs:
+            said += f": {len(self.kept)} of {self.candidates} layers stay {self.high.upper()}"
+        elif self.message:
+            said += f": {printable(self.message)}"
+        if self.error is not None:
+            said += f", error {self.error:.4g}"
+        return f"{said}, in {self.out}" if self.out is not None else said
+
+    def __repr__(self) -> str:
+        return f"<Result {self}>"
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""

@@ -55,7 +55,8 @@ def _found(source: Source) -> dict[str, Any]:
         "speed": result["speed"],
         "honoured": source.looked_into.get("honoured") if seen else result["honoured"],
         "seen": seen,
-        "facts": list(_facts(result, source.told)),
+        "facts": list(_facts(result)),
+        "run": _run(source),
         "remarks": list(_remarks(result)),
     }
 
@@ -93,8 +94,9 @@ def _so_far(source: Source) -> dict[str, Any]:
         "speed": None,
         "honoured": None,
         "seen": "",
+        "run": _run(source),
         "facts": [
-            ["Trials so far", str(trials)],
+            ["Plans so far", str(trials)],
             ["Strategy", str(header["strategy"])],
             ["Backend", str(header["backend"])],
         ],
@@ -155,7 +157,22 @@ def _scale(tolerance: Any) -> float | None:
     return 1.0 if isinstance(tolerance, Mapping) else tolerance
 
 
-def _facts(result: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[list[str]]:
+def _run(source: Source) -> dict[str, str]:
+    """Return what was asked, of which model, and when."""
+    told = source.told
+    result = source.result
+    count = result.get("fingerprint", {}).get("samples")
+    parts = [
+        str(told.get("run", {}).get("model", "")),
+        f"{count} sample{'s' * (count != 1)}" if count else "",
+        str(told.get("started", ""))[:16].replace("T", " "),
+        f"{result['wall_s']:.0f} s" if result else "",
+        f"precision-bisect {told['version']}" if told.get("version") else "",
+    ]
+    return {"command": str(told.get("command") or ""), "about": ", ".join(filter(None, parts))}
+
+
+def _facts(result: Mapping[str, Any]) -> Iterator[list[str]]:
     yield ["Backend", result["backend"]]
     if result["builds"]:
         yield ["Builds", str(result["builds"])]
@@ -167,8 +184,6 @@ def _facts(result: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[list[
     samples, held = result["fingerprint"]["samples"], result["fingerprint"]["holdout"]
     yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
     yield from _deployed(result)
-    if told.get("version"):
-        yield ["Version", str(told["version"])]
 
 
 def _deployed(result: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -179,9 +194,8 @@ def _deployed(result: Mapping[str, Any]) -> Iterator[list[str]]:
         return
     deployment = read_deployment(result["deployment"])
     causes = [each["cause"] for each in result["diagnosis"]]
-    yield from ([label.capitalize(), text] for label, text in deployed(deployment, causes))
-    if result["emulated"] and deployment.polygraphy is not None:
-        yield ["Judge on the target", f"in the run folder: {deployment.polygraphy}"]
+    if deployment.recheck is not None and deployment.recheck.outcome != "not_judged":
+        yield from ([label.capitalize(), text] for label, text in deployed(deployment, causes))
 
 
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:

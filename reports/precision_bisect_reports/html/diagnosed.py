@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from precision_bisect.results.result import WITHOUT_IT
 from precision_bisect_reports.html.source import Source
 
 _PARTS = ("inputs", "outputs", "weights")
@@ -19,7 +20,7 @@ def diagnosed(source: Source, index: Mapping[str, int]) -> dict[str, Any]:
                 "low": _text(entry.get("low")),
                 "high": _text(entry.get("high")),
                 "cause": _text(entry.get("cause")),
-                "evidence": _text(entry.get("evidence")),
+                "evidence": _evidence(entry.get("evidence")),
                 "figures": _figures(entry.get("figures")),
                 "histogram": _histogram(entry.get("histogram")),
                 "hurts": _hurts(entry.get("hurts")),
@@ -38,6 +39,11 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _evidence(value: Any) -> str | None:
+    """Return the evidence without the error of dropping the layer, which the proof has."""
+    return value.partition(WITHOUT_IT)[0] if isinstance(value, str) else None
 
 
 def _figures(value: Any) -> dict[str, Any]:

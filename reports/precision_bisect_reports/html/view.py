@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.results.result import WITHOUT_IT
 from precision_bisect.results.saved import unpacked
 from precision_bisect.run_folder.json_values import Unfit
+from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import words
 from precision_bisect_reports.html.answer import answer
 from precision_bisect_reports.html.compact import figure
@@ -44,6 +46,8 @@ def _view(source: Source) -> dict[str, Any]:
         ],
         "front": [_point(point) for point in result.get("front", ())],
         "curve": _curve(result),
+        "groups": _groups(result),
+        "confirm": _confirm(result),
         **diagnosed(source, network.index),
         "exports": dict(source.exports),
         "fingerprint": result.get("fingerprint")
@@ -100,17 +104,40 @@ def _kept(result: Mapping[str, Any], verified: Mapping[str, Any]) -> list[dict[s
     rows = []
     for name in result["kept"]:
         need, cause, honour = needs.get(name), causes.get(name, {}), honours.get(name, {})
+        evidence = cause.get("evidence")
         rows.append(
             {
                 "layer": name,
                 "certificate": need and {key: need[key] for key in keys},
                 "cause": cause.get("cause"),
-                "evidence": cause.get("evidence"),
+                "evidence": evidence and evidence.partition(WITHOUT_IT)[0],
                 "honoured": honour.get("honoured"),
                 "seen": honour.get("evidence"),
             }
         )
     return rows
+
+
+def _groups(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the patterns of the kept layers, those that hurt most first."""
+    if not result or not result["kept"]:
+        return []
+    return [
+        {
+            "title": each.title,
+            "cause": each.cause,
+            "without": each.without and [figure(error) for error in each.without],
+            "places": list(each.places),
+            "layers": len(each.layers),
+        }
+        for each in groups_of(unpacked(result), result["kept"])
+    ]
+
+
+def _confirm(result: Mapping[str, Any]) -> str:
+    """Return what judges the answer with TensorRT, "" where nothing does or needs to."""
+    deployment = result.get("deployment") or {}
+    return str(deployment.get("polygraphy") or "") if result.get("emulated") else ""
 
 
 def _curve(result: Mapping[str, Any]) -> dict[str, Any]:

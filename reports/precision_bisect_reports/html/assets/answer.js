@@ -24,7 +24,7 @@ function speedTile(answer) {
     const met = speed.met ? "limits met" : "limits not met";
     return tile("Speed", `${spell(speed.speedup)} × all high`, `${spell(speed.latency_ms)} ms; ${met}`);
   }
-  if (!latency || latency.kept === null) return tile("Speed", "not measured", "Only a run on the target's engine measures latency.");
+  if (!latency || latency.kept === null) return null;
   const parts = [["all high", latency.all_high], ["all low", latency.all_low]].filter(([, ms]) => ms !== null);
   const times = latency.all_high ? `, ${spell(latency.all_high / latency.kept)} × all high` : "";
   return tile("Speed", `${spell(latency.kept)} ms${times}`, parts.map(([word, ms]) => `${word} ${spell(ms)} ms`).join(", "));
@@ -32,7 +32,8 @@ function speedTile(answer) {
 
 function honouredTile(answer) {
   const words = { true: ["yes", "Every kept layer was seen at its type in the engine."], false: ["no", "The engine computes a kept layer low; see the list below."] };
-  const [value, note] = words[answer.honoured] ?? ["not seen", "No engine was looked into; precision-bisect verify does."];
+  if (!(answer.honoured in words) && !answer.seen) return null;
+  const [value, note] = words[answer.honoured] ?? ["not seen", ""];
   return tile("Engine obeys", answer.seen && value === "not seen" ? "not shown" : value, answer.seen || note);
 }
 
@@ -80,10 +81,13 @@ function drawAnswer() {
   if (answer.answered) tiles.push(speedTile(answer));
   if (answer.proof) tiles.push(proofTile(answer));
   if (answer.answered && answer.kept) tiles.push(honouredTile(answer));
-  byId("figures").append(...tiles);
+  byId("figures").append(...tiles.filter(Boolean));
   const counts = countStates(layers.state);
   if (layers.complete) byId("precisions").append(shares(counts), legend(counts));
   if (answer.precisions.length > 2) byId("precisions").append(table(["Type", "Layers"], answer.precisions, (row) => [row[0].toUpperCase(), String(row[1])]));
   byId("precisions").append(facts(answer.facts));
+  const { command, about } = answer.run;
+  if (command) byId("run").append(el("pre", { tabindex: "0" }, command), copyButton(command, "Copy command"));
+  byId("run").append(el("p", { class: "hint" }, about));
   byId("remarks").append(...answer.remarks.map((text) => el("li", {}, text)));
 }

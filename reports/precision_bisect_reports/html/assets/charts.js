@@ -57,7 +57,7 @@ function tooltip(linesOf) {
   };
 }
 
-// Errors on a logarithmic axis: zero is drawn at the foot, what is not finite at the top.
+// Errors on a logarithmic axis: zero has a line of its own at the foot, what is not finite at the top.
 function errorScale(errors) {
   const limit = data.answer.tolerance;
   const finite = errors.map(number).filter((error) => error > 0 && Number.isFinite(error));
@@ -66,9 +66,11 @@ function errorScale(errors) {
   const high = Math.ceil(Math.log10(Math.max(...all, Number.MIN_VALUE)) + 0.01);
   const [from, to] = all.length ? [Math.max(low, high - 12), high] : [-3, 1];
   const infinite = errors.some((error) => number(error) === Infinity) ? 1 : 0;
+  const exact = errors.some((error) => number(error) === 0) ? 1 : 0;
+  const placed = (error) => (error === 0 ? from - 1 : Math.max(from, Math.log10(Math.max(error, 10 ** from))));
   return {
-    place: (error) => (number(error) === Infinity ? to + 1 : Math.max(from, Math.log10(Math.max(number(error), 10 ** from)))),
-    axis: { ...axis("error"), type: "value", min: from, max: to + infinite, minInterval: 1, nameGap: 40, axisLabel: { color: colour("soft"), formatter: (power) => (power > to ? "∞" : powerOfTen(power)) } },
+    place: (error) => (number(error) === Infinity ? to + 1 : placed(number(error))),
+    axis: { ...axis("error"), type: "value", min: from - exact, max: to + infinite, minInterval: 1, nameGap: 40, axisLabel: { color: colour("soft"), formatter: (power) => (power > to ? "∞" : power < from ? "0" : powerOfTen(power)) } },
     line: limit ? Math.log10(limit) : null,
   };
 }

@@ -71,5 +71,5 @@ function drawCurve() {
   byId("curves").append(
     el("p", { class: "hint" }, words), el("figure", {}, el("figcaption", {}, "Error by the number of kept layers"), holder),
     el("details", { class: "trials" }, el("summary", {}, `The curve: ${plural(points.length, "plan")} as a table`), curveTable(points)),
-    ...(culprits.length ? [el("h3", {}, culpritTitle(culprits)), culpritTable(culprits)] : []));
+    ...(culprits.length ? [el("details", { class: "trials culprits" }, el("summary", {}, `${culpritTitle(culprits)}: the list`), culpritTable(culprits))] : []));
 }

@@ -32,7 +32,7 @@ function showLayer(layer) {
   const parts = [
     el("h3", {}, leafOf(layer)),
     el("p", { class: "path" }, nameOf(layer), " ", copyButton(nameOf(layer), "Copy name")),
-    el("p", {}, badge, " ", el("span", { class: "op" }, textAt(layers.op, layer))),
+    el("p", {}, badge, " ", sameWord(layer) ? null : el("span", { class: "op" }, textAt(layers.op, layer))),
     facts(knownOf(layer, found)),
   ];
   const charts = (diagnosesByLayer.get(layer) ?? []).filter((row) => row.histogram).map((row) => ({ row, box: el("div", { class: "chart small" }) }));

@@ -1,5 +1,7 @@
 // The kept layers: cause and proof of each, filtered by cause; then advice and how NaNs spread.
 function drawKept() {
+  drawGroups();
+  byId("kept-title").hidden = !data.kept.length;
   if (!data.kept.length) {
     byId("kept").append(el("p", { class: "hint" }, data.answer.answered ? "No layer is kept, so there is nothing to explain." : "Nothing is decided yet."));
   } else {
@@ -15,6 +17,15 @@ function drawKept() {
   drawMisses();
   drawAdvice();
   drawSpread();
+}
+
+// The kept layers by what they are: the same operators in many modules, kept for the same cause.
+function drawGroups() {
+  if (!data.groups.length) return;
+  const span = ([least, most]) => (spell(least) === spell(most) ? spell(least) : `${spell(least)} to ${spell(most)}`);
+  const where = (places) => (places.length > 3 ? `${places.slice(0, 3).join(", ")} and ${places.length - 3} more` : places.join(", "));
+  byId("groups").append(table(["What", "Layers", "Why", "Without one", "Where"], data.groups, (each) =>
+    [el("b", {}, each.title), String(each.layers), each.cause || "not known", each.without ? `error ${span(each.without)}` : "not tried", where(each.places)], 8));
 }
 
 function drawMisses() {
@@ -38,7 +49,7 @@ function keptTable(rows) {
     const cells = [keptName(row, layer), ...type, el("span", { class: "cause" }, causeOf(row)), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
     if (seen) cells.push((row.honoured ?? "not seen").replaceAll("_", " "));
     return cells;
-  });
+  }, 8);
 }
 
 function keptName(row, layer) {
@@ -59,5 +70,5 @@ function drawAdvice() {
 function drawSpread() {
   if (!data.spread.length) return;
   byId("spread").append(el("h3", {}, "Where NaN and Inf are born, and how they spread"), table(["Born at", "What", "Path to the output"], data.spread, (each) =>
-    [String(each.layer), String(each.born), (Array.isArray(each.path) ? each.path : []).map((name) => String(name).split("/").pop()).join(" → ")]));
+    [String(each.layer), String(each.born), (Array.isArray(each.path) ? each.path : []).map((name) => String(name).split("/").pop()).join(" → ")], 6));
 }

@@ -90,10 +90,13 @@ function layerCells(layer) {
   const precision = layers.precision[layer];
   const cause = diagnosisByLayer.get(layer)?.cause ?? keptByLayer.get(layer)?.cause;
   return [glyph(state), el("span", { class: `label ${STATES[state].key}` }, leafOf(layer)),
-    el("span", { class: "op" }, textAt(layers.op, layer)),
+    sameWord(layer) ? null : el("span", { class: "op" }, textAt(layers.op, layer)),
     cause ? el("span", { class: "cause" }, cause) : null,
     el("span", { class: "counts" }, precision ? precision.toUpperCase() : STATES[state].word)];
 }
+
+// Exporters name a layer after its operator, with a number: then the name says it all.
+const sameWord = (layer) => leafOf(layer).replace(/^node_/, "").replace(/[_.]?\d+$/, "") === textAt(layers.op, layer);
 
 function toggle(module, open = !module.open) {
   if (module.open === open) return;
@@ -174,6 +177,8 @@ function setUpTree() {
     made.append(glyph(state), `${STATES[state].word} ${counts[state].toLocaleString("en")}`);
     byId("states").append(made);
   });
+  byId("only").hidden = !counts[KEPT];
+  byId("only").addEventListener("click", showOnlyKept);
   tree.space = el("div", { class: "space", role: "presentation" });
   byId("tree").append(tree.space);
   byId("tree").addEventListener("scroll", () => drawRows());
@@ -191,6 +196,16 @@ function setUpTree() {
   const first = tree.rows.findIndex((row) => row.layer !== undefined && layers.state[row.layer] === KEPT);
   if (first >= 0) { tree.at = first; drawRows(); showLayer(tree.rows[first].layer); }
   else showNothing();
+}
+
+function showOnlyKept() {
+  const only = byId("only").getAttribute("aria-pressed") !== "true";
+  byId("only").setAttribute("aria-pressed", only);
+  byId("only").textContent = only ? "All again" : "Only kept";
+  tree.shown = new Set(only ? [KEPT] : STATES.keys());
+  document.querySelectorAll("#states .chip").forEach((made) => made.setAttribute("aria-pressed", tree.shown.has(Number(made.id.split("-")[1]))));
+  if (only) openKept(tree.top, Infinity);
+  refreshTree();
 }
 
 function foldAll(open) {
