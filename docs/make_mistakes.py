@@ -36,7 +36,7 @@ MISTAKES = (
     ("A folder without inputs", "model.onnx --inputs empty"),
     ("A name that is no input of the model", "model.onnx --inputs wrong_name.npz"),
     ("Inputs of another shape", "model.onnx --inputs wrong_shape.npz"),
-    ("A single array", "model.onnx --inputs image.npy"),
+    ("Inputs of another kind", "model.onnx --inputs image.png"),
     ("A limit for an output that is not there", "model.onnx --inputs inputs --tol logits=1e-2"),
     ("A type that does not exist", "model.onnx --low fp64"),
     ("The same type twice", "model.onnx --low fp16 --high fp16"),
@@ -70,7 +70,7 @@ def _prepare(folder: Path) -> None:
     np.savez(folder / "inputs" / "0.npz", image=image)
     np.savez(folder / "wrong_name.npz", input=image)
     np.savez(folder / "wrong_shape.npz", image=np.ones((2, 3), np.float32))
-    np.save(folder / "image.npy", image)
+    (folder / "image.png").write_bytes(b"\x89PNG")
 
 
 def _answer(folder: Path, command: str) -> str:

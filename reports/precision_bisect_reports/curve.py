@@ -48,7 +48,7 @@ def words(result: Result) -> str:
         rest = _rest(result, len(culprits), together)
         return f"{said} The rest is rounding, spread over the whole network{rest}"
     if result.kept and len(result.kept) < len(culprits):
-        return f"{said} For {limit:g} {len(result.kept)} layers suffice."
+        return f"{said} {len(result.kept)} layers suffice for {limit:g}."
     return said
 
 

@@ -75,6 +75,7 @@ def final_screen(result: Result, model: Path, width: int = WIDTH) -> Iterator[Te
     What does not fit is left to the report, the least important first: warnings always fit in.
     Only words of commands may be longer than a line.
     """
+    lines: list[Text] = []
     for patterns, room in _ROOMS:
         lines = list(_screen(result, model, width, patterns, room))
         if len(lines) <= MOST_LINES:
@@ -215,7 +216,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield "backend", "emulated: predicted on this machine; confirm on the target", ALWAYS
     if said := made_up(result.inputs):
         yield "inputs", said, ALWAYS
-    spread = result.message == f"{SPREAD} over the network" and result.curve
+    spread = result.message == f"{SPREAD} over the network" and bool(result.curve)
     if result.message and not told and answered and not spread:
         yield "note", printable(result.message), ALWAYS
 
@@ -276,7 +277,7 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
         low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
         yield "also high", f"{names}{more}: cannot run {low}, see {RESULT}", MORE
     for number, note in enumerate(result.notes):
-        yield "remark", printable(note), MORE if number == 0 else ROOM
+        yield "remark", printable(note), EVIDENCE if number == 0 else ROOM
 
 
 def _tolerance(result: Result) -> str:

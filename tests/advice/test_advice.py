@@ -352,5 +352,7 @@ def test_a_weight_beyond_the_range_is_named(tmp_path: Path) -> None:
     proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     feeds = [{"x": np.full((1, 4), 1e-5, np.float32)}]
     result, advice = searched(proto, feeds, tmp_path)
-    assert "weight reaches 1e+05, which exceeds FP16's maximum 65504" in result.diagnosis[0].evidence
+    assert (
+        "weight reaches 1e+05, which exceeds FP16's maximum 65504" in result.diagnosis[0].evidence
+    )
     assert "bf16-kept" in advice

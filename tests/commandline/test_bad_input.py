@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         ["m.onnx"],
         "no FP32 layers",
     ),
-    "wrong name": (feed(z=ONES), INPUTS, "lacks x"),
+    "wrong name": (feed(z=ONES), INPUTS, "has z, and not x"),
     "extra name": (feed(x=ONES, z=ONES), INPUTS, "unknown z"),
     "wrong shape": (feed(x=ONES[:, :3]), INPUTS, "shape (1, 3)"),
     "wrong type": (feed(x=ONES.astype(np.float64)), INPUTS, "is float64"),

@@ -166,3 +166,20 @@ def test_bad_json(tmp_path: Path, text: str) -> None:
     """JSON that holds no feeds is refused."""
     (tmp_path / "a.json").write_text(text)
     refused(tmp_path / "a.json")
+
+
+def test_one_array_is_a_sample_of_one_input(tmp_path: Path) -> None:
+    """With several inputs it says which, and how to save them."""
+    np.save(tmp_path / "a.npy", normal(2))
+    (sample,) = read_samples(tmp_path / "a.npy", ["x"])
+    assert ["x"] == list(sample)
+    line = refused(tmp_path / "a.npy", ["x", "y"])
+    assert "is one array, and the model has the inputs x, y; save all of them in one .npz" in line
+
+
+def test_names_that_are_all_others_are_told(tmp_path: Path) -> None:
+    """The file, what it has, and what the model wants; one of a folder as well."""
+    np.savez(tmp_path / "a.npz", image=normal(2))
+    for path in (tmp_path / "a.npz", tmp_path):
+        line = refused(path, ["x", "y"])
+        assert f"{tmp_path / 'a.npz'} has image, and not x, y; save its arrays under" in line

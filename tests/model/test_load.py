@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.errors import InputError
+from precision_bisect.errors import InputError, ModelError
 from precision_bisect.inputs.input_check import check_samples
 from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.inputs.reference import reference_outputs
@@ -345,3 +345,15 @@ def test_negative_dimensions_are_dynamic(tmp_path: Path) -> None:
     assert [None, "dim_value", None, None] == sizes
     with pytest.raises(InputError, match=r"dynamic shape \(\?, 3, \?, \?\)"):
         synthetic_samples(model, {}, 1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("a.pt", "torch.onnx.export(model"), ("a.h5", "python -m tf2onnx.convert"), ("a", "again")],
+)
+def test_other_formats_say_how_to_export(tmp_path: Path, name: str, hint: str) -> None:
+    """A checkpoint of PyTorch or TensorFlow is told by its ending."""
+    (tmp_path / name).write_bytes(b"PK\x03\x04 weights")
+    with pytest.raises(ModelError) as caught:
+        load_model(tmp_path / name)
+    assert hint in caught.value.one_line()

@@ -57,7 +57,7 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         "--inputs",
         type=Path,
         metavar="PATH",
-        help="a .npz, a folder of .npz or .npy, Polygraphy's .json (run --save-inputs), or a .py "
+        help="a .npz or .npy, a folder of these, Polygraphy's .json (run --save-inputs), or a .py "
         "with load_data(); every sample is used. Without it inputs are made up",
     )
     group.add_argument(

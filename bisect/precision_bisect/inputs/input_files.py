@@ -16,16 +16,14 @@ from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.user_scripts import first_line, load_function, running_script
 from precision_bisect.protocols import Sample
 
-_READABLE = (
-    "give a .npz, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with load_data()"
-)
+_READABLE = "give a .npz or .npy, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with load_data()"
 _SAMPLE = "each sample is a dict of name to array"
 
 
 def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
     """Return the samples that `path` holds, in a fixed order.
 
-    A .npz is one sample, a folder holds one sample per file in name order. In a folder of .npy,
+    A .npz is one sample, and so is a .npy where the model has one input; a folder holds one sample per file in name order. In a folder of .npy,
     files are named after the input (`ids_0.npy`, `mask_0.npy`), or anything where the model has
     one input. Raises InputError for what cannot be read and for an empty result.
     """
@@ -33,17 +31,28 @@ def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
         samples = _read_folder(path, input_names)
     elif not path.exists():
         raise InputError(f"no such file or folder: {path}", _READABLE)
+    elif path.suffix.lower() == ".npy":
+        samples = [_single(path, input_names)]
     else:
-        reader = _READERS.get(path.suffix.lower())
-        if reader is None:
+        if path.suffix.lower() not in _READERS:
             raise InputError(f"cannot tell what {path} is", _READABLE)
-        samples = reader(path, input_names)
+        samples = _of_file(path, input_names)
     if not samples:
         raise InputError(f"{path} holds no samples", _READABLE)
     for name, array in (each for sample in samples for each in sample.items()):
         if array.size and not array.dtype.itemsize:
             raise InputError(f"{name} in {path} has values of no bytes", "give arrays of numbers")
     return samples
+
+
+def _single(path: Path, input_names: list[str]) -> Sample:
+    """Return the one array of a .npy as a sample, where the model has one input."""
+    if len(input_names) != 1:
+        raise InputError(
+            f"{path} is one array, and the model has the inputs {', '.join(input_names)}",
+            "save all of them in one .npz, with numpy.savez and these names",
+        )
+    return {input_names[0]: _read_npy(path)}
 
 
 def _read_folder(folder: Path, input_names: list[str]) -> list[Sample]:
@@ -56,7 +65,20 @@ def _read_folder(folder: Path, input_names: list[str]) -> list[Sample]:
     if kinds[".npy"]:
         return [{input_names[0]: _read_npy(file)} for file in kinds[".npy"]]
     files = kinds[".npz"] or kinds[".json"]
-    return [sample for file in files for sample in _READERS[file.suffix](file, input_names)]
+    return [sample for file in files for sample in _of_file(file, input_names)]
+
+
+def _of_file(file: Path, input_names: list[str]) -> list[Sample]:
+    """Return the samples of a file. Raises InputError where no name in it is one of these."""
+    samples = _READERS[file.suffix.lower()](file, input_names)
+    for sample in samples:
+        if sample and input_names and not set(sample).intersection(input_names):
+            has = ", ".join(map(str, sample))
+            raise InputError(
+                f"{file} has {has}, and not {', '.join(input_names)}",
+                "save its arrays under the names that the model has",
+            )
+    return samples
 
 
 def _group_arrays(files: list[Path], input_names: list[str]) -> list[Sample]:

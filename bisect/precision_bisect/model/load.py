@@ -30,6 +30,13 @@ _HIGHEST_IR = 10
 """Every supported ONNX Runtime reads this IR version; what later ones add changes no result."""
 _PROTOBUF_LIMIT = 2**31
 _AGAIN = "export or copy the file again"
+_TORCH = "export it in PyTorch: torch.onnx.export(model, inputs, 'model.onnx')"
+_TENSORFLOW = "convert it: python -m tf2onnx.convert (tf2onnx has the flags for each format)"
+_EXPORT = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _TORCH),
+    **dict.fromkeys((".pb", ".h5", ".keras", ".tflite"), _TENSORFLOW),
+}
+"""What makes an ONNX model of another file, by its ending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +150,8 @@ def _read(path: Path) -> onnx.ModelProto:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except Exception as error:  # protobuf's DecodeError
-        raise ModelError(f"{path} is not an ONNX model, or is truncated", _AGAIN) from error
+        hint = _EXPORT.get(path.suffix.lower(), _AGAIN)
+        raise ModelError(f"{path} is not an ONNX model, or is truncated", hint) from error
     if size >= _PROTOBUF_LIMIT:
         raise ModelError(
             f"{path} is over 2 GiB, which no ONNX file can be",
@@ -151,7 +159,8 @@ def _read(path: Path) -> onnx.ModelProto:
         )
     if not proto.ir_version or not proto.graph.node or not proto.opset_import:
         raise ModelError(
-            f"{path} is not an ONNX model, or is truncated: it has no nodes or no opset", _AGAIN
+            f"{path} is not an ONNX model, or is truncated: it has no nodes or no opset",
+            _EXPORT.get(path.suffix.lower(), _AGAIN),
         )
     check_opsets(path, proto)
     return proto

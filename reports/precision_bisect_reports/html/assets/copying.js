@@ -50,7 +50,7 @@ function mixedCards() {
 function drawExports() {
   const names = data.kept.map((row) => row.layer);
   const cards = Object.entries(ABOUT).filter(([name]) => name in data.exports).map(([name, [title, about]]) => copyCard(title, `${about} In the run folder: ${name}`, data.exports[name]));
-  if ("trtexec.sh" in data.exports) cards.unshift(...mixedCards());
+  if (cards.length) cards.unshift(...mixedCards());
   if (names.length) cards.push(copyCard("Names of the kept layers", "One a line, in network order.", names.join("\n")), copyCard("The same as JSON", "A list of names for scripts.", JSON.stringify(names, null, 2)));
   if (cards.length) byId("copies").append(el("div", { class: "cards" }, cards));
   else byId("exports").remove();

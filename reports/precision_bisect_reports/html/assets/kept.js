@@ -1,9 +1,10 @@
 // The kept layers: cause and proof of each, filtered by cause; then advice and how NaNs spread.
 function drawKept() {
+  if (data.answer.answered && !data.kept.length && !data.advice.length) return byId("why").remove();
   drawGroups();
   byId("kept-title").hidden = !data.kept.length;
   if (!data.kept.length) {
-    byId("kept").append(el("p", { class: "hint" }, data.answer.answered ? "No layer is kept, so there is nothing to explain." : "Nothing is decided yet."));
+    byId("kept").append(el("p", { class: "hint" }, data.answer.answered ? "No layer is kept." : "Nothing is decided yet."));
   } else {
     const causes = new Set(data.kept.map(causeOf));
     const shown = new Set(causes);

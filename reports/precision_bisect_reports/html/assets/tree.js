@@ -179,6 +179,8 @@ function setUpTree() {
   });
   byId("only").hidden = !counts[KEPT];
   byId("only").addEventListener("click", showOnlyKept);
+  const room = Math.max(4, layers.name.length + 1) * ROW;
+  if (room < 540) byId("layers").style.setProperty("--room", `${room}px`);
   tree.space = el("div", { class: "space", role: "presentation" });
   byId("tree").append(tree.space);
   byId("tree").addEventListener("scroll", () => drawRows());
