@@ -16,16 +16,20 @@ from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.user_scripts import first_line, load_function, running_script
 from precision_bisect.protocols import Sample
 
-_READABLE = "give a .npz or .npy, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with load_data()"
+_READABLE = (
+    "give a .npz or .npy, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with "
+    "load_data()"
+)
 _SAMPLE = "each sample is a dict of name to array"
 
 
 def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
     """Return the samples that `path` holds, in a fixed order.
 
-    A .npz is one sample, and so is a .npy where the model has one input; a folder holds one sample per file in name order. In a folder of .npy,
-    files are named after the input (`ids_0.npy`, `mask_0.npy`), or anything where the model has
-    one input. Raises InputError for what cannot be read and for an empty result.
+    A .npz is one sample, and so is a .npy where the model has one input; a folder holds one sample
+    per file in name order. In a folder of .npy, files are named after the input (`ids_0.npy`,
+    `mask_0.npy`), or anything where the model has one input. Raises InputError for what cannot be
+    read and for an empty result.
     """
     if path.is_dir():
         samples = _read_folder(path, input_names)
