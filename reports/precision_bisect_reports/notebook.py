@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from precision_bisect.errors import printable
+from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
 
@@ -47,7 +48,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "backend", f"{result.backend}{', a prediction' if result.emulated else ''}"
     if result.inputs and result.inputs["synthetic"]:
         yield "inputs", "made up: real ones may reach other ranges"
-    yield "trials", f"{result.trials}, {result.wall_s:.0f} s"
+    yield "effort", f"{spent(result.builds, result.evaluations)}, {result.wall_s:.0f} s"
     if result.out is not None:
         yield "run folder", str(result.out)
 
