@@ -122,8 +122,7 @@ def explain_command(parsed: Namespace) -> int:
 
     with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
         found = explain(options, parsed.layers, parsed.worst, report)
-    text = plain_json.dumps(found, indent=2, allow_nan=False) + "
-"
+    text = plain_json.dumps(found, indent=2, allow_nan=False) + "\n"
     sys.stdout.write(text if parsed.json else as_text(found, verbose=parsed.verbose))
     return ExitCode.OK
 
