@@ -1,1 +1,1 @@
-"""Trials proposed, evaluated and recorded; what searches are made of."""
+"""Trials: proposed by searches, evaluated, recorded; and what all strategies share."""

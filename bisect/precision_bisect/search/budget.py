@@ -1,4 +1,7 @@
-"""How much a run may spend: trials, seconds, and disk space."""
+"""How much a run may spend: trials, seconds and disk space.
+
+A budget is asked before a trial starts and never interrupts one: what was paid for is recorded.
+"""
 
 import time
 from collections.abc import Callable
@@ -13,10 +16,10 @@ class BudgetSpent(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Counts trials and time against their limits, None for no limit.
+    """Counts trials and seconds against their limits; None is no limit.
 
-    Ranking evaluations and trials that the ledger already knows are not counted. `spent_s` are the
-    seconds that earlier sessions of the same run have taken. `space` has an eye on the disks.
+    Forecasts, and trials that the ledger already knows, are not counted. `spent_s` is the time in
+    seconds that earlier sessions of the same run have taken. `space` watches the disks.
     """
 
     max_trials: int | None = None
@@ -43,6 +46,8 @@ class Budget:
         """Account for one more trial. Raises BudgetSpent when a limit forbids it."""
         if self.late:
             raise BudgetSpent(f"--max-time of {self.max_time_s:g} s is spent")
+        # On a full disk the ledger could record nothing more; ending here leaves a run that can
+        # be resumed.
         if self.space is not None and (shortage := self.space.shortage()):
             raise BudgetSpent(f"{shortage}; free some space, then go on with --resume")
         if not counted:

@@ -1,4 +1,8 @@
-"""Searches made of searches: the only places that send outcomes into a generator."""
+"""Searches made of searches: the only places that send outcomes into a generator.
+
+A `Search` is a generator that yields batches of proposals and receives their outcomes. The loop of
+`next`, `send` and `StopIteration` is easy to get wrong, so it stands here and nowhere else.
+"""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -22,7 +26,7 @@ def feed(search: Search[T], answer: Callable[[Batch], Outcomes]) -> T:
 
 
 def answered(search: Search[T], answer: Callable[[Batch], Search[Outcomes]]) -> Search[T]:
-    """Return the same search; each batch is answered by a search of its own."""
+    """Return the same search, with each batch answered by another search, which may ask more."""
     try:
         batch = next(search)
         while True:
@@ -38,7 +42,7 @@ def mapped(
     ask: Callable[[Proposal], Proposal] = lambda proposal: proposal,
     tell: Callable[[Proposal, Outcome], Outcome] = lambda _, outcome: outcome,
 ) -> Search[T]:
-    """Return the same search; `ask` changes each proposal, `tell` what it is told of each."""
+    """Return the same search: `ask` changes each proposal, `tell` changes its outcome."""
 
     def answer(batch: Batch) -> Search[Outcomes]:
         outcomes = yield tuple(map(ask, batch))

@@ -1,11 +1,13 @@
-"""The driver: the only one who has plans evaluated.
+"""The driver: the only place that has plans evaluated.
 
-Every trial takes the same way: look it up, ask the budget, record the intent, have it built, run
-and judged, record the outcome, tell. A batch of proposals goes that way side by side, as many at a
-time as there are workers. Strategies are generators that the driver feeds; a resumed run feeds
-them the recorded outcomes first, so it comes to the same place without building anything.
+Every trial takes the same way: look it up in the ledger, ask the budget, record the intent, build,
+run and judge, record the outcome, tell the observers. A batch of proposals goes this way side by
+side, as many at a time as there are workers.
 
-Evaluations run wherever the executor runs them; ledger, budget and observer are touched in the
+Strategies are generators that the driver feeds. A resumed run feeds them the recorded outcomes
+first, so it reaches the same state without building anything.
+
+Evaluations run wherever the executor runs them. Ledger, budget and observer are used in the
 driver's thread only.
 """
 
@@ -37,11 +39,12 @@ from precision_bisect.trial import (
 )
 
 MOST_LOST = 5
-"""So many trials in a row that lose their process in one way are no property of their plans."""
+"""Trials in a row that lose their process in the same way, from which the run ends: the machine or
+the model is to blame then, not a plan. A bound; nothing was measured."""
 
 
 class CrashLoop(Exception):
-    """Raised when trials lose their process again and again; says how."""
+    """Raised when trials lose their process again and again; the message says how."""
 
 
 class Driver:
@@ -68,7 +71,7 @@ class Driver:
 
     @property
     def lost(self) -> Sequence[Trial]:
-        """The last trials of this session, as far back as each lost its process."""
+        """The latest trials of this session that lost their process, without a gap."""
         return tuple(self._lost)
 
     def run(self, search: Search[T]) -> T:
@@ -76,7 +79,7 @@ class Driver:
         return feed(search, self.consider_all)
 
     def retrace(self, search: Search[object]) -> None:
-        """Feed a search with what the ledger holds, until it ends or asks for something else."""
+        """Feed a search from the ledger alone, until it ends or asks for what the ledger lacks."""
         try:
             batch = next(search)
             while all(proposal.identity in self._known for proposal in batch):
@@ -91,9 +94,10 @@ class Driver:
     def consider_all(self, batch: Sequence[Proposal]) -> tuple[Outcome, ...]:
         """Return the outcomes of the proposals, in their order.
 
-        What is known is taken from the ledger, what occurs twice is evaluated once. Raises
-        BudgetSpent when the budget ends within the batch, CrashLoop, and KeyboardInterrupt: what
-        is in flight is waited for and recorded, unless a second KeyboardInterrupt gives it up.
+        Known outcomes come from the ledger; a proposal that occurs twice is evaluated once. Raises
+        BudgetSpent when the budget ends within the batch, CrashLoop, and KeyboardInterrupt. Before
+        it raises, it waits for the trials in flight and records them; a second KeyboardInterrupt
+        gives them up.
         """
         fresh: dict[Identity, Proposal] = {}
         for proposal in batch:
@@ -102,6 +106,7 @@ class Driver:
             else:
                 fresh.setdefault(proposal.identity, proposal)
         self._evaluate(deque(fresh.values()))
+        # A proposal that occurs twice in the batch: observers are told of each occurrence.
         for proposal in batch:
             if fresh.get(proposal.identity, proposal) is not proposal:
                 self._recall(proposal)
@@ -115,15 +120,16 @@ class Driver:
     def best(self) -> Trial | None:
         """Return the smallest plan that nothing speaks against; None before the first.
 
-        One that held on copies comes before those that passed on the samples alone, and one that
-        passed on all samples before those that passed on the judging ones. Once an answer was
-        refuted, what keeps no more than it is not believed.
+        Plans that held on copies come first, then those that passed on all samples, then those
+        that passed on the judging samples. Once a re-check refuted an answer, no plan that keeps
+        as few layers is believed without copies.
         """
         refuted = [
             trial.proposal.plan
             for trial in self.trials
             if trial.proposal.phase is Phase.RECHECK and not trial.outcome.passed
         ]
+        # -1: without a refuted answer even the plan that keeps nothing is believed.
         least = max(map(len, refuted), default=-1)
         for samples in (SampleSet.ALL, SampleSet.JUDGED):
             passing = self._passing(samples)
@@ -137,10 +143,11 @@ class Driver:
         return None
 
     def unsteady(self) -> Trial | None:
-        """Return the smallest plan that passes on the samples and on some copies, but too few."""
+        """Return the smallest plan that passes on the samples, but only on some of its copies."""
         some: set[Plan] = set()
         never: set[Plan] = set()
         for trial in self.trials:
+            # Copies that all fail say that the plan is wrong, not that it is near the tolerance.
             stability = trial.outcome.evidence.stability
             if trial.outcome.failed and stability and 0 < stability.failed < stability.copies:
                 some.add(trial.proposal.plan)
@@ -164,15 +171,16 @@ class Driver:
         return known.outcome if known else None
 
     def on_copies(self, plan: Plan) -> Outcome | None:
-        """Return the last outcome of a plan on copies of the samples, if it was tried on any.
+        """Return the last outcome of a plan on copies of the samples, None if there is none.
 
-        A point of the curve, which has few copies, counts where there is no other.
+        A point of the curve, which has few copies, counts only where there is no other.
         """
         drawn = [
             trial
             for trial in reversed(self.trials)
             if trial.proposal.plan == plan and trial.outcome.evidence.stability
         ]
+        # `sort` is stable: within both halves the latest trial stays first.
         drawn.sort(key=lambda trial: trial.proposal.phase is Phase.CURVE)
         return drawn[0].outcome if drawn else None
 
@@ -203,6 +211,8 @@ class Driver:
                 while waiting and self._flights.may_start(waiting[0]):
                     self._launch(waiting.popleft())
                 self._flights.land(self._ended)
+        # BaseException, since Ctrl-C is one: builds that are nearly done are worth waiting for,
+        # and their outcomes are recorded before the error goes on.
         except BaseException as error:
             try:
                 if isinstance(error, KeyboardInterrupt) and self._flights:
@@ -231,6 +241,7 @@ class Driver:
             return
         self._lost.append(trial)
         same = [each for each in self._lost[-MOST_LOST:] if each.outcome.status is status]
+        # Only the same status counts: a hang after two crashes is another trouble.
         if len(same) == MOST_LOST:
             raise CrashLoop(
                 f"{MOST_LOST} trials in a row ended as {status}, the last: {trial.outcome.message}"

@@ -1,4 +1,7 @@
-"""Engines of trials on disk, and a cap on them and on logs."""
+"""The engines of trials on disk, and the cap on what they and the logs take.
+
+An engine is kept so that a later trial or a user can open it without building it again.
+"""
 
 import hashlib
 import shutil
@@ -12,11 +15,10 @@ from precision_bisect.run_folder.runfolder import ENGINES, LOGS, TIMING_CACHE
 from precision_bisect.search.events import Event, TrialFinished
 from precision_bisect.trial import Kind, Verdict
 
-"""What a run may keep beside its answer unless it is told otherwise."""
-
 
 def engine_folder(engines: Path, plan: Plan) -> Path:
-    """Return where the engine of a plan's trial goes."""
+    """Return the folder for the engine of a plan's trial."""
+    # A hash, since a plan's key lists layers and may be longer than a file name can be.
     return engines / hashlib.sha256(plan.key.encode()).hexdigest()[:16]
 
 
@@ -24,9 +26,9 @@ def engine_folder(engines: Path, plan: Plan) -> Path:
 class Store:
     """An observer that keeps engines, logs and the timing cache of a run below a cap.
 
-    `run` is the run folder, `cap` in bytes. The oldest engines that were rejected go first, then
-    the oldest of the others but the smallest that passed, then the oldest logs. The accepted
-    engine and the timing cache count, and stay.
+    `run` is the run folder, `cap` is in bytes. Engines that were rejected go first, the oldest of
+    them at the start; then the other engines, except the smallest that passed; then logs. The
+    accepted engine and the timing cache count, and are never removed.
     """
 
     run: Path
@@ -35,7 +37,7 @@ class Store:
     _best: Plan | None = field(init=False, default=None)
 
     def __call__(self, event: Event) -> None:
-        """Learn from a trial that has ended what may go, and remove what is too much."""
+        """Learn from a trial that has ended, and remove what is beyond the cap."""
         if not isinstance(event, TrialFinished) or event.proposal.kind is Kind.PREDICT:
             return
         plan = event.proposal.plan
@@ -43,6 +45,7 @@ class Store:
             self._rejected.add(engine_folder(self._engines, plan).name)
         elif self._best is None or plan < self._best:
             self._best = plan
+        # A resumed run recalls all earlier trials at its start; one look at the disk is enough.
         if not event.recalled:
             self.trim()
 
@@ -71,6 +74,7 @@ class Store:
 
 
 def _oldest_first(folder: Path) -> Sequence[Path]:
+    # The name breaks ties where the file system counts in whole seconds.
     with suppress(OSError):
         return sorted(folder.iterdir(), key=lambda path: (path.stat().st_mtime_ns, path.name))
     return ()
@@ -80,6 +84,7 @@ def _size(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else (path,)
     total = 0
     for file in files:
+        # Another process of the run may remove a file between the listing and this look.
         with suppress(OSError):
             total += file.stat().st_size
     return total

@@ -1,7 +1,7 @@
-"""The unit of work: one proposal, built, run and judged.
+"""The unit of work: one proposal is built, run and judged.
 
-An `Evaluator` touches neither ledger nor observer, so any executor can call it, several at a time
-and in whatever process it was made in.
+An `Evaluator` uses neither ledger nor observer. So any executor can call it, several calls at a
+time, in the process that it was made in.
 """
 
 import math
@@ -40,7 +40,8 @@ from precision_bisect.trial import (
 )
 
 CURVE_COPIES = 4
-"""A point of the curve is judged on so many copies at the most, which tell its median."""
+"""Copies for a point of the curve, at most. Only their median is read, and four tell it well
+enough to see a factor of two. A bound; nothing was measured."""
 
 _Run: TypeAlias = tuple[Plan, SampleSet, Sequence[Sample]]
 """A plan, what it ran on, and its outputs."""
@@ -48,12 +49,13 @@ _Run: TypeAlias = tuple[Plan, SampleSet, Sequence[Sample]]
 
 @dataclass(slots=True, kw_only=True)
 class Evaluator:
-    """Evaluates the trials of a run. With several threads each part serves all of them.
+    """Evaluates the trials of a run. Where several threads call it, every part must allow that.
 
     `emulator` answers `Kind.PREDICT` and may be the backend itself. `keep` is the folder for the
-    engine of a plan that passed when it was built afresh, `engines` that for the engines of all
-    others, None to keep none. `stopwatch` times the trials that ask for it. So many samples are
-    emulated `abreast`. `copies` are what a trial with a draw is judged on beside the samples.
+    engine that passes the re-check. `engines` is the folder for those of all other trials, None to
+    keep none. `stopwatch` times the trials that ask for it. `abreast` is the number of samples
+    that are emulated at the same time. `copies` judge trials with a draw, in addition to the
+    samples.
     """
 
     backend: Backend
@@ -68,9 +70,9 @@ class Evaluator:
     _last: _Run | None = field(init=False, default=None)
 
     def __call__(self, proposal: Proposal) -> Outcome:
-        """Evaluate a proposal; what the backend fails at is an outcome.
+        """Evaluate a proposal; a failure of the backend is an outcome, not an exception.
 
-        A repeat is judged by the outputs of the trial before it where that was the same plan;
+        A repeat is compared with the outputs of the trial before it, if that was the same plan;
         otherwise the plan is built twice. Raises RunFolderError where an engine cannot be saved,
         and Stopped where the run is to end.
         """
@@ -89,10 +91,14 @@ class Evaluator:
         if proposal.kind is Kind.REPEAT:
             reference = self._first_outputs(proposal, feeds)
         with ExitStack() as held:
+            # These kinds ask whether two builds agree: an engine from a cache would always agree
+            # with itself.
             afresh = proposal.kind in (Kind.REPEAT, Kind.AGAIN, Kind.REBUILD)
             engine = held.enter_context(backend.build(proposal.plan, afresh=afresh))
+            # An engine serves one run at a time; only the emulator's sessions are safe to share.
             outputs = _outputs(engine, feeds, self.abreast if backend.emulated else 1)
             judgement = _judge(self.comparator, outputs, reference)
+            # The evidence is about the build alone: the timed runs below only add a latency to it.
             evidence = engine.evidence()
             if proposal.draw and self.copies is not None:
                 judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
@@ -103,6 +109,7 @@ class Evaluator:
                 _keep(engine, self.keep)
             elif self.engines is not None and proposal.kind is Kind.JUDGE and not proposal.draw:
                 evidence = _stored(engine, engine_folder(self.engines, proposal.plan), evidence)
+            # The engine passes to the stopwatch, which closes it; `held` is emptied by that.
             if proposal.timed:
                 self.stopwatch.adopt(proposal.plan, engine, held)
         if proposal.kind is Kind.JUDGE and not proposal.draw:
@@ -114,17 +121,20 @@ class Evaluator:
     ) -> tuple[Judgement, Stability]:
         """Judge a plan on its draw of copies, too; a pass needs both.
 
-        It ends early where too many copies have failed: at once in a certificate, elsewhere after
-        half of them, which tell how far the errors spread. A point of the curve has few.
+        It ends early once too many copies have failed: at once in a certificate, elsewhere after
+        half of them, since their errors also tell the spread. A point of the curve has few copies.
         """
         abreast = self.abreast if self.backend.emulated else 1
         count, allowed = copies.count, copies.allowed
         if proposal.phase is Phase.CURVE:
             count = min(CURVE_COPIES, copies.count)
+            # The allowed failures shrink in proportion, rounded down: fewer copies are never more
+            # lenient.
             allowed = copies.allowed * count // copies.count
         least = 0 if proposal.phase is Phase.CERTIFICATE else count // 2
         told: list[Judgement] = []
         failed = 0
+        # The draw's number seeds the copies, so a resumed run judges on exactly the same ones.
         for number in range(count):
             feeds, reference = copies.make(proposal.samples, proposal.draw, number)
             told.append(_judge(self.comparator, _outputs(engine, feeds, abreast), reference))
@@ -136,6 +146,8 @@ class Evaluator:
 
     def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> Sequence[Sample]:
         last = self._last
+        # The driver may have judged another plan in between when several workers share this
+        # object.
         if last is not None and last[:2] == (repeat.plan, repeat.samples):
             return last[2]
         with self.backend.build(repeat.plan) as engine:
@@ -143,6 +155,8 @@ class Evaluator:
 
 
 def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
+    # Before the verdict: what an engine computes that ignores the plan says nothing about the
+    # plan.
     if evidence.demoted:
         return Outcome(
             status=TrialStatus.NOT_HONOURED,
@@ -162,6 +176,7 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
 def _judge(
     comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
 ) -> Judgement:
+    # Comparators need not know about NaN. Copies may overflow in FP32 where the samples do not.
     if trouble := non_finite(outputs) or non_finite(reference):
         return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
     return numbered(comparator.judge(outputs, reference))
@@ -170,8 +185,9 @@ def _judge(
 def _worst(
     on_samples: Judgement, told: Sequence[Judgement], stability: Stability, allowed: int
 ) -> Judgement:
-    """Return the verdict over samples and copies, with the worst error that is not excused."""
+    """Return the verdict over samples and copies, with the largest error that must be within."""
     errors = sorted((each.error for each in told if each.error is not None), reverse=True)
+    # `allowed` copies may fail, so the largest error that counts is the one after them.
     figures = [*errors[allowed : allowed + 1]]
     figures += [on_samples.error] if on_samples.error is not None else []
     error = max(figures, default=None)
@@ -197,7 +213,7 @@ def _keep(engine: Engine, folder: Path) -> None:
 
 
 def _stored(engine: Engine, folder: Path, evidence: Evidence) -> Evidence:
-    """Keep an engine that nothing depends on; return the evidence with a note where that fails."""
+    """Save an engine that nothing depends on; a failure becomes a note of the evidence."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         engine.save(folder)
@@ -218,11 +234,13 @@ def _outputs(engine: Engine, feeds: Sequence[Sample], abreast: int = 1) -> list[
 
 
 def _runs(engine: Engine, feeds: Sequence[Sample], abreast: int) -> Iterator[Sample]:
-    """Yield the outputs of each sample; no more than `abreast` are computed in vain."""
+    """Yield the outputs of each sample, `abreast` at a time, so that few are computed in vain."""
     if abreast <= 1:
         yield from map(engine.run, feeds)
         return
     with ThreadPoolExecutor(abreast) as pool:
+        # Not one `map` over all: the caller stops at the first output that is not finite, and the
+        # pool would have started the others.
         for start in range(0, len(feeds), abreast):
             yield from pool.map(engine.run, feeds[start : start + abreast])
 
@@ -245,10 +263,10 @@ def _disobeyed(evidence: Evidence) -> str:
 
 
 def numbered(judgement: Judgement) -> Judgement:
-    """Return the judgement; one whose error is NaN fails, whatever its verdict, with infinity.
+    """Return the judgement; where the error is NaN, as a failure with an infinite error.
 
-    NaN is neither within nor above any tolerance, so searches could make nothing of it, and a pass
-    beside it says that the comparator did not notice.
+    NaN compares as neither within nor above a tolerance, so no search could use it. A pass with
+    NaN means that the comparator did not notice.
     """
     if judgement.error is None or not math.isnan(judgement.error):
         return judgement

@@ -8,10 +8,10 @@ from precision_bisect.trial import Outcome, Phase, Proposal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A run begins, or goes on: what is searched and how; `why` says why on this backend.
+    """A run begins or goes on: what is searched and how. `why` is the reason for this backend.
 
-    `speed` names the speed limits, if any. A run over a ladder has one such event for each search;
-    `rung` says between which types.
+    `speed` names the speed limits, if any. A run over a ladder of types has one such event for
+    each search; `rung` names its two types.
     """
 
     model: str

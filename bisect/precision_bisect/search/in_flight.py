@@ -1,6 +1,7 @@
 """Trials in flight: their intent is recorded, their outcome is not yet.
 
-Evaluations run wherever the executor runs them; the ledger is touched in the caller's thread only.
+Evaluations run wherever the executor runs them; the ledger is used in the caller's thread only,
+since an SQLite connection belongs to the thread that opened it.
 """
 
 import time
@@ -15,13 +16,14 @@ from precision_bisect.search.workers import Workers
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal, Trial
 
 _TICK_S = 0.5
-"""A signal that comes just before a wait, or to another thread, is answered after so long at most:
-Python answers it in the main thread, which nothing else wakes."""
+"""Seconds between two looks for a signal. Python runs signal handlers in the main thread between
+bytecodes, and a wait on a lock is not interrupted by a signal that came just before it. A bound on
+the delay of Ctrl-C; nothing was measured."""
 
 
 @dataclass(slots=True)
 class _Flight:
-    """One trial in flight; `wall_s` are the seconds of the run that it has taken so far."""
+    """One trial in flight; `wall_s` is its share of the run's time so far, in seconds."""
 
     proposal: Proposal
     future: "Future[Outcome] | None" = None
@@ -42,11 +44,11 @@ class InFlight:
         return len(self._flying)
 
     def may_start(self, proposal: Proposal) -> bool:
-        """Tell whether a proposal may join what is in flight.
+        """Tell whether a proposal may join the trials in flight.
 
         A latency is measured with nothing beside it. A trial during which an earlier process ended
-        is tried alone, so that none beside it is taken for the cause. A repeat waits for the
-        first run.
+        is tried alone, so that no other trial is blamed if it ends this one, too. A repeat waits
+        for the first run of its plan.
         """
         flying = [flight.proposal for flight in self._flying.values()]
         if any(self._alone(each) for each in flying) or (flying and self._alone(proposal)):
@@ -61,6 +63,8 @@ class InFlight:
         flight = _Flight(proposal)
         try:
             self._flying[proposal.identity] = flight
+            # The intent is durable before anything is built: if the build ends the process, the
+            # next session knows which trial did.
             self._ledger.start(proposal)
             started()
             flight.future = self._workers.executor.submit(self._workers.evaluate, proposal)
@@ -74,9 +78,11 @@ class InFlight:
         Raises what an evaluation raised, which is no outcome: its trial is withdrawn.
         """
         flying = [flight.future for flight in self._flying.values() if flight.future]
+        # `wait` returns on a timeout with nothing done, and the loop gives Ctrl-C its chance.
         while flying and not wait(flying, _TICK_S, return_when=FIRST_COMPLETED).done:
             continue
         self._share_time()
+        # A copy, since `_record` removes from the mapping.
         for flight in tuple(self._flying.values()):
             if flight.future is not None and flight.future.done():
                 ended(self._record(flight, flight.future))
@@ -88,7 +94,7 @@ class InFlight:
                 self.land(ended)
 
     def give_up(self) -> None:
-        """Withdraw what is in flight; it may go on, and nobody looks at how it ends."""
+        """Withdraw the trials in flight; they may go on, but nobody waits for their outcomes."""
         for flight in tuple(self._flying.values()):
             self._withdraw(flight)
 
@@ -99,6 +105,8 @@ class InFlight:
         try:
             outcome = replace(future.result(), wall_s=flight.wall_s)
             self._ledger.finish(flight.proposal, outcome)
+        # An evaluation that raises is no outcome of the plan. A ledger that cannot be written ends
+        # the run. In both cases a resumed run tries this trial again.
         except Exception:
             self._withdraw(flight)
             raise
@@ -111,9 +119,10 @@ class InFlight:
             self._ledger.withdraw(flight.proposal)
 
     def _share_time(self) -> None:
-        """Split the time since the last call among the trials in flight.
+        """Split the time since the last call evenly among the trials in flight.
 
-        So the seconds of all trials add up to those that the run took.
+        So the seconds of all trials add up to the time that the run took, however many ran side by
+        side.
         """
         now = time.perf_counter()
         for flight in self._flying.values():

@@ -1,7 +1,7 @@
-"""Searching within a limit of one's own, and below what noise can decide.
+"""A search within a tighter limit than the tolerance, and outside what noise decides.
 
-The comparator's verdict says whether a plan is within the tolerance. A search may want more: room
-below it, because builds of the same plan differ, or an emulator's scale.
+The comparator says whether a plan is within the tolerance. A search may ask for more, because two
+builds of one plan differ, or because an emulator's errors are off by a factor.
 """
 
 from dataclasses import replace
@@ -12,17 +12,21 @@ from precision_bisect.search.combinators import Batch, Outcomes, answered, mappe
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 
 CLEAR_SPREADS = 3.0
-"""Standard deviations of an answer's error (its logarithm) by which a failure is no luck."""
+"""Standard deviations of ln(error over copies). A failure that exceeds the tolerance by more than
+these is no chance event (normal distribution: 0.1%)."""
 LEAST_CLEAR = 1.25
-"""A failure by less than this factor is judged on copies, whatever the spread."""
+"""Factor above the tolerance. A failure by less is judged on copies, however small their spread. A
+bound; copies of one plan spread by 0.05 to 0.6 in ln (PP-OCRv4, NAFNet)."""
 MARGIN = 2.0
-"""A search stays below the tolerance by so many times what two builds of one plan differ by."""
+"""Multiples of the noise floor (the difference of two builds of one plan) that a search stays
+below the tolerance by. In the column "again" of benchmarks/results/search.md, family D has such
+noise."""
 
 
 def noise_between(high: Outcome | None, repeat: Outcome | None) -> float:
-    """Return the noise floor: what a repeat of all-high differs from it by, 0 without a figure.
+    """Return the noise floor: the difference of a repeat of all-high from it; 0 without a figure.
 
-    A check that measures quality, not a difference, says the same of every repeat: no noise.
+    A comparator of quality, not of difference, gives every repeat the same figure: no noise.
     """
     if high is None or repeat is None or repeat.error == high.error:
         return 0.0
@@ -32,9 +36,9 @@ def noise_between(high: Outcome | None, repeat: Outcome | None) -> float:
 def below_noise(problem: Problem, least: float) -> Problem:
     """Return the problem with a tolerance that leaves room for the noise.
 
-    A search takes whatever passed by luck, so an answer just within the tolerance would pass or
-    fail by chance when it is built again. `least` is the error of all-high, which must pass: where
-    the margin leaves nothing above it, the tolerance stays.
+    A search takes every plan that passes by luck. An answer just within the tolerance would pass
+    or fail by chance when it is built again. `least` is the error of all-high, which must pass: if
+    the lower limit would not be above it, the tolerance stays.
     """
     if problem.tolerance is None or not problem.noise > 0:
         return problem
@@ -49,7 +53,7 @@ def clearly_failed(outcome: Outcome, limit: float | None) -> bool:
 
 
 def judged_within(outcome: Outcome, limit: float | None) -> Outcome:
-    """Return the outcome with its verdict by `limit`; as it is without a limit or a figure."""
+    """Return the outcome with its verdict by `limit`; unchanged without a limit or a figure."""
     if limit is None or outcome.error is None or outcome.status is not TrialStatus.FINISHED:
         return outcome
     verdict = Verdict.PASS if outcome.error <= limit else Verdict.FAIL
@@ -57,22 +61,23 @@ def judged_within(outcome: Outcome, limit: float | None) -> Outcome:
 
 
 def passing_within(outcome: Outcome, limit: float | None) -> Outcome:
-    """Return the outcome as a failure where it passed with an error above `limit`."""
+    """Return the outcome, as a failure if it passed with an error above `limit`."""
     return judged_within(outcome, limit) if outcome.passed else outcome
 
 
 def within(search: Search[T], limit: float | None) -> Search[T]:
-    """Return the same search, told that errors above `limit` fail, though they may pass."""
+    """Return the same search; it is told that plans with errors above `limit` fail."""
 
     return mapped(search, tell=lambda _, outcome: passing_within(outcome, limit))
 
 
 def repeated(search: Search[T], problem: Problem) -> Search[T]:
-    """Return the same search, told a verdict near the tolerance only once a second build agrees.
+    """Return the same search; a pass near the tolerance is told only if a second build agrees.
 
-    A judged error that differs from the tolerance by at most `noise` says little: the plan is
-    built once more, and passes only if both builds do. The worse error is told. A failure is
-    believed, and so is all-high, which the preflight has built twice.
+    A pass whose error is within `noise` of the tolerance says little. The plan is built once more,
+    and passes only if both builds do; the larger error is told. A failure is believed at once: a
+    false one costs layers, a false pass costs the answer. All-high is believed, too, since the
+    preflight has built it twice.
     """
     everything = Plan.all_high(problem.size)
 
@@ -112,7 +117,7 @@ def _afresh(proposal: Proposal) -> Proposal:
 
 
 def _both(outcomes: tuple[Outcome, ...], again: dict[int, Outcome]) -> tuple[Outcome, ...]:
-    """Return the outcomes, where there are two of them the worse one."""
+    """Return the outcomes; where a plan has two, the worse one."""
     return tuple(
         again[place] if place in again and not _better(again[place], outcome) else outcome
         for place, outcome in enumerate(outcomes)

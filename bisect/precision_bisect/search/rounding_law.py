@@ -1,7 +1,8 @@
 """The law of rounding: independent errors add up as the root of the sum of their squares.
 
-What each layer adds alone predicts so the error of any plan, up to a factor that one or two
-evaluations tell. Where errors are in step (one weight used many times) they add up as a sum.
+So the errors of single layers predict that of every plan, E(low layers) = c sqrt(sum of e_i^2).
+One or two evaluations tell the factor c, mostly 0.3 to 1.2 (94% of 415 points of some 40
+networks). Errors that are in step (one weight used many times) add up as a sum instead.
 """
 
 import math
@@ -15,23 +16,28 @@ from precision_bisect.search.sensitivity import by_sensitivity
 from precision_bisect.trial import Outcome
 
 SPREADS = 2.0
-"""A plan's predicted error stays so many standard deviations below the tolerance."""
+"""Standard deviations of ln(error) that a plan's prediction stays below the tolerance: 97.7% of
+draws pass. With 1.645 (95%) 4 of 131 repeats on 20 networks failed over 5% of fresh copies."""
 IN_STEP = 1.2
-"""Where a plan's error exceeds the root of the sum of squares by this factor, errors add up."""
+"""Measured error over the law's, above which errors are taken to be in step. On some 40 networks
+independent errors gave 0.3 to 1.2; tied weights gave 2 to 3.7."""
 LEAST_STEP = 0.04
-"""Of the layers not kept, at least this share is added in a step."""
+"""Share of the layers not yet kept that a step adds at least: 25 steps reach the end. A bound;
+nothing was measured."""
 ROUNDING = 8.0
-"""A layer whose error is below so many units of the low type's rounding is no culprit."""
+"""Errors below so many units of rounding (`unit`, 2^-11 for FP16) are ordinary: no culprits.
+Without this floor all 48 layers of resnet18 would be called so."""
 LEAST_LEFT = 4
-"""A culprit hurts as much as at least so many layers like the next one."""
+"""Less sensitive layers that a culprit is compared with, at least. The last layers of any order
+always outweigh the few after them. A bound; nothing was measured."""
 
 
 @dataclass(slots=True)
 class Law:
-    """Predicts the error of a plan and of those with the first layers of `order` in addition.
+    """Predicts the error of a plan, and of that plan with the first layers of `order` in addition.
 
-    `errors` are what these layers add alone, the largest first. The factor is learnt from each
-    outcome, as a geometric mean.
+    `errors` are what these layers add alone, the largest first. The factor c is the geometric mean
+    over the outcomes seen so far.
     """
 
     order: Sequence[int]
@@ -41,7 +47,7 @@ class Law:
 
     @classmethod
     def of(cls, scores: Sequence[float], without: Plan) -> Self:
-        """Return the law of what each layer adds, by its position, beside a plan that is kept."""
+        """Return the law for the layers that a plan does not keep; `scores` are by position."""
         order = [layer for layer in by_sensitivity(scores) if layer not in without.kept]
         return cls(order, [scores[layer] for layer in order])
 
@@ -51,9 +57,9 @@ class Law:
         return len(self.order)
 
     def next(self, added: int, outcome: Outcome, tolerance: float | None, builds: float) -> int:
-        """Return how many layers to add, more than `added`, of which the outcome is.
+        """Return how many layers to keep, more than `added`, whose plan has this outcome.
 
-        `builds` is the standard deviation of the error's logarithm between two builds.
+        `builds` is the standard deviation of ln(error) between two builds of one plan.
         """
         least = added + max(1, math.ceil(LEAST_STEP * (self.steps - added)))
         stability = outcome.evidence.stability
@@ -68,48 +74,54 @@ class Law:
         ):
             # Without a figure there is nothing to learn: go on in steps that double.
             return min(self.steps, max(least, 2 * added))
+        # Factors learnt from root sums of squares mean nothing for sums: start to learn again.
         if error > IN_STEP * left and not self._in_step:
             self._in_step, self._logs = True, []
             left = self.left(added)
         self._logs.append(math.log(error / left))
+        # Both spreads are independent, so their variances add up.
         factor = math.exp(sum(self._logs) / len(self._logs) + SPREADS * math.hypot(jitter, builds))
 
         def predicted(count: int) -> float:
             return -factor * self.left(count)
 
+        # Negated, as `bisect_left` wants rising values and errors fall with more layers.
         places = range(least, self.steps)
         return min(self.steps, least + bisect_left(places, -tolerance, key=predicted))
 
     def between(
         self, fails: tuple[int, float], passes: tuple[int, float], error: float
     ) -> int | None:
-        """Return how many layers come to an error between two measured ones, by interpolation.
+        """Return the number of layers with `error`, between two measured plans, by interpolation.
 
-        `fails` and `passes` are numbers of layers with their errors, the fewer layers first. None
+        `fails` and `passes` are pairs of layers and error, the one with fewer layers first. None
         without finite figures.
         """
         (few, high), (many, low) = fails, passes
         before, after = self.left(few), self.left(many)
         if not (0 < low < error < high < math.inf and 0 < after < before < math.inf):
             return None
+        # ln(error) against ln(law) is taken as a line through both points: the law's shape is
+        # trusted between them, its scale and exponent are not.
         slope = math.log(before / after) / math.log(high / low)
         level = after * math.exp(slope * math.log(error / low))
         places = range(few, many)
         return few + bisect_left(places, -level, key=lambda count: -self.left(count))
 
     def left(self, added: int) -> float:
-        """Return what runs low comes to once so many layers have joined."""
+        """Return the law's error once the first `added` layers are kept."""
         rest = self.errors[added:]
         return sum(rest) if self._in_step else math.hypot(*rest)
 
     def culprits(self, tolerance: float, unit: float, most: int | None = None) -> int:
-        """Return how many first layers hurt alone as much as all less sensitive ones together.
+        """Return how many first layers are culprits: each hurts as much as all after it together.
 
-        And by more than ordinary rounding: `unit` is half the distance from 1 to the next number
-        of the low type. Where fewer than `LEAST_LEFT` are left they count as so many, as the last
-        layers always hurt like all that are left. One evaluation has to confirm it; `most` is the
-        largest number to return.
+        That is the largest k with e_k >= sqrt(sum of e_i^2, i > k) and e_k >= max(`ROUNDING`
+        `unit`, `tolerance` / sqrt(n)). `unit` is half the distance from 1 to the next number of
+        the low type. Where fewer than `LEAST_LEFT` layers come after, the next one stands in for
+        the missing ones. `most` is the largest number to return. An evaluation has to confirm it.
         """
+        # An error of tolerance / sqrt(n) for each of n layers would use up the tolerance just so.
         floor = max(ROUNDING * unit, tolerance / math.sqrt(max(1, self.steps)))
         largest = self.steps - 1 if most is None else min(most, self.steps - 1)
         for count in range(largest, 0, -1):

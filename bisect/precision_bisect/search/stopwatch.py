@@ -2,8 +2,8 @@
 
 Clocks of an accelerator drift: they rise under load and fall with heat. Two engines that are timed
 minutes apart differ by that alone. So the all-high engine stays open, both are timed in short
-turns, and what counts is their ratio. Each turn of the candidate lies between two of the baseline,
-whose mean cancels any drift that is linear over three turns.
+turns, and their ratio counts. Each turn of the candidate lies between two of the baseline, whose
+mean cancels any drift that is linear over three turns (benchmarks/latency_clocks.py).
 """
 
 from collections.abc import Callable
@@ -19,15 +19,16 @@ from precision_bisect.protocols import Engine, Sample
 from precision_bisect.trial import Latency
 
 ROUNDS = 5
-"""So many turns of each engine."""
+"""Turns of each engine that count; the median of five ignores two disturbed ones. A bound of
+taste."""
 
 
 class Stopwatch:
     """Times engines, one at a time. Leaving its context leaves the engine that it holds.
 
-    With a `baseline` plan (every layer high) each engine is compared with that plan's, which is
-    built by `build` when it is first needed, unless `adopt` handed it over, and stays open.
-    Without one engines are timed alone.
+    With a `baseline` plan (every layer high) each engine is compared with that of the baseline.
+    `build` makes it when it is first needed, unless `adopt` handed one over, and it stays open.
+    Without a baseline engines are timed alone.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Stopwatch:
 
         Raises BackendFailure where an engine does not run, or the baseline cannot be built.
         """
+        # One at a time: two engines on one device would time each other.
         with self._lock:
             if self._build is None or self._baseline is None:
                 return _alone(engine, feed)
@@ -63,7 +65,7 @@ class Stopwatch:
     def adopt(self, plan: Plan, engine: Engine, held: ExitStack) -> None:
         """Keep an entered engine open if it is the baseline's and there is none yet.
 
-        `held`, which leaves the engine when it is closed, is emptied then.
+        `held` would close the engine; it is emptied when the engine is kept.
         """
         if plan == self._baseline and self._engine is None:
             self._engine = engine
@@ -71,6 +73,7 @@ class Stopwatch:
 
 
 def _alone(engine: Engine, feed: Sample) -> Latency | None:
+    # The first turn warms up and is dropped.
     return _joined([engine.time(feed) for _ in range(1 + ROUNDS)][1:])
 
 
@@ -98,6 +101,7 @@ def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
         for beside, turn in zip(around, ours, strict=True)
         if turn is not None and turn.median_ms > 0
     ]
+    # A turn without a figure would leave the mean lopsided: no ratio at all is honest.
     if len(ratios) < ROUNDS:
         return None
     return replace(
@@ -111,7 +115,7 @@ def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
 def _joined(turns: list[Latency | None]) -> Latency | None:
     """Return the latency over all turns; None if one has none.
 
-    The spread is that of single runs or that of the turns' medians, whichever is larger.
+    The spread is the larger of two: that of single runs, and that of the turns' medians.
     """
     found = [turn for turn in turns if turn is not None]
     if len(found) < len(turns):
@@ -127,5 +131,6 @@ def _joined(turns: list[Latency | None]) -> Latency | None:
 
 def _spread(values: list[float]) -> float:
     """Return the interquartile range."""
+    # "inclusive": with five values the exclusive quartiles would be extrapolated.
     low, _, high = quantiles(values, n=4, method="inclusive")
     return high - low

@@ -1,6 +1,6 @@
-"""What trials run on: executors that hand a plain function its arguments.
+"""Executors: what runs trials. They call a plain function with its arguments.
 
-The driver keeps at most `Workers.count` calls in flight, so an executor needs no queue of its own.
+The driver keeps at most `Workers.count` calls in flight, so an executor needs no queue.
 """
 
 import threading
@@ -20,7 +20,7 @@ _NAME = "precision-bisect trial"
 class InPlace(Executor):
     """Runs each call in the caller's thread before `submit` returns.
 
-    The main thread is where Ctrl-C arrives, so a build in it can be cancelled.
+    Ctrl-C arrives in the main thread, so a build there can be cancelled.
     """
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
@@ -29,15 +29,17 @@ class InPlace(Executor):
         future.set_running_or_notify_cancel()
         try:
             future.set_result(fn(*args, **kwargs))
+        # KeyboardInterrupt is no Exception: it must reach the driver now, not when it asks.
         except Exception as error:
             future.set_exception(error)
         return future
 
 
 class Threads(Executor):
-    """Runs each call in a thread of its own, which does not keep the process alive.
+    """Runs each call in a daemon thread of its own.
 
-    The standard library's pool would: at exit it waits for builds that nobody needs any more.
+    The standard library's pool would keep the process alive: at exit it waits for its threads,
+    though nobody needs their builds any more.
     """
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
@@ -55,7 +57,7 @@ Evaluate: TypeAlias = Callable[[Proposal], Outcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What evaluates a proposal, the executor that calls it, and how many at a time."""
+    """What evaluates a proposal, the executor that calls it, and how many calls at a time."""
 
     evaluate: Evaluate
     executor: Executor
@@ -63,7 +65,7 @@ class Workers:
 
 
 def threads(evaluate: Evaluate, count: int = 1) -> Workers:
-    """Return so many threads of this process; one works in the caller's own thread."""
+    """Return workers that are threads of this process; one works in the caller's own thread."""
     executor = Threads() if count > 1 else InPlace()
     return Workers(evaluate=evaluate, executor=executor, count=count)
 
@@ -76,9 +78,10 @@ def still_working() -> bool:
 def _fulfil(
     future: "Future[Any]", fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Run the call and hand its result, or what it raised, to whoever waits."""
+    """Run the call, and hand over its result or its exception."""
     try:
         result = fn(*args, **kwargs)
+    # Even SystemExit in a thread must end as an outcome, or whoever waits would wait forever.
     except BaseException as error:
         future.set_exception(error)
     else:
