@@ -1,1 +1,1 @@
-"""What the trials of a run prove."""
+"""What the trials of a run prove of the layers that its answer keeps."""

@@ -1,8 +1,8 @@
 """The certificate's trials: each kept layer must have one that fails without it.
 
-A failing plan shows that a kept layer is needed when it keeps everything else that the answer
-keeps: exactly that, or more besides, if keeping more never hurts. k kept layers need k failing
-plans either way, but those of the search count as well.
+A failing plan proves that a kept layer is needed if it keeps all other layers of the answer. It
+may keep exactly these, or more besides if keeping more never hurts. k kept layers need k failing
+plans either way. The failing plans of the search count, too, so few trials are left to make.
 """
 
 import math
@@ -27,16 +27,18 @@ from precision_bisect.trial import (
 )
 
 FAR = 10.0
-"""A layer is far beyond the limit when the emulator forecasts so many times as much without it."""
+"""Multiple of the tolerance that the emulator must forecast without a layer for it to count as far
+beyond. Of taste: the median ratio of forecast and engine is 1.0 (NAFNet on an H200)."""
 FEWEST = 24
-"""So many layers that are far beyond it are dropped together, not fewer."""
+"""Layers far beyond the limit that are dropped together, at least: one build replaces them all. A
+bound of taste."""
 
 
 class JudgedTrials:
     """The judged trials of a search, as far as a certificate can rest on them.
 
     They are noted with the comparator's verdicts, by its `tolerance`. Where a search stays below a
-    `limit` of its own, what passed above it counts as failed.
+    `limit` of its own, a plan that passed above that limit counts as failed.
     """
 
     def __init__(self, tolerance: float | None) -> None:
@@ -44,14 +46,14 @@ class JudgedTrials:
         self._builds: dict[Plan, dict[Kind, Trial]] = {}
 
     def note(self, proposal: Proposal, outcome: Outcome) -> None:
-        """Take down the first outcome of a proposal that is judged."""
+        """Note the first outcome of a proposal that is judged."""
         judged = proposal.kind in JUDGED_KINDS and proposal.samples is SampleSet.JUDGED
         if judged and not proposal.draw:
             trial = Trial(proposal=proposal, outcome=outcome)
             self._builds.setdefault(proposal.plan, {}).setdefault(proposal.kind, trial)
 
     def clear(self, limit: float | None) -> "JudgedTrials":
-        """Return what needs no copies to be believed: failures by errors of `limit` and more."""
+        """Return the trials that need no copies to be believed: failures by `limit` and more."""
         found = JudgedTrials(self._tolerance)
         for builds in self._builds.values():
             for trial in builds.values():
@@ -60,7 +62,7 @@ class JudgedTrials:
         return found
 
     def tried(self, plan: Plan, limit: float | None) -> bool:
-        """Tell whether a plan was judged and did not pass; one that did is asked for again."""
+        """Tell whether a plan was judged and did not pass. One that did is asked for again."""
         builds = self._builds.get(plan, {}).values()
         return any(not passing_within(trial.outcome, limit).passed for trial in builds)
 
@@ -74,12 +76,13 @@ class JudgedTrials:
         found = []
         for plan, builds in self._builds.items():
             told = {passing_within(trial.outcome, limit).verdict for trial in builds.values()}
+            # A build without a verdict proves nothing, but it takes nothing back either.
             if told - {None} == {Verdict.FAIL}:
                 found.append(plan)
         return found
 
     def missed(self, plan: Plan) -> dict[int, float]:
-        """Return the least error of a failing plan that lacks only this layer of `plan`'s."""
+        """Return, for a layer of `plan`, the least error of failing plans that lack it alone."""
         found: dict[int, float] = {}
         for tried, builds in self._builds.items():
             layer = shown_needed(plan, tried)
@@ -93,14 +96,14 @@ class JudgedTrials:
         return found
 
     def monotone(self, noise: float) -> bool:
-        """Tell whether nothing refutes that keeping more never hurts; see `monotone.breaks`."""
+        """Tell whether no trial refutes that keeping more never hurts; see `monotone.breaks`."""
         trials = [trial for builds in self._builds.values() for trial in builds.values()]
         found = breaks(trials, SampleSet.JUDGED, self._tolerance, noise)
         return all(each.noise for each in found)
 
 
 def noting(search: Search[T], seen: JudgedTrials) -> Search[T]:
-    """Return the same search; what it is told of judged plans is noted in `seen`."""
+    """Return the same search; the judged plans' outcomes are noted in `seen`."""
 
     def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
         seen.note(proposal, outcome)
@@ -114,15 +117,17 @@ def certify(
 ) -> Search[Plan]:
     """Try to drop every kept layer, and drop those that can go; return what is left.
 
-    With the mode `groups` a layer is left alone where a plan of `seen` failed that keeps all
-    others and perhaps more; layers that the emulator forecasts far beyond the limit are dropped
-    together first, and not one by one where that fails. With `full` the plan without each layer
-    is tried, and so it is where keeping more was seen to hurt: what is implied proves nothing
-    then. Layers whose drop has no verdict stay.
+    With `groups` a layer is not tried if a plan of `seen` failed that keeps all others and perhaps
+    more. Layers that the emulator forecasts far beyond the limit are dropped together first; if
+    that fails they are not tried one by one. With `full` the plan without each layer is tried. So
+    it is with `groups` if keeping more was seen to hurt: an implied proof is worth nothing then. A
+    layer whose drop has no verdict stays.
     """
     seen = seen or JudgedTrials(problem.tolerance)
     if mode == "none":
         return plan
+    # The implied proofs first, in both modes: they may shrink the plan for few trials, and each
+    # drop from a smaller plan is judged again anyway.
     plan = yield from noting(_every(problem, plan, seen, together=mode == "groups"), seen)
     if mode == "full" or not seen.monotone(problem.noise):
         plan = yield from noting(_one_by_one(problem, plan, seen), seen)
@@ -130,11 +135,13 @@ def certify(
 
 
 def _every(problem: Problem, plan: Plan, seen: JudgedTrials, *, together: bool) -> Search[Plan]:
-    """Drop each layer that no failing plan speaks for; the plan may shrink on the way."""
+    """Drop each layer that no failing plan proves needed; the plan may shrink on the way."""
     settled: frozenset[int] = frozenset()
     if together and problem.predicts:
         settled = yield from _far_beyond(problem, plan, seen)
     others: list[int] = []
+    # After each drop the failing plans are looked at again, since one may prove more of the
+    # smaller plan than it did of the larger.
     while waiting := _open(plan, seen, problem.tolerance, settled):
         plan, others, _ = yield from _dropped(problem, plan, waiting, others)
     return plan
@@ -143,9 +150,13 @@ def _every(problem: Problem, plan: Plan, seen: JudgedTrials, *, together: bool) 
 def _open(
     plan: Plan, seen: JudgedTrials, limit: float | None, settled: frozenset[int] = frozenset()
 ) -> list[int]:
-    """Return the kept layers that nothing is known of, or whose drop is known to have passed."""
+    """Return the kept layers of which nothing is known, or whose drop is known to have passed.
+
+    A failing plan proves the one layer needed that it lacks of those that `plan` keeps.
+    """
     drops = {i: plan.without((i,)) for i in plan.indices if i not in settled}
-    needed = {shown_needed(plan, failed) for failed in seen.failed(limit)}
+    # Bit masks: this runs once a step over all failing plans, of which there may be hundreds.
+    lacking = {plan.mask & ~failed for failed in seen.failed(limit)}
     return [
         layer
         for layer, drop in drops.items()
@@ -173,15 +184,19 @@ def _dropped(
 ) -> Search[tuple[Plan, list[int], dict[int, Outcome]]]:
     """Drop the first layers that wait, each alone, and `others` together if they are several.
 
-    Returns the plan without the layer whose drop passed by most, if one did, or without `others`;
-    those that passed besides, which are the next `others`; and what came of each alone.
+    Returns three things. The plan, without the layer whose drop passed by most or without
+    `others`. The layers whose drops passed besides, which are the next `others`. The outcome of
+    each drop alone.
     """
     group = others if len(others) > 1 else ()
+    # The group takes one of the workers.
     alone = [i for i in waiting if i not in group][: problem.workers - bool(group)]
     drops = [*([group] if group else []), *((layer,) for layer in alone)]
     outcomes = yield tuple(_drop(plan, drop, len(waiting)) for drop in drops)
     told = dict(zip(alone, outcomes[bool(group) :], strict=True))
     passed = sorted((told[layer].error or 0.0, layer) for layer in alone if told[layer].passed)
+    # Drops that pass one by one need not pass together, so only one goes; the next step tries the
+    # rest as a group.
     if group and outcomes[0].passed:
         gone = frozenset(group)
     else:
@@ -205,6 +220,7 @@ def _far_beyond(problem: Problem, plan: Plan, seen: JudgedTrials) -> Search[froz
     ]
     if len(far) < FEWEST:
         return frozenset()
+    # A failure proves that at least one of them is needed, not each: the certificate says so.
     (outcome,) = yield (_drop(plan, far, len(waiting)),)
     return frozenset(far) if outcome.failed else frozenset()
 

@@ -1,7 +1,7 @@
 """Where monotonicity was seen broken: keeping more layers made a plan that passed fail.
 
-Searches may assume that keeping more never hurts, and an implied certificate rests on it. The
-trials of a run can refute it: a plan that failed although a plan that keeps fewer passed.
+Searches may assume that keeping more never hurts, and an implied proof rests on it. The trials of
+a run can refute it: one plan passed, and one that keeps all its layers and more failed.
 """
 
 import math
@@ -14,17 +14,16 @@ from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import JUDGED_KINDS, SampleSet, Trial
 
 MOST_LISTED = 5
-"""So many breaks are in `result.json`."""
+"""Breaks in `result.json`, at most; a bound for readers."""
 MOST_NAMED = 10
-"""So many of the layers that a failing plan keeps in addition are named."""
+"""Named layers that a failing plan keeps in addition, at most; a bound for readers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
     """A plan that passed and one that keeps more and failed, with their errors, if any.
 
-    `noise` tells that the errors differ by no more than luck makes some of so many builds differ;
-    nothing is refuted then.
+    `noise` tells that luck alone explains the difference of the errors. Nothing is refuted then.
     """
 
     passed: Plan
@@ -72,21 +71,22 @@ def breaks(
 ) -> Sequence[Break]:
     """Return one break per failing plan that has any, clear ones first, then smaller plans.
 
-    `noise` is the error between two builds of the same plan. A break is within it where both
-    errors are finite and differ by no more than the luckiest and the unluckiest of all builds do,
-    four times the noise at least; not without a `tolerance`, as errors are no figures then. Of the
-    passing plans within the failing one the one that lacks fewest of its layers is named, a clear
-    one before one that is within the noise.
+    `noise` is the difference of the errors of two builds of one plan. A break is within the noise
+    if both errors are finite and differ by at most 2 `noise` max(`MARGIN`, f(m)), with f of
+    `_farthest` and m judged plans. Without a `tolerance` errors are no figures, and every break is
+    clear. Of several passing plans within a failing one the largest is named, a clear one before
+    one within the noise.
 
-    Only passing plans that contain no other one with as small an error are looked at, without
-    noise with any error: what contains a plan contains those within it. For m trials and k such
-    plans that is O(m k) operations on bit masks.
+    Few passing plans need to be looked at: those that contain no other passing plan with as small
+    an error (without noise: with any error). For m trials and k such plans that takes O(m k)
+    operations on bit masks.
     """
     told = judged(trials, samples)
     spread = 2 * noise * max(MARGIN, _farthest(len(told))) if tolerance is not None else 0.0
     passed = _telling([_entry(trial) for trial in told if not trial.outcome.failed], spread)
     found = []
     for entry in (_entry(trial) for trial in told if trial.outcome.failed):
+        # A test for subsets, on masks.
         within = [each for each in passed if each.mask & entry.mask == each.mask]
         clear = [each for each in within if not _luck(each.error, entry.error, spread)]
         if within:
@@ -101,24 +101,25 @@ def _entry(trial: Trial) -> _Judged:
 
 
 def _farthest(builds: int) -> float:
-    """Return how far off one of so many builds is by luck, over what two builds differ by.
+    """Return how far off the unluckiest of so many builds is, over the difference of two builds.
 
-    The largest of m normal values is about sqrt(2 ln m) standard deviations above their mean; two
-    differ by 2 / sqrt(pi) of these on average.
+    The largest of m normal values lies about sqrt(2 ln m) standard deviations above their mean.
+    Two of them differ by 2 / sqrt(pi) standard deviations on average.
     """
     return math.sqrt(2 * math.log(max(builds, 1))) * math.sqrt(math.pi) / 2
 
 
 def _luck(passed: float | None, failed: float | None, spread: float) -> bool:
-    """Tell whether luck may explain that the plan that passed came out better; needs figures."""
+    """Tell whether luck may explain that the plan that passed has the smaller error."""
     if passed is None or failed is None or spread <= 0:
         return False
     return math.isfinite(failed) and failed - passed <= spread
 
 
 def _telling(passed: Sequence[_Judged], spread: float) -> list[_Judged]:
-    """Return those that contain no other one that tells as much; `passed` is in plans' order."""
+    """Return the plans that contain no other that proves as much; `passed` is in plans' order."""
     telling: list[_Judged] = []
+    # In plans' order a smaller plan comes first, so what may be contained is already in the list.
     for entry in passed:
         if not any(
             other.mask & entry.mask == other.mask

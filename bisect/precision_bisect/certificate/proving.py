@@ -1,7 +1,7 @@
 """What the trials of a run prove of each kept layer, read off the ledger.
 
-It is computed from the trials alone, whoever proposed them, so that it holds for a run that was
-cut short and claims nothing that was only planned.
+It is computed from the trials alone, whoever proposed them. So it also holds for a run that was
+cut short, and claims nothing that was only planned.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Terms:
 
     `monotone` tells that no trial of the run refutes that keeping more never hurts. `untested` is
     the reason why layers were not tried, for people. `limit` is the error that the search stayed
-    below, None where that is the tolerance. With `copies` only trials on copies count, of which
-    `allowed` may fail, and failures on the samples by errors of `clear` and more.
+    below, None where that is the tolerance. With `copies` two sorts of trials count: those on
+    copies, of which `allowed` may fail, and failures on the samples by errors of `clear` and more.
     """
 
     mode: Certify
@@ -43,8 +43,9 @@ def certificate(
 ) -> Certificate:
     """Return what the trials on a sample set prove of a plan; `names` are the candidates'.
 
-    With the mode `full` only trials of exactly the plan without a layer count; with `groups` also
-    failing plans that kept more, unless monotonicity was seen broken; with `none` nothing does.
+    With the mode `full` only trials of exactly the plan without a layer count. With `groups`
+    failing plans that kept more count, too, unless monotonicity was seen broken. With `none`
+    nothing counts.
     """
     if plan is None:
         return Certificate(minimal=False, checked=(), unchecked=(), mode=terms.mode)
@@ -69,7 +70,7 @@ def certificate(
 def _on_copies(trials: Sequence[Trial], terms: Terms) -> tuple[Sequence[Trial], frozenset[Plan]]:
     """Return the trials that count where copies judge, as if they had no draw.
 
-    Also returns the plans that failed on the samples while enough of their copies held.
+    Also returns the plans that failed on the samples though enough of their copies held.
     """
     counting: list[Trial] = []
     lucky: set[Plan] = set()
@@ -81,6 +82,8 @@ def _on_copies(trials: Sequence[Trial], terms: Terms) -> tuple[Sequence[Trial], 
         elif trial.outcome.failed and stability and stability.failed <= terms.allowed:
             lucky.add(trial.proposal.plan)
         else:
+            # Trials are looked up by plan and kind: the draw has done its work and would only hide
+            # them.
             counting.append(replace(trial, proposal=replace(trial.proposal, draw=0)))
     return counting, frozenset(lucky)
 
@@ -99,6 +102,8 @@ class _Records:
         self._plan = plan
         self._lucky = lucky
         self._terms = terms
+        # `judged` leaves out plans that two builds disagree on; `_tried` still knows them, to say
+        # so.
         self._verdicts = {t.proposal.plan: t.outcome for t in judged(trials, samples)}
         self._tried = {
             t.proposal.plan: t.outcome
@@ -116,6 +121,7 @@ class _Records:
         for each in (*failed, *above):
             self._smallest.setdefault(shown_needed(plan, each), each)
         within = (each for each in failed if each.kept < plan.kept)
+        # Plans come smallest first, so reversed the groups that were dropped come smallest first.
         self._groups = [plan.without(each.kept) for each in reversed(list(within))]
         self._numbers: dict[Plan, int] = {}
 
@@ -133,8 +139,10 @@ class _Records:
         return self._grouped(layer, name) or implied or self._untested(name, alone)
 
     def _implied(self, layer: int, name: str, alone: Plan) -> Need | None:
-        """Return what the smallest failing plan says that lacks the layer and no other."""
-        smallest = self._smallest.get(layer)
+        """Return what the smallest failing plan proves that lacks only this layer of the plan."""
+        rest, bit = alone.mask, 1 << layer
+        found = (each for mask, each in self._beyond if not mask & bit and mask & rest == rest)
+        smallest = next(found, None)
         if smallest is None:
             return None
         outcome, limit = self._verdicts[smallest], self._terms.limit
@@ -155,9 +163,9 @@ class _Records:
         )
 
     def _grouped(self, layer: int, name: str) -> Need | None:
-        """Return what the smallest group says that was dropped with the layer in it, and failed.
+        """Return what the smallest failing group with the layer proves: one of it is needed.
 
-        That the whole plan cannot be dropped is known beforehand and says nothing of a layer.
+        The group of all layers is left out: that the whole plan cannot go is known beforehand.
         """
         if self._terms.mode != "groups":
             return None

@@ -1,6 +1,6 @@
 """The certificate: what is known of each kept layer, and by which trial.
 
-How it is read off the trials of a run: `proving`.
+`proving` reads it off the trials of a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 
 SPREAD = "rounding is spread"
-"""Why nothing is certified of an answer that had to be widened."""
+"""The reason why nothing is certified of an answer that had to be widened."""
 How: TypeAlias = Literal["dropped", "implied", "group"]
 
 
@@ -19,11 +19,12 @@ How: TypeAlias = Literal["dropped", "implied", "group"]
 class Need:
     """What is known of one kept layer.
 
-    `needed` is True where a failing trial shows it, False where the plan passed without the layer,
-    None where nothing does. `needed_at_limit` says the same of the limit that the search stayed
-    below, None where that is the tolerance. `how` names the trial: the layer alone was `dropped`;
-    it is `implied` by a failing plan without the layer that kept all others and `more_kept`
-    besides; it was dropped with the others of its `group`. `error` is the error of that trial.
+    `needed` is True if a failing trial proves it, False if the plan passed without the layer, else
+    None. `needed_at_limit` says the same for the limit that the search stayed below, None where
+    that is the tolerance. `error` is that of the trial which `how` names:
+
+    `dropped`: the plan without this layer alone. `implied`: a failing plan without the layer that
+    kept all others and `more_kept` besides. `group`: the plan without all layers of its `group`.
     """
 
     layer: str
@@ -37,7 +38,7 @@ class Need:
 
     @property
     def above(self) -> bool:
-        """Whether a plan without the layer is shown to exceed what the search stayed below."""
+        """Whether dropping the layer is shown to exceed the limit that the search kept."""
         return bool(self.needed or self.needed_at_limit)
 
     def to_json(self) -> dict[str, Any]:
@@ -58,11 +59,11 @@ class Need:
 class Certificate:
     """Evidence of minimality, layer by layer.
 
-    `checked` are the kept layers that were shown to be needed, `unchecked` the others; `minimal`
-    is True when there are none of these, and each was dropped alone. `assumes` is "monotone" where
-    some are needed because plans failed that kept more: that says nothing where keeping more
-    hurts. All that is by the tolerance. `limit` is the error that the search stayed below where
-    that is less, for the noise; else None.
+    `checked` are the kept layers that were proven to be needed, `unchecked` the others. `minimal`
+    is True if there are no others and each was dropped alone. `assumes` is "monotone" if some are
+    proven by failing plans that kept more; where keeping more hurts, that proves nothing. All this
+    is by the tolerance. `limit` is the tighter limit that the search stayed below for the noise,
+    else None.
     """
 
     minimal: bool
@@ -75,7 +76,7 @@ class Certificate:
 
     @property
     def spread(self) -> bool:
-        """Whether rounding is spread over the network: luck decides which layers are kept."""
+        """Whether rounding is spread over the network, and luck decides which layers are kept."""
         return {SPREAD} == {need.reason for need in self.evidence}
 
     @property
