@@ -1,4 +1,7 @@
-"""From what the ledger holds to the curve and the culprits of `result.json`."""
+"""From what the ledger holds to the curve and the culprits of `result.json`.
+
+The curve is a search like any other: feeding it from the ledger draws it again, without a trial.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +30,7 @@ class Charted:
 
 
 def chart(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
-    """Return the search that draws the curve of a run that ended so, as far as it goes."""
+    """Return the search that draws the curve of a run with this ending, as far as it went."""
     return on_samples(ending.samples, _drawn(prepared, driver, curve, ending))
 
 
@@ -41,7 +44,7 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
 
 
 def answered(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:
-    """Return what an answer came to, on copies where there are any."""
+    """Return the outcome of an answer, on copies where there are any."""
     return driver.on_copies(plan) or driver.outcome_of(plan, samples)
 
 
@@ -53,7 +56,7 @@ def retraced(prepared: Prepared, driver: Driver, ending: Ending) -> Curve:
 
 
 def culprits_of(prepared: Prepared, curve: Curve) -> Sequence[str]:
-    """Return the names of the culprits in network order, none where there are none."""
+    """Return the names of the culprits in network order; [] if there are none."""
     names = prepared.model.table.names
     return [] if curve.culprits is None else [str(names[i]) for i in curve.culprits.indices]
 
@@ -68,12 +71,10 @@ def charted(
     *,
     late: bool,
 ) -> Charted:
-    """Return what a result says of a curve, and of its culprits what was found of them.
+    """Return what a result says of the curve and the culprits.
 
-    Where it is `late` causes are read off values alone.
-
-    `plan` is the answer, or the best so far. Where the run was not interrupted, causes that are
-    missing are looked for.
+    `plan` is the answer, or the best so far. Causes that are not in `found` are looked for, unless
+    the run was interrupted; if it is `late` they are read off values alone.
     """
     if curve.culprits is None:
         return Charted()
@@ -106,14 +107,14 @@ def charted(
 
 
 def _without(driver: Driver, curve: Curve, layer: int, samples: SampleSet) -> float | None:
-    """Return the error of the culprits' plan without one, of a trial before a forecast."""
+    """Return the error of the culprits' plan without one of them: a trial's, else a forecast's."""
     assert curve.culprits is not None
     judged = answered(driver, curve.culprits.without((layer,)), samples)
     return curve.without.get(layer) if judged is None else typical(judged)
 
 
 def _line(finding: Finding) -> str:
-    """Return a cause with what shows it, without what else was measured."""
+    """Return a cause with its evidence, without further figures."""
     return f"{finding.cause}: {finding.evidence.partition(';')[0]}"
 
 

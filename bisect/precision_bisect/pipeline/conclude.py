@@ -1,4 +1,7 @@
-"""From what the ledger holds to the result: certificate, diagnosis, exports, figures."""
+"""From what the ledger holds to the result: certificate, diagnosis, exports, figures.
+
+Everything is computed from the trials, so a run that was cut short is concluded the same way.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -70,9 +73,9 @@ def conclude(
     *,
     part: bool = False,
 ) -> Result:
-    """Return the result of a run that ended so, and write the run folder's files.
+    """Return the result of a run with this ending, and write the run folder's files.
 
-    Where it is a `part` of a larger run, nothing is written and nothing explained.
+    If it is a `part` of a larger run, nothing is written and nothing explained.
     """
     plan, samples = _answer(prepared, driver, ending)
     kept = _names(prepared, plan) if plan is not None else []
@@ -82,6 +85,8 @@ def conclude(
     outcome = driver.outcome_of(judged, samples) or drawn
     stability = None if drawn is None else drawn.evidence.stability
     noise = driver.outcome_of(everything, samples, Kind.REPEAT)
+    # The larger of both: an answer near the tolerance varies by its copies where builds repeat
+    # exactly.
     floor = max(noise_between(driver.outcome_of(everything, samples), noise), _noise_of(stability))
     broken = breaks(driver.trials, samples, prepared.comparator.tolerance, floor)
     names = prepared.model.table.names
@@ -94,6 +99,7 @@ def conclude(
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     told = Explained(Findings(low=prepared.options.low))
     curve = prepared.curve if part else retraced(prepared, driver, ending)
+    # "All high" passed, but it is no answer: its error would be read as one.
     cut_short = plan is None and ending.status in (*_CUT_OFF, Status.STOPPED)
     error = outcome.error if outcome and not cut_short else None
     if plan is not None and ending.status in (Status.FOUND, Status.STOPPED) and not part:
@@ -126,10 +132,12 @@ def conclude(
         else write_answer(prepared, exported, folder, diagnosis, judge)
     )
     deployment = written.deployment
+    # Without an emulator beside it the backend is the only one that was asked.
     builds = len(driver.trials if prepared.emulator is None else counted)
     if prepared.backend.emulated:
         builds = 0
     timed = _latencies(driver, everything, final)
+    # Last of all: it opens the files as they were written.
     if deployment is not None and not part and ending.status is not Status.INTERRUPTED:
         deployment = rechecked(prepared, folder, deployment)
     result = Result(
@@ -205,9 +213,9 @@ def conclude(
 def _exported(
     prepared: Prepared, charted: Charted, kept: Sequence[LayerName] | None
 ) -> tuple[Held | None, list[str]]:
-    """Return the plan to export, with a remark where it is the answer since no other is there.
+    """Return the plan to export, with a remark if the point asked for does not exist.
 
-    `kept` are the layers of the answer, None where there is none.
+    `kept` are the layers of the answer, None if there is none.
     """
     answer, point = None if kept is None else Held(kept=kept), prepared.options.export_point
     if point == ANSWER:
@@ -221,8 +229,8 @@ def _exported(
 def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
     """Return the plan that the ending stands by, else the best so far, and what judged it.
 
-    The plan that keeps every layer is what there was before the search: it is no best so far. One
-    that does not hold on all copies is better than none.
+    The plan that keeps every layer is what there was before the search, so it is no best so far. A
+    plan that does not hold on all copies is better than none.
     """
     if ending.plan is None and ending.status not in _NO_ANSWER:
         for best in filter(None, (driver.best(), driver.unsteady())):
@@ -236,7 +244,7 @@ def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | 
 
 
 def _cut_short(prepared: Prepared, driver: Driver, ending: Ending) -> str:
-    """Say at what a run without an answer was cut short, and why."""
+    """Say in which phase a run without an answer was cut short, and why."""
     what = "the budget ended" if ending.status is Status.BUDGET_EXHAUSTED else ending.status.value
     why = f" ({ending.message})" if ending.message else ""
     low = prepared.options.low.upper()
@@ -246,7 +254,7 @@ def _cut_short(prepared: Prepared, driver: Driver, ending: Ending) -> str:
 
 
 def _timings(prepared: Prepared, driver: Driver, samples: SampleSet) -> Timings:
-    """Return what the run tells of speed; estimates where the backend emulates."""
+    """Return the timings of the run; estimates if the backend emulates."""
     return Timings(
         trials=driver.trials,
         samples=samples,
@@ -268,7 +276,7 @@ def _rungs(prepared: Prepared, plan: Plan) -> list[Rung]:
 
 
 def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
-    """Return what the last build of the answer showed, the one built afresh if there is one."""
+    """Return what the last build of the answer showed: a fresh build, if there was one."""
     if plan is None:
         return Evidence()
     kinds = (Kind.JUDGE, Kind.AGAIN, Kind.REBUILD)
@@ -303,16 +311,17 @@ def _names(prepared: Prepared, plan: Plan) -> list[LayerName]:
 
 
 def _noise_of(stability: Stability | None) -> float:
-    """Return how far the answer's error spreads over copies, on the tolerance's scale."""
+    """Return the spread of the answer's error over copies, on the tolerance's scale."""
     if stability is None or stability.jitter is None or stability.error_median is None:
         return 0.0
+    # One standard deviation: sd(ln error) times the median, as for small spreads.
     return stability.jitter * stability.error_median
 
 
 def _terms(
     prepared: Prepared, ending: Ending, broken: Sequence[Break], drawn: Outcome | None
 ) -> Terms:
-    """Return what the certificate may rest on; `drawn` is what the answer came to on copies."""
+    """Return what the certificate may rest on; `drawn` is the answer's outcome on copies."""
     mode = prepared.certify
     untested = "not tried"
     if prepared.options.until == "culprits":
@@ -340,7 +349,7 @@ def _terms(
 
 
 def _moved(driver: Driver) -> list[str]:
-    """Return what forecasts note: where they moved, and why."""
+    """Return the notes of forecasts: where they moved, and why."""
     forecasts = (t.outcome for t in driver.trials if t.proposal.kind is Kind.PREDICT)
     return [*dict.fromkeys(note for each in forecasts for note in each.evidence.notes)]
 
@@ -352,7 +361,7 @@ def _unresolved(trials: Sequence[Trial]) -> Mapping[str, int]:
 
 
 def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:
-    """Return the one limit where there is one, else all of them as the comparator lists them."""
+    """Return the one limit if there is only one, else all as the comparator lists them."""
     settings = comparator.settings()
     limit = comparator.tolerance
     kinds = ("atol", "rtol", "classes")

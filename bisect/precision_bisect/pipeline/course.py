@@ -1,8 +1,8 @@
 """The course of a run, as one generator: preflight, search, certificate, re-check on fresh copies.
 
-It is deterministic given the outcomes, like the strategies that it contains, so a killed run is
-resumed by feeding it what the ledger holds. It ends with one of a few distinct endings, or is cut
-short by the budget, in which case the best plan so far is in the ledger.
+It is deterministic given the outcomes, like the strategies inside it. So a killed run is resumed
+by feeding it what the ledger holds. It ends with one of a few distinct endings. If the budget cuts
+it short, the best plan so far is in the ledger.
 """
 
 from dataclasses import dataclass, replace
@@ -40,11 +40,11 @@ from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 class Course:
     """What decides how a run goes.
 
-    With `curve` the curve is swept before the search, which begins with a plan that passes. The
+    With `curve` the curve is swept first, and the search begins with a plan that passes. The
     answer is certified as `certify` says. With `copies` it is judged on copies of the samples,
-    too. Samples `held_out` judge nothing but the final re-check; where they refute the answer they
-    join the judging samples, and the search is repeated on all. A run that goes `until` less than
-    the answer needs a curve.
+    too. Samples `held_out` judge only the re-check at the end; if they refute the answer, they
+    join the judging samples and the search is repeated. A run that goes `until` less than the
+    answer needs a curve.
     """
 
     certify: Certify = "full"
@@ -55,10 +55,10 @@ class Course:
 
 
 def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]:
-    """Search for a plan with `strategy`; see the module for the steps.
+    """Search for a plan with `strategy`; the module's docstring has the steps.
 
-    An engine is built afresh for the re-check: builders may choose other kernels each time. With
-    samples held out that one build is judged by all samples.
+    An engine is built afresh for the re-check, since builders may choose other kernels each time.
+    With samples held out, all samples judge that one build.
     """
     holding = Holding(problem=problem, copies=course.copies, rebuilds=problem.predicts)
     if course.until != "answer":
@@ -68,10 +68,13 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     ending = yield from _settle(problem, strategy, course, holding)
     if ending.plan is None:
         return ending
+    # An emulator computes the same each time; on an engine the fresh build is a new draw, so the
+    # samples that have judged before judge it again.
     unseen = SampleSet.ALL if problem.predicts else SampleSet.HELD_OUT
     recheck = yield from holding.judge(ending.plan, "the samples held out", unseen)
     if recheck.passed:
         return ending
+    # What was said of rounding belongs to the first answer.
     again = replace(holding, spread="")
     on_all = yield from on_samples(SampleSet.ALL, _held(problem, strategy, course, again))
     what = refuted(recheck, afresh=problem.predicts)
@@ -102,7 +105,7 @@ def _held(
 ) -> Search[Ending]:
     """Search for a plan that holds on fresh copies, and on an engine in a fresh build.
 
-    One that does not is widened until it does.
+    A plan that does not hold is widened until it does.
     """
     ending = yield from _settle(problem, strategy, course, holding)
     if ending.plan is None or not (course.copies or problem.predicts):
@@ -116,13 +119,16 @@ def _held(
         if recheck.passed and holding.leaves_room(plan):
             break
         wider = None
+        # Without a verdict (a crash, a timeout) more layers are no cure.
         if recheck.verdict is not None:
             wider = yield from holding.widened(plan, recheck)
+        # It passes, and even with every layer it would leave no more room: take it.
         if wider is None and recheck.passed:
             break
         if wider is None:
             return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
         plan = wider
+    # Not certified anew: `holding.spread` says that rounding chose its layers.
     if plan == ending.plan:
         return ending
     if problem.speed is not None and not (yield from still_fast(problem, plan)):
@@ -142,7 +148,8 @@ def _settle(
 ) -> Search[Ending]:
     """Preflight, search and certificate on one set of samples.
 
-    Trials are taken down by the tolerance itself, as the certificate is read off them.
+    Trials are noted by the tolerance itself, since the certificate is read off them, even where
+    the search stays below a tighter limit.
     """
     tolerance = problem.tolerance
     seen = JudgedTrials(tolerance)
@@ -152,6 +159,7 @@ def _settle(
     if ending is not None:
         return ending
     everything = Plan.all_high(problem.size)
+    # Both were trials of the preflight: asked again they come from the ledger.
     noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
     problem = bounded(problem, high)
@@ -162,10 +170,13 @@ def _settle(
         problem = replace(problem, passing=curve.passing)
         holding.spread = curve.spread
     problem = replace(problem, noise=noise_between(high, noise))
+    # Emulated errors repeat exactly, so only builds need room for noise.
     lower = below_noise(problem, high.error or 0.0) if problem.predicts else problem
     search = fast_enough(lower, _search(lower, strategy, course, seen, holding))
+    # No room below the tolerance was left: near verdicts are settled by a second build instead.
     if problem.predicts and lower is problem:
         search = repeated(search, problem)
+    # `noting` outside `within`: the certificate must see the comparator's own verdicts.
     settled = yield from noting(within(search, lower.tolerance), seen)
     found = Ending(
         status=Status.FOUND,
@@ -177,7 +188,7 @@ def _settle(
 
 
 def _ended(settled: Settled, otherwise: Ending) -> Ending:
-    """Return the ending with what became of the plan's speed; as it is where nothing did."""
+    """Return the ending with what became of the plan's speed; unchanged where nothing did."""
     if settled.plan is None:
         return Ending(status=Status.INFEASIBLE, message=settled.message)
     if settled.plan == settled.found:
@@ -196,13 +207,14 @@ def _search(
 ) -> Search[Plan]:
     """Search and certify; the trials of the search count for the certificate.
 
-    With copies an answer must hold before it is certified, and the drops are judged on a draw of
-    their own; failures of the search count where they are clear. One that does not hold is
-    widened, and rounding decides which layers it keeps: nothing is to be certified.
+    With copies an answer must hold before it is certified, and the drops are judged on one draw of
+    their own. Failures of the search count where they are clear. An answer that does not hold is
+    widened; rounding decides which layers it keeps then, so nothing is certified.
     """
     if holding.spread and problem.passing is not None:
         return (yield from _prefix(problem.passing, holding))
     plan = yield from strategy.search(problem)
+    # From memory if the strategy is right. A strategy of others may end with any plan.
     answer = yield from _one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
     if not answer.passed:
         raise PluginError(
@@ -215,13 +227,14 @@ def _search(
     held = yield from holding.judge(plan, f"the answer of {strategy.name}, on copies")
     if held.failed:
         wider = yield from holding.widened(plan, held)
+        # All-high, if nothing smaller holds: the re-check then ends the run with the reason.
         return Plan.all_high(problem.size) if wider is None else wider
     clear = seen.clear(clear_limit(problem.tolerance, held))
     return (yield from on_draw(certify(problem, plan, mode, clear), holding.fresh()))
 
 
 def _prefix(plan: Plan, holding: Holding) -> Search[Plan]:
-    """Return the plan of the curve where rounding is spread, widened where it does not hold."""
+    """Return the curve's plan where rounding is spread, widened if it does not hold."""
     held = yield from holding.judge(plan, "the first plan of the curve that passed, on copies")
     if held.passed:
         return plan
@@ -230,7 +243,7 @@ def _prefix(plan: Plan, holding: Holding) -> Search[Plan]:
 
 
 def on_samples(samples: SampleSet, search: Search[T]) -> Search[T]:
-    """Return the same search with what it would judge by JUDGED judged by `samples`."""
+    """Return the same search; where it would judge by JUDGED, `samples` judge."""
 
     def ask(proposal: Proposal) -> Proposal:
         judged = proposal.samples is SampleSet.JUDGED
@@ -242,12 +255,14 @@ def on_samples(samples: SampleSet, search: Search[T]) -> Search[T]:
 def preflight(problem: Problem) -> Search[Ending | None]:
     """Check both ends and the noise before any search; return an ending where that settles it.
 
-    All-low must be within the problem's own tolerance, which may be below the comparator's. A
-    first plan needs no ranking: where it passes, there is one from here on.
+    All-low must be within the problem's own tolerance, which may be tighter than the comparator's.
+    The plan of all layers beyond the low type's range needs no ranking: if it passes, the run has
+    an answer from here on.
     """
     everything = Plan.all_high(problem.size)
     timed = problem.predicts
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
+    # Nothing was judged: the machine or the model fails, and the repeat would fail alike.
     if high.verdict is None:
         return Ending(status=Status.NOT_PRECISION, message=not_precision(high))
     noise = yield from _one(
@@ -256,7 +271,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
         "the same plan again, for the noise floor",
         kind=Kind.REPEAT,
     )
-    # A check that measures quality, not a difference, says the same of every repeat.
+    # A comparator of quality, not of difference, gives every repeat the same figure.
     if not noise.passed and (high.passed or noise.error != high.error):
         return Ending(status=Status.INFEASIBLE, message=noisy(noise))
     if not high.passed:

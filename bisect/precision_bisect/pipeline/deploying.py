@@ -1,4 +1,4 @@
-"""From a run to its files for deployment and what judges them there; the last check of both."""
+"""From a run to its files for deployment, and the last check: a fresh process judges them."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -35,16 +35,17 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Opening
 
 _HIGH = "every-layer-high"
-"""A folder for files that are gone once they were judged."""
+"""A folder for files that are removed once they were judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """What became of the files for deployment.
 
-    `point` is the point of the curve that they hold, None where none is written. `string` is
+    `point` is the point of the curve that they hold, None if none was written. `string` is
     trtexec's, else `reason` says why there is none. `notes` tell what went wrong with the typed
-    model, which is large: the answer is written all the same; and what is not stored.
+    model and what is not stored; a model that cannot be written (it is large) does not cost the
+    answer.
     """
 
     point: str | None = None
@@ -105,7 +106,7 @@ def session_options(settings: EngineSettings, opening: Opening | None = None) ->
 
 
 def judge_of(prepared: Prepared, comparator: Comparator, options: SessionOptions) -> Judge:
-    """Return what judges the answer of a run where it is deployed."""
+    """Return the judge of the run's answer where it is deployed."""
     return Judge(
         samples=prepared.samples,
         reference=prepared.reference,
@@ -116,9 +117,11 @@ def judge_of(prepared: Prepared, comparator: Comparator, options: SessionOptions
 
 
 def warned(prepared: Prepared, observer: Observer) -> Prepared:
-    """Say where the library's own options fail even with every layer in FP32; return the run.
+    """Warn if ONNX Runtime's own options fail even with every layer in FP32; return the run.
 
-    It is asked where ONNX Runtime on CUDA judges on this machine, with TF32 off.
+    That is tried where ONNX Runtime on CUDA judges on this machine, with TF32 off. Its default is
+    TF32 on, which rounds FP32 layers to 10 bits of mantissa: a kept layer gains range but no
+    digits.
     """
     options = prepared.options
     tf32 = session_options(options.engine).provider_options["use_tf32"] != "0"
@@ -132,7 +135,7 @@ def warned(prepared: Prepared, observer: Observer) -> Prepared:
 
 
 def high_by_defaults(prepared: Prepared) -> Recheck:
-    """Return what the model comes to with every layer high, in a fresh process."""
+    """Return the outcome of the model with every layer high, in a fresh process."""
     options = prepared.options
     export = Export(
         model=prepared.model,
@@ -141,6 +144,7 @@ def high_by_defaults(prepared: Prepared) -> Recheck:
         settings=options.engine,
         scales=prepared.scales,
     )
+    # The work folder, not the run folder: a run that is killed here leaves no half export.
     folder = RunFolder(prepared.work / _HIGH)
     judge = judge_of(prepared, prepared.comparator, session_options(options.engine))
     try:
@@ -155,9 +159,9 @@ def high_by_defaults(prepared: Prepared) -> Recheck:
 
 
 def rechecked(prepared: Prepared, folder: RunFolder, deployment: Deployment) -> Deployment:
-    """Return the deployment with what a fresh process made of the exported files.
+    """Return the deployment with the verdict of a fresh process on the exported files.
 
-    ONNX Runtime judges there where it has judged the run, on this machine.
+    ONNX Runtime judges there if it has judged the run on this machine.
     """
     judges, gpu = _judges_here(prepared), _gpu(prepared)
     found = recheck(folder.path, prepared.work, judges=judges, gpu=gpu)
@@ -170,12 +174,12 @@ def _judges_here(prepared: Prepared) -> bool:
 
 
 def _gpu(prepared: Prepared) -> str | None:
-    """Return what CUDA_VISIBLE_DEVICES says to a process that judges, None for what it says."""
+    """Return CUDA_VISIBLE_DEVICES for a process that judges, None to leave it as it is."""
     return prepared.options.gpus[0] if prepared.options.gpus else None
 
 
 def _limits(comparator: Comparator) -> Mapping[str, Any]:
-    """Return the comparator's settings; a check by the path of its script."""
+    """Return the comparator's settings; a check is named by the path of its script."""
     settings = comparator.settings()
     if isinstance(comparator, ScriptComparator):
         name = str(settings["check"]).rpartition(":")[2]

@@ -1,7 +1,7 @@
 """The reference from the backend's own engine: every layer in FP32, built once for the run.
 
-It is for models that ONNX Runtime cannot run, such as those with TensorRT's plugins. What the
-engine gave is kept as a file, since another build of it gives other digits.
+It is for models that ONNX Runtime cannot run, such as those with TensorRT's plugins. The engine's
+outputs are kept as a file, since another build gives other digits.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ class Ran:
 def engine_outputs(
     options: Options, model: Model, samples: Sequence[Sample], work: Path
 ) -> list[Sample]:
-    """Return what an engine with every layer in FP32 makes of the samples.
+    """Return the outputs of an engine with every layer in FP32 on the samples.
 
-    They are written to the folder `work`; a run that is resumed takes those that it has. Raises
+    They are written to the folder `work`; a resumed run reads what it wrote before. Raises
     ModelError where the engine fails, UsageError where there is none, and what the backend raises.
     """
     had = options.folder / REFERENCE
@@ -49,6 +49,7 @@ def engine_outputs(
             "choose --backend onnxruntime, tensorrt or tensorrt-rtx without --cluster, or give "
             "the outputs as a file",
         )
+    # A reference with TF32 would have 10 bits of mantissa, as FP16 has.
     engine = replace(options.engine, tf32=False)
     order = replace(options, backend=name, model=model.path, engine=engine, inputs=None)
     order = replace(order, low="fp16", high="fp32", ladder=())
@@ -85,8 +86,8 @@ def run_here(order: Options, samples: Sequence[Sample], work: Path) -> Ran:
 
 
 def run_in_child(order: Options, samples: Sequence[Sample], work: Path) -> Ran:
-    """Build and run the engine in a child process, which it may cost."""
-    # Loky and psutil are for runs that need them.
+    """Build and run the engine in a child process, so that a crash is an outcome."""
+    # Imported here: loky and psutil are for runs that need them.
     from precision_bisect.isolation.slot import Death, Limits, Slot
 
     gpu = order.gpus[0] if order.gpus else None

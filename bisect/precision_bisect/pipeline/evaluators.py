@@ -1,4 +1,4 @@
-"""Who evaluates the trials of a run: threads of this process, or child processes."""
+"""Who evaluates the trials of a run: threads of this process, child processes, or a cluster."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
-    """Yield the workers of a run, and let them go; logs of their trials go into `folder`."""
+    """Yield the workers of a run, and stop them afterwards; logs of trials go into `folder`."""
     options = prepared.options
     with ExitStack() as held:
         held.callback(prepared.rest)
@@ -45,6 +45,8 @@ def _in_children(prepared: Prepared, folder: Path, held: ExitStack) -> Evaluate:
     if predictor is None or prepared.options.forecast_on != "cuda":
         builds.here = predictor
         return builds
+    # The limit on memory is for builds, which differ by plan; the emulator takes the same for
+    # every plan.
     kit, limits = replace(prepared.kit, forecasts=True), replace(limits, memory_mib=None)
     on_gpu = _isolated(prepared, kit, limits, folder, "forecaster")
     forecasts = GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=predictor)
@@ -60,6 +62,7 @@ def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Ev
         keep=prepared.options.folder,
         engines=prepared.engines,
         stopwatch=stopwatch,
+        # Workers share the cores: all of them together emulate as many samples as one would.
         abreast=max(1, prepared.abreast // prepared.options.workers),
         copies=prepared.copies,
     )
@@ -67,7 +70,7 @@ def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Ev
 
 @contextmanager
 def _clustered(prepared: Prepared, cluster: ClusterClient, folder: Path) -> Iterator[Workers]:
-    # Dask is for runs on a cluster.
+    # Imported here: Dask is for runs on a cluster.
     from precision_bisect.cluster.cluster_evaluator import ClusterEvaluator
 
     limits, least = _limits(prepared.options), prepared.space.least
@@ -85,8 +88,8 @@ def _clustered(prepared: Prepared, cluster: ClusterClient, folder: Path) -> Iter
 def _isolated(
     prepared: Prepared, made: Kit, limits: "Limits", folder: Path, name: str = "worker"
 ) -> "Isolated":
-    """Return what evaluates in as many children as there are workers, each made of a kit."""
-    # Loky and psutil are for runs that need them.
+    """Return an evaluator with one child process per worker, each made of the same kit."""
+    # Imported here: loky and psutil are for runs that need them.
     from precision_bisect.isolation.logs import Logs
     from precision_bisect.isolation.process_evaluator import Isolated
     from precision_bisect.isolation.slot import Slot
@@ -102,7 +105,7 @@ def _isolated(
 
 
 def _predictor(prepared: Prepared) -> Evaluator | None:
-    """Return what predicts in this process while trials run elsewhere, if anything does."""
+    """Return what forecasts in this process while trials run elsewhere, if anything does."""
     emulator = prepared.emulator
     return None if emulator is None else _evaluator(prepared, emulator, Stopwatch())
 

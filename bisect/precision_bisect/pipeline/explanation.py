@@ -1,4 +1,4 @@
-"""From an answer to why it is the answer, and what would change it."""
+"""From an answer to the reasons for it, and to what would change it."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ from precision_bisect.trial import Trial
 class Answer:
     """A plan to explain, by names, with its error; `proof` and `trials` are the search's.
 
-    `culprits` are explained, too. Where it is `late` values in FP32 alone explain, and nothing is
-    tried.
+    `culprits` are explained, too. If it is `late`, only values of one FP32 run explain, and
+    nothing is tried.
     """
 
     kept: Sequence[str]
@@ -41,7 +41,7 @@ class Answer:
 
 
 class Explained(NamedTuple):
-    """What is found of kept layers and near misses, with advice; and of other culprits."""
+    """Findings on kept layers and near misses, with advice; and on other culprits."""
 
     findings: Findings
     culprits: Sequence[Finding] = ()
@@ -50,7 +50,7 @@ class Explained(NamedTuple):
 def explained(prepared: Prepared, answer: Answer) -> Explained:
     """Explain the kept layers, the near misses and the culprits, and advise.
 
-    Without an explanation the answer stands all the same: nothing is found where something fails.
+    The answer stands without an explanation: where explaining fails, nothing is found.
     """
     pair = Pair(low=prepared.options.low, high=prepared.options.high)
     near = near_misses(
@@ -78,7 +78,7 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
 def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> Sequence[Finding]:
     """Return what is found of layers whatever the answer keeps; nothing where that fails.
 
-    Where it is `late` they are judged by their values alone.
+    If it is `late`, they are judged by their values alone.
     """
     nothing = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
     pair = Pair(low=prepared.options.low, high=prepared.options.high)
@@ -118,7 +118,7 @@ def with_advice(
 
 
 def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
-    """Return the finding with what the layer takes of the tolerance, if it is a near miss."""
+    """Return the finding with the layer's share of the tolerance, if it is a near miss."""
     miss = near.get(finding.layer)
     if miss is None:
         return finding

@@ -1,4 +1,7 @@
-"""What was made for a run, in the run folder, from where exports and later commands take it."""
+"""Keeps what was made for a run (a fused model, a reference) in its run folder.
+
+Exports and later commands read it there; the work folder is removed at the end.
+"""
 
 import shutil
 from dataclasses import replace
@@ -16,9 +19,8 @@ _Run = TypeVar("_Run", Loaded, Prepared)
 def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
     """Copy the model that was made in `work`, if one was, and return the run over the copy.
 
-    The outputs of the engine that is the reference are copied, too.
-
-    Raises RunFolderError where it cannot be written.
+    An engine's outputs that are the reference are copied, too. Raises RunFolderError where the run
+    folder cannot be written.
     """
     made = run.options.model
     ours = work in made.parents

@@ -1,4 +1,7 @@
-"""What a run reads before any precision matters: model, samples, reference, judge, strategy."""
+"""What a run reads before any precision matters: model, samples, reference, judge, strategy.
+
+A ladder of types loads once and searches several times over the same.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,12 +28,12 @@ from precision_bisect.typed.taken_branches import layers_inside, take_branches
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What of a run does not depend on the pair of precisions; fields as in `Prepared`.
+    """The parts of a run that do not depend on the pair of types; fields as in `Prepared`.
 
-    `options` say how many threads ONNX Runtime gets; so many samples are emulated `abreast`, which
-    brings in other cores where layers are too small for several threads. All cores together take
-    `seconds` for one plain inference. The reference is that of an `optimised` session, or of one
-    that is not; `runs` is False where ONNX Runtime cannot run the model, so that nothing can
+    `options` say how many threads ONNX Runtime gets. `abreast` samples are emulated at the same
+    time, which uses the other cores where layers are too small for several threads. One plain
+    inference takes `seconds` on all cores. The reference is that of an `optimised` session or of a
+    plain one. `runs` is False where ONNX Runtime cannot run the model, so that nothing can
     forecast.
     """
 
@@ -53,11 +56,12 @@ class Loaded:
 
 
 def load(options: Options, observer: Observer, work: Path) -> Loaded:
-    """Read and check everything that the options name but the backend.
+    """Read and check everything that the options name, except the backend.
 
     A model that is made for the run goes into the empty folder `work`. Raises a
     PrecisionBisectError for anything that cannot work.
     """
+    # Cheap checks first: a misspelt strategy is told before gigabytes of weights are read.
     strategy = _strategy(options)
     use_custom_ops(options.engine.ort_custom_ops)
     model = load_model(options.model)
@@ -114,12 +118,12 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
 def _reference(
     options: Options, model: Model, samples: Sequence[Sample], work: Path
 ) -> tuple[Options, Reference, Sequence[str]]:
-    """Return the reference, computed or given; a given one is of no copies, which is said."""
+    """Return the reference, computed or given; a given one has no copies, which is said."""
     threads = options.threads or usable()
     if options.reference is None:
         return options, find_reference(model, samples, threads), ()
     if options.reference == ENGINE_REFERENCE:
-        # It brings in child processes.
+        # Imported here: it brings in child processes.
         from precision_bisect.pipeline.engine_reference import engine_outputs
 
         outputs = engine_outputs(options, model, samples, work)
@@ -133,7 +137,8 @@ def _reference(
 
 
 def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
-    """Return the run over the fused model; the reference stays the original's."""
+    """Return the run over the fused model; the reference stays that of the original model."""
+    # Imported here: few runs fuse.
     from precision_bisect.fusing.fuse import fuse
 
     fused = fuse(loaded.model, loaded.samples, loaded.reference, work)
@@ -150,10 +155,11 @@ def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
 def _without_ifs(
     options: Options, model: Model, samples: Sequence[Sample], observer: Observer, work: Path
 ) -> tuple[Options, Model, Sequence[str]]:
-    """Return the run with taken branches in place, where that is asked for or nothing else helps.
+    """Return the run with the taken branches of Ifs in place of them, where that is needed.
 
-    Besides them what is to be said about layers that stay inside other nodes. Raises ModelError
-    where no layer is outside.
+    It is needed where `--take-branches` asks for it, or where no layer lies outside of Ifs. Also
+    returns remarks on layers that stay inside other nodes. Raises ModelError where no layer is
+    outside.
     """
     remarks, path = [], model.path
     if options.take_branches or not model.table.candidates:
@@ -182,7 +188,7 @@ def _without_ifs(
 
 
 def _strategy(options: Options) -> Strategy:
-    """Return the strategy; one that needs more than this package says so before any work."""
+    """Return the strategy; one that needs another package says so before any work."""
     storage = options.optuna_storage
     settings = {} if storage is None else {"storage": storage}
     strategy = load_strategy(options.strategy, **settings)

@@ -1,4 +1,7 @@
-"""Where the plans of a run are evaluated: in this process, in children of it, or on a cluster."""
+"""Where the plans of a run are evaluated: in this process, in children of it, or on a cluster.
+
+A backend that builds engines lives in child processes: a crash there is an outcome.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +24,8 @@ from precision_bisect.typed.pinning import settle
 class Placed:
     """The backend of a run, and where it is.
 
-    `options` name it, `model` has those layers pinned that it cannot run low. `here` is the
-    backend itself where it builds in this process, None where it is elsewhere. `why` says why it
-    was chosen.
+    `options` name it; in `model` the layers are pinned that it cannot run low. `here` is the
+    backend if it builds in this process, else None. `why` is the reason for the choice.
     """
 
     options: Options
@@ -34,9 +36,9 @@ class Placed:
 
 
 def place(loaded: Loaded, scales: Scales, work: Path, cluster: ClusterClient | None) -> Placed:
-    """Choose the backend for the options' pair of precisions, and ask it what it cannot run low.
+    """Choose the backend for the options' pair of types, and ask it what it cannot run low.
 
-    `work` is an empty folder. Raises a PrecisionBisectError where none can be used.
+    `work` is an empty folder. Raises a PrecisionBisectError where no backend can be used.
     """
     if cluster is not None:
         return _on_cluster(loaded, scales, cluster)
@@ -49,13 +51,15 @@ def place(loaded: Loaded, scales: Scales, work: Path, cluster: ClusterClient | N
     kit = _kit(replace(loaded, options=options), scales)
     backend = surveyed(kit, work, options) if here is None else here
     settled = settle(model, backend, options.low)
+    # Pinned layers change the table, and a backend numbers layers by the table that it was made
+    # with.
     if here is not None and settled is not model:
         here = chosen.make(settled)
     return Placed(options=options, model=settled, backend=backend, here=here, why=chosen.why)
 
 
 def _on_cluster(loaded: Loaded, scales: Scales, cluster: ClusterClient) -> Placed:
-    """Have the workers choose; there are as many of them as there are now."""
+    """Let the workers choose the backend; the run has as many workers as there are now."""
     options = loaded.options
     found, workers = cluster.survey(_kit(loaded, scales))
     return Placed(
@@ -68,7 +72,7 @@ def _on_cluster(loaded: Loaded, scales: Scales, cluster: ClusterClient) -> Place
 
 
 def _kit(loaded: Loaded, scales: Scales) -> Kit:
-    """Return what makes a backend in another process, before all layers are known that stay."""
+    """Return what makes a backend in another process, before the pinned layers are known."""
     return Kit(
         options=replace(loaded.options, inputs=None),
         digest=loaded.model.digest,

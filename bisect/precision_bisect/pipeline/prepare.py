@@ -1,4 +1,7 @@
-"""What a run needs before its first trial: model, inputs, reference, judge, strategy, backend."""
+"""Everything of a run that must exist before its first trial: model, judge, strategy, backend.
+
+Nothing is written before all of it has been checked.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -52,7 +55,7 @@ from precision_bisect.typed.pinning import (
 )
 
 FORECASTS = 0.5
-"""The share of `--max-time` that the ranking may take."""
+"""Share of `--max-time` that the ranking may take. A bound: half is left for trials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +64,14 @@ class Prepared:
 
     `options` name the backend. `reference` has the FP32 outputs of `samples`; the last
     `options.holdout` of both are held out. `here` builds plans in this process, None where child
-    processes do; `emulator` predicts in this process, None where what builds does: it is the
-    backend itself where there is no engine, and at rest where a GPU forecasts. `scales` are those
-    of what is quantized. `work` is an empty folder for files that nobody needs afterwards. `why`
-    says why the backend was chosen, `remarks` what else the report should say. `graph` says what
-    plans cost where speed counts. `leaving` keeps what leaves the low type's range, None where
-    nothing does. `cluster` is where trials run, None for this machine.
+    processes build. `emulator` forecasts in this process: it is the backend itself where there is
+    no engine, and None where nothing can forecast. Where a GPU forecasts, it is at rest.
+
+    `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
+    afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
+    report. `graph` says what plans cost where speed counts. `leaving` keeps the layers that leave
+    the low type's range, None where none does. `cluster` is where trials run, None for this
+    machine.
     """
 
     options: Options
@@ -147,7 +152,7 @@ class Prepared:
 
     @property
     def copies(self) -> Copies | None:
-        """The copies that answers are judged on in this process; None where there are none."""
+        """The copies that judge answers in this process; None where there are none."""
         return copies_for(
             self.options,
             self.sample_sets,
@@ -173,7 +178,7 @@ class Prepared:
         )
 
     def rest(self) -> None:
-        """Give back the memory of the emulator, which takes it again when it is asked."""
+        """Free the emulator's memory; it is taken again when the emulator is asked."""
         if isinstance(self.emulator, EmulatedBackend):
             self.emulator.rest()
 
@@ -195,14 +200,15 @@ def assemble(
     scales: Scales | None = None,
     cluster: ClusterClient | None = None,
 ) -> Prepared:
-    """Choose the backend for the pair of precisions, and make it; `work` is an empty folder.
+    """Choose the backend for the pair of types, and make it; `work` is an empty folder.
 
-    Layers that the model's table pins stay so. `scales` are found by calibration unless they are
-    given. Trials run on the `cluster` if there is one. Raises a PrecisionBisectError for a pair
-    that cannot work.
+    Layers that the model's table pins stay pinned. `scales` are found by calibration unless they
+    are given. Trials run on the `cluster` if there is one. Raises a PrecisionBisectError for a
+    pair of types that cannot work.
     """
     options, samples = loaded.options, loaded.samples
     pair = Pair(low=options.low, high=options.high)
+    # Before calibration and placing: both read the table of candidates.
     model = pin_formless(loaded.model, pair)
     if scales is None:
         scales = scales_for(model, pair, loaded.judging, options)
@@ -279,6 +285,7 @@ def assemble(
             "above zero",
             "let the --check return a figure, or search for the answer",
         )
+    # The emulator on the CPU was needed to settle what it can forecast; a GPU does it from here.
     if options.forecast_on == "cuda":
         prepared.rest()
     return prepared
@@ -292,7 +299,7 @@ def _forecasts(loaded: Loaded, model: Model, options: Options, scales: Scales) -
 def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None:
     """Return what plans cost for the first sample, where limits or the strategy ask for it.
 
-    Without an engine, no kernel is launched and only operations and traffic count.
+    Without an engine no kernels are launched, and only operations and traffic count.
     """
     if not (loaded.options.speed.given or isinstance(loaded.strategy, WeighsSpeed)):
         return None

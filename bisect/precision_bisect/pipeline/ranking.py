@@ -1,8 +1,8 @@
 """The layers that hurt most when they alone run low, without trying every one.
 
-Groups of layers run low together, and the worst group is halved until single layers are left:
-best-first search. It finds the worst layers where a group hurts at least as much as each of its
-layers does; errors that cancel in a group can hide one.
+Groups of layers run low together, and the worst group is halved until single layers are left
+(best-first search). It finds the worst layers if a group hurts at least as much as each of its
+layers. Errors that cancel within a group can hide one.
 """
 
 import heapq
@@ -18,16 +18,18 @@ from precision_bisect.trial import SampleSet, Verdict
 def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
     """Return the worst layers with their errors on the tolerance's scale, the worst first.
 
-    A pass/fail check gives 0 or infinity, and so does NaN. Raises RuntimeError without an
-    emulator.
+    A check that only passes or fails gives 0 or infinity; NaN counts as infinity. Raises
+    RuntimeError without an emulator.
     """
     backend = prepared.emulator
     if backend is None:
         raise RuntimeError("this run has no emulator")
     names = prepared.model.table.names
     found: list[tuple[str, float]] = []
+    # Negated: `heapq` gives the smallest first.
     groups = [(-_error(prepared, backend, range(len(names))), 0, len(names))]
     while groups and len(found) < count:
+        # A single layer at the top is at least as bad as every group that is left.
         error, start, end = heapq.heappop(groups)
         if end - start == 1:
             found.append((names[start], -error))

@@ -48,14 +48,15 @@ def run_prepared(
 ) -> Result:
     """Search with what was prepared; the ledger is in `folder`, and its trials count in `budget`.
 
-    `part` tells that this is one rung of a ladder: nothing but the ledger is written.
+    `part` tells that this is one rung of a ladder: only the ledger is written.
     """
     options = prepared.options
     prepared = warned(prepared, observer)
     with open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger:
-        # What explains the answer needs the memory that the workers have had.
+        # Workers end before the explanation begins, which needs their memory.
         with evaluators(prepared, folder.path) as workers:
             recorded = ledger.trials()
+            # A resumed run has one budget with its earlier sessions.
             budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
             budget.trials += sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded)
             budget.space = prepared.space
@@ -70,6 +71,7 @@ def run_prepared(
         if driver.lost and ending.status in (Status.NOT_PRECISION, Status.INFEASIBLE):
             # It was decided by a process that was lost, which says nothing of the plan.
             ending = replace(ending, status=Status.ABORTED)
+        # The trials that were lost are tried again when the run is resumed.
         if ending.status is Status.ABORTED:
             for trial in driver.lost:
                 ledger.reopen(trial.proposal)
@@ -78,12 +80,13 @@ def run_prepared(
 
 
 def _chart(prepared: Prepared, driver: Driver, ending: Ending) -> None:
-    """Complete the curve; what comes between changes nothing of the ending."""
+    """Complete the curve; its points change nothing of the ending."""
     options = prepared.options
     answered = ending.status is Status.FOUND and options.until == "answer"
     if not answered and (ending.status is not Status.STOPPED or options.until != "curve"):
         return
-    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+    # The answer stands: whatever ends this early costs only points of the curve.
+    with suppress(BudgetSpent, CrashLoop, KeyboardInterrupt):
         driver.run(chart(prepared, driver, prepared.curve, ending))
 
 
@@ -103,6 +106,8 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
                     certify=prepared.certify,
                     held_out=prepared.options.holdout > 0,
                     copies=prepared.copies is not None,
+                    # Only the default strategy begins at the curve's plan; one rung of a ladder
+                    # has no curve to show.
                     curve=not part and prepared.strategy.name == DEFAULT_STRATEGY,
                     until=prepared.options.until,
                 ),

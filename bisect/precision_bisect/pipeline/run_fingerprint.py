@@ -1,4 +1,7 @@
-"""What a run's verdicts depend on: a run can be resumed only with the same."""
+"""What a run's verdicts depend on: a run can be resumed only with the same.
+
+The ledger has it as its header, and refuses a mismatch field by field.
+"""
 
 import hashlib
 import platform
@@ -24,6 +27,7 @@ def fingerprint(
     backend: Described,
 ) -> dict[str, Any]:
     """Return what the verdicts depend on; values are plain JSON."""
+    # A NUL cannot occur in a name, so no two lists of names join to the same text.
     names = "\0".join(model.table.names)
     return {
         "model": model.digest,
@@ -58,7 +62,7 @@ def fingerprint(
 
 
 def _fixed(model: Model) -> str:
-    """Return a hash of what layers are fixed to, such as by earlier rungs; "" for none."""
+    """Return a hash of the types that layers are fixed to, as by earlier rungs; "" for none."""
     fixed = [f"{layer.name}={layer.fixed}" for layer in model.table.layers if layer.fixed]
     return hashlib.sha256("\0".join(fixed).encode()).hexdigest() if fixed else ""
 
@@ -73,8 +77,9 @@ def _of_builds(settings: EngineSettings) -> dict[str, str]:
 
 
 def _plain(settings: EngineSettings) -> dict[str, Any]:
-    """Return the settings that decide what is judged, but for files, as JSON-able values."""
+    """Return the settings that decide verdicts, without files, as values of plain JSON."""
     plain = asdict(settings)
+    # Files have hashes of their contents instead, and a time limit decides no verdict.
     for key in ("build_timeout_s", "plugins", "ort_custom_ops", "config_script", "io_types"):
         del plain[key]
     return {

@@ -1,9 +1,9 @@
 """Whether an answer holds: on copies of the samples that no decision before has seen.
 
-A search takes what passes, so an answer near the tolerance may have passed by luck, and fail when
-a sum is ordered otherwise. What is accepted is judged on a fresh draw of copies (see
-`inputs.copies`). An answer that does not hold is widened along the ranking by the law of rounding
-(see `rounding_law`).
+A search takes what passes. So an answer near the tolerance may have passed by luck, and fail as
+soon as a sum is ordered otherwise. An accepted plan is judged on a fresh draw of copies (see
+`inputs.copies`). One that does not hold is widened along the ranking by the law of rounding (see
+`search.rounding_law`).
 """
 
 import math
@@ -18,7 +18,8 @@ from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 ROOM = 1.645
-"""By so many standard deviations between builds an answer stays below the tolerance: 95%."""
+"""Standard deviations of ln(error) between builds that an answer stays below the tolerance: the
+95% quantile of the normal distribution."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,8 +27,8 @@ class Holding:
     """Judges plans of one problem on draws of copies, each draw once.
 
     Where plans are built it `rebuilds` each. Without `copies` a fresh build is judged on the
-    samples alone. `drawn` is the number of the last draw that was used. `spread` says why an
-    answer had to be widened, "" where the one that was found held.
+    samples alone. `drawn` is the number of the last draw. `spread` says why an answer had to be
+    widened, "" where it held as it was found.
     """
 
     problem: Problem
@@ -39,7 +40,7 @@ class Holding:
     _steps: list[float] = field(init=False, default_factory=list)
 
     def fresh(self) -> int:
-        """Return the number of a draw that nothing was judged on."""
+        """Return the number of a draw that nothing was judged on yet."""
         self.drawn += 1
         return self.drawn
 
@@ -70,7 +71,8 @@ class Holding:
         jitter = (stability.jitter if stability else None) or 0.0
         known = self._errors.setdefault(plan, [])
         if known:
-            # One of two that was judged on the samples alone differs by their luck, too.
+            # A build judged on the samples alone differs by its luck, too, whose variance is taken
+            # off.
             luck = max(jitter, known[-1][1]) if 0.0 in (jitter, known[-1][1]) else 0.0
             step = math.log(error / known[-1][0])
             self._steps.append(max(0.0, step**2 - luck**2))
@@ -78,7 +80,8 @@ class Holding:
 
     @property
     def builds(self) -> float:
-        """The standard deviation of the error's logarithm between two builds of one plan."""
+        """The standard deviation of ln(error) between two builds of one plan."""
+        # The difference of two independent builds has twice the variance of one: hence the 2.
         return math.sqrt(sum(self._steps) / (2 * len(self._steps))) if self._steps else 0.0
 
     def leaves_room(self, plan: Plan) -> bool:
@@ -87,15 +90,16 @@ class Holding:
         if self.problem.tolerance is None or not errors:
             return True
         typical = math.exp(sum(math.log(error) for error, _ in errors) / len(errors))
-        # Few builds tell the deviation badly: about Student's t instead of the normal quantile.
+        # Few builds tell the deviation badly, so this is about Student's t in place of the normal
+        # quantile.
         spreads = ROOM * (1 + 1.5 / max(1, len(self._steps)))
         return typical * math.exp(spreads * self.builds) <= self.problem.tolerance
 
     def widened(self, plan: Plan, refuted: Outcome) -> Search[Plan | None]:
         """Return the plan with layers added until it passes on a draw; None where none does.
 
-        The most sensitive layers join first. `refuted` is what the plan came to on a draw. As it
-        chose the plan, the draw that passed is no proof: judge once more.
+        The most sensitive layers join first. `refuted` is the plan's outcome on a draw. The draw
+        that passed has chosen the plan, so it is no proof: judge it once more.
         """
         told = yield from rank(self.problem)
         law = Law.of(told.scores, without=plan)
@@ -111,7 +115,7 @@ class Holding:
 
 
 def on_draw(search: Search[Plan], draw: int) -> Search[Plan]:
-    """Return the same search with what it would judge on the samples judged on a draw."""
+    """Return the same search; whatever it would judge on the samples is judged on a draw."""
 
     def ask(proposal: Proposal) -> Proposal:
         return proposal if proposal.kind is Kind.PREDICT else replace(proposal, draw=draw)
@@ -122,8 +126,8 @@ def on_draw(search: Search[Plan], draw: int) -> Search[Plan]:
 def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
     """Return the error from which one failing evaluation needs no copies to be believed.
 
-    None where errors are no figures. It lies as many of the answer's own spreads above the
-    tolerance as luck hardly bridges.
+    That is tolerance x max(`LEAST_CLEAR`, exp(`CLEAR_SPREADS` x sd)), with sd the standard
+    deviation of ln(error) over the answer's copies. None where errors are no figures.
     """
     stability = None if held is None else held.evidence.stability
     if tolerance is None or stability is None or stability.jitter is None:
@@ -132,7 +136,7 @@ def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
 
 
 def _refuted(plan: Plan, outcome: Outcome) -> str:
-    """Say on how many copies a plan failed, or that it has to leave room."""
+    """Say on how many copies a plan failed, or that it leaves too little room for other builds."""
     stability = outcome.evidence.stability
     what = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
     if outcome.passed:
