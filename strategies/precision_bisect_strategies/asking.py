@@ -1,4 +1,4 @@
-"""Asking: one question at a time, none twice, and nothing that passed in vain."""
+"""Helpers of strategies: ask one question, ask none twice, keep the cheapest plan that passed."""
 
 from collections.abc import Callable, Generator
 
@@ -19,7 +19,7 @@ def ask(
 
 
 def unrepeated(search: Search[T]) -> Search[T]:
-    """Return the same search; what it asks again is answered from memory."""
+    """Return the same search; a plan that it asks again is answered from memory."""
     known: dict[Identity, Outcome] = {}
 
     def answer(batch: Batch) -> Search[Outcomes]:
@@ -36,7 +36,7 @@ def unrepeated(search: Search[T]) -> Search[T]:
 def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan]:
     """Return the same search; it ends with the cheapest plan that passed, or the smallest such.
 
-    A plan that failed when it was built first and passed when it was built again has not.
+    A plan that failed in its first build and passed in a second one does not count.
     """
     passed: list[Plan] = []
 
@@ -46,4 +46,5 @@ def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan
         return outcome
 
     plan = yield from mapped(search, tell=tell)
+    # The search's own plan may have passed in a trial that it did not ask for, as a preflight's.
     return min([plan, *passed], key=lambda each: (cost(each), len(each)))

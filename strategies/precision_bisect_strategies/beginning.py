@@ -1,4 +1,8 @@
-"""How a demotion begins: the ranking, what acts together, and what is believed of it."""
+"""How a demotion begins: the ranking, which layers act together, and the first beliefs.
+
+Two plans are known from the preflight: all high and all low. With the ranking they tell how errors
+add up, which decides what the search can learn from a figure.
+"""
 
 import math
 from collections.abc import Sequence
@@ -16,26 +20,31 @@ from precision_bisect_strategies.speculation import speculate
 from precision_bisect_strategies.units import Unit, together
 
 FREE = 1e-9
-"""What a layer costs at least, so that an error per cost exists."""
+"""Cost of a layer that costs nothing, in milliseconds or layers, so that error per cost exists."""
 ROUNDING = 0.5
-"""Finite errors that come to this share of the tolerance decide what is kept, overflows or not."""
+"""Share of the tolerance that the finite errors must add up to for them to decide what is kept.
+Below it layers that overflow decide. A bound; nothing was measured."""
 WATCHED = 48
-"""So many sensitive layers are looked at to see whether neighbours act together."""
+"""Sensitive layers whose neighbours are looked at first, to see whether any act together: one
+forecast for each pair. A bound; nothing was measured."""
 
 
 def demoted(problem: Problem) -> Search[Plan]:
-    """Return the plan that groups of layers are demoted to, from the curve's plan or all-high."""
+    """Demote groups of layers from the curve's plan, or from all high; return the last plan."""
     told = yield from rank(problem)
     everything, nothing = Plan.all_high(problem.size), Plan.of(())
+    # Both come from the ledger: the preflight has tried them.
     high = yield from ask(everything, "every layer high")
     low = yield from ask(nothing, "every layer low")
     forecast = yield from predicted(ask(nothing, "what is expected of it"))
     power = _power(told, forecast)
     units: list[Unit] = [(layer,) for layer in range(problem.size)]
+    # Only beside an engine: on the emulator a single trial costs no more than the look at a pair.
     if problem.predicts:
         units = yield from together(problem, told, WATCHED)
     ranked = _ranked(problem, units, _each(told, power), power)
     errors = [error for error, _, _ in ranked]
+    # Without a power that adds up, a figure says nothing of the layers; only passing does.
     beliefs = Beliefs.at_first(
         errors,
         [cost for _, cost, _ in ranked],
@@ -62,15 +71,17 @@ def demoted(problem: Problem) -> Search[Plan]:
 
 
 def _power(told: Sensitivity, forecast: Outcome) -> float:
-    """Return the power of errors that adds up: 1 where they are in step, 2 where independent.
+    """Return p such that errors to the power p add up: 1 where in step, 2 where independent.
 
-    By what all layers low are forecast to come to.
+    The forecast of all layers low decides: p is 1 if it lies nearer (as a ratio) to the sum of the
+    single errors than to the root of the sum of their squares.
     """
     whole = forecast.error
     if whole is None or not math.isfinite(whole):
         return 2.0
     in_step = sum(error for error in _each(told, 1.0) if math.isfinite(error))
     apart = math.hypot(*(error for error in told.scores if math.isfinite(error)))
+    # The geometric mean of both is half way between them on a logarithmic axis.
     return 1.0 if whole > math.sqrt(in_step * apart) else 2.0
 
 
@@ -82,9 +93,10 @@ def _added(high: Outcome, low: Outcome, power: float) -> float | None:
 
 
 def _each(told: Sensitivity, power: float) -> list[float]:
-    """Return each layer's error; those that share a block's by what adds up."""
+    """Return each layer's error; layers that share a block's error share it by the power."""
     scores = list(told.scores)
     for layer, size in told.shared.items():
+        # The ranking has divided the block's error by sqrt(size); here it is by size^(1 / power).
         scores[layer] *= math.sqrt(size) / size ** (1 / power)
     return scores
 
@@ -94,7 +106,8 @@ def _ranked(
 ) -> list[tuple[float, float, Unit]]:
     """Return each unit's error to the power, its cost, and its layers; the least sensitive first.
 
-    By error per cost. Members of one unit show its error each.
+    The order is by error per cost. A unit has the largest error of its members, since keeping
+    fewer than all of them gains nothing.
     """
     costs = [max(cost, FREE) for cost in problem.costs] or [1.0] * problem.size
     rated = [
@@ -109,25 +122,31 @@ def _ranked(
 
 
 def _figures(problem: Problem, errors: Sequence[float], low: Outcome, power: float) -> bool:
-    """Tell whether errors decide what is kept; else layers that overflow do."""
+    """Tell whether errors decide what is kept; otherwise layers that overflow do."""
     if problem.tolerance is None or low.error is None:
         return False
     finite = [error for error in errors if math.isfinite(error)]
+    # All finite: only an error of 0 everywhere, or an overflow of the whole, makes them useless.
     if len(finite) == len(errors):
         return sum(finite) > 0 and math.isfinite(low.error)
     return bool(sum(finite) > (ROUNDING * problem.tolerance) ** power)
 
 
 def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:
-    """Return from which normal score on, of its place in the ranking, a layer is a culprit."""
+    """Return the normal score, of a place in the ranking, from which on a layer is a culprit.
+
+    It is the place that as many layers lie above as break the limit alone.
+    """
     limit = (problem.tolerance or 0.0) ** power
+    # `not error <= limit` also counts NaN.
     count = sum(not error <= limit for error in errors)
     count = min(max(count, 1), max(len(errors) - 1, 1))
+    # As a price, whose logarithm beliefs compare with scores: hence exp.
     return math.exp(normal_score(1 - count / max(len(errors), 2)))
 
 
 def _alone(problem: Problem, scores: Sequence[float]) -> frozenset[int]:
-    """Return the layers that break the limit each alone, as the emulator has it."""
+    """Return the layers that break the limit each alone, by the emulator."""
     limit = problem.tolerance or 0.0
     return frozenset(layer for layer, error in enumerate(scores) if not error <= limit)
 

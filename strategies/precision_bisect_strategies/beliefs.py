@@ -1,12 +1,13 @@
 """What is believed of the layers: how good the ranking is, and the scale of its errors.
 
-Layers are named by their *position* in the ranking, least sensitive first. The true errors are
-taken to be spread like the ranking's, and to go with them by a correlation that is unknown, as is
-the factor between both: every pair of a grid has a weight (Bayes), and each trial says which it
-is. A good ranking lets the search test large groups, a useless one is found out soon.
+Layers are named by their *position* in the ranking, least sensitive first. True errors are taken
+to be lognormal and to correlate with the ranking's by an unknown rho; the factor between both is
+unknown, too. Every combination on a grid has a weight, and each trial updates the weights by
+Bayes' rule. So a good ranking lets the search test large groups, and a useless one is found out
+soon.
 
-A culprit is a layer that adds more than keeping it costs. A group passes when it holds none: the
-probabilities of adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 1972).
+A culprit is a layer that adds more than keeping it costs. A group passes when it holds none:
+adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 1972).
 """
 
 import math
@@ -22,55 +23,66 @@ Array: TypeAlias = NDArray[np.float64]
 Positions: TypeAlias = Sequence[int]
 
 RHOS: Array = np.array([0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.995])
-"""Correlations of the logarithms of the ranking's errors and the true ones."""
+"""Correlations of ln of the ranking's errors and of the true ones: the grid's first axis."""
 TRUST: Array = np.array([3.0, 1.0, 2.0, 3.0, 5.0, 10.0, 10.0])
-"""How likely each is at first: on engines and real inputs 0.98 to 0.99 were measured."""
+"""Their prior weights. Rankings on engines and on real inputs have 0.98 to 0.99
+(benchmarks/README.md), so most weight lies there; the rest keeps a poor ranking possible."""
 MISSED: Array = np.array([0.0, 0.2, 0.5])
-"""Shares of the culprits that stand anywhere in a ranking that is right of the others."""
+"""Shares of the culprits that stand anywhere, in a ranking that is otherwise right: the second
+axis."""
 MISSING: Array = np.array([1.0, 0.3, 0.3])
-"""How likely each is at first."""
+"""Their prior weights. Of taste; nothing was measured."""
 RIGHT = 0.95
-"""Only rankings of this correlation and more can be right of the others."""
+"""Least correlation of a ranking that may be right of all others; a poorer one explains misses by
+itself. Of taste; nothing was measured."""
 FAR = 6.0
-"""The logarithm of a sum is about so much larger at most where a layer was missed."""
+"""ln of the factor by which a missed layer raises a sum, at most: its chance is spread evenly up
+to that. A bound; nothing was measured."""
 UNKNOWN_EXPONENT = 0.15
 EXPONENTS = [
     (math.exp(bend), math.exp(-((bend / UNKNOWN_EXPONENT) ** 2) / 2))
     for bend in (-0.3, -0.15, 0.0, 0.15, 0.3)
 ]
 ONE = [(1.0, 1.0)]
-"""True errors may be spread wider than the ranking's, or less: a power of them, and how likely."""
+"""Powers b of the ranking's errors, e^b, with their weights, a normal density over ln b with the
+standard deviation `UNKNOWN_EXPONENT`: true errors may be spread wider than the ranking's, or less.
+Without figures there is one power. Of taste; nothing was measured."""
 STEPS: Array = np.linspace(-3.2, 3.2, 17)
-"""Scales that are considered, in standard deviations."""
+"""Scales that are considered, in standard deviations of `UNKNOWN_SCALE`: +-3.2 leave out 0.1%."""
 UNKNOWN_SCALE = 0.8
-"""Standard deviation of ln of the factor between the ranking's errors and the true ones."""
+"""Standard deviation of ln of the factor between the ranking's errors and the true ones. Of taste:
+the median ratio of forecast and engine is 1.0 (NAFNet on an H200)."""
 UNKNOWN_COUNT = 0.35
-"""In normal scores, for how many layers are culprits where there are no figures."""
+"""Standard deviation, in normal scores, of the place where culprits begin, where errors are no
+figures. Of taste; nothing was measured."""
 SURPRISE = 0.2
 WIDE = 3.0
-"""With this chance the number is any, up to so many times as far away."""
+"""Prior weight that culprits begin anywhere, up to `WIDE` times as far away. Of taste; nothing was
+measured."""
 MEASURED = {1.0: 0.2, 2.0: 0.6}
-"""Standard deviation of ln of a sum around what is believed rightly, by the power that adds up."""
+"""Standard deviation of ln of a sum around the right belief, by the power that adds up. Of taste:
+independent errors (2) cancel by chance, errors in step (1) do not."""
 LEAST_SPREAD, MOST_SPREAD = 0.05, 6.0
-"""Standard deviations of a layer's logarithm stay between these."""
+"""Bounds on the standard deviation of one layer's ln(error): 0 would make one surprise impossible,
+and beyond 6 an error says nothing."""
 UNLIKELY = 1e-9
-"""What is so unlikely beside the likeliest is not considered any more."""
+"""Weight beside the largest, below which a hypothesis is dropped; it only saves time."""
 NEXT_TO_NONE = 1e-12
-"""Errors below this share of the largest are all the same."""
+"""Share of the largest error below which errors count as equal. It avoids ln 0."""
 LEAST_CHANCE = 1e-9
 TINY = 1e-12
+"""Least chance and least sum that a logarithm is taken of; both only avoid ln 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beliefs:
     """Hypotheses with their weights, and what follows for groups of positions.
 
-    `logs`, shape (layers,), are logarithms of the ranking's errors per unit of cost, ascending.
-    `costs`, shape (layers,), say what keeping each layer costs. `figures` tells whether errors add
-    up so that a figure says something, give or take `measured` (of its logarithm); else passing
-    alone counts. Each hypothesis has a
-    correlation, a share of layers that it missed, an exponent, a scale (a logarithm) and a weight,
-    all of the shape (hypotheses,).
+    `logs`, shape (layers,), are ln of the ranking's errors per unit of cost, ascending. `costs`,
+    shape (layers,), say what keeping each layer costs. `figures` tells whether errors add up, so
+    that a figure says something, with the standard deviation `measured` of its logarithm;
+    otherwise only passing counts. Each hypothesis has a correlation, a share of missed layers, an
+    exponent, a scale (a logarithm) and a weight, all of the shape (hypotheses,).
     """
 
     logs: Array
@@ -89,7 +101,7 @@ class Beliefs:
     ) -> Self:
         """Return what is believed before any trial; `errors` ascend, infinite ones last.
 
-        They are to the `power` that adds up, None where figures say nothing.
+        They are to the `power` that adds up; None means that figures say nothing.
         """
         each = np.asarray(costs, np.float64)
         values = np.asarray(errors, np.float64) / each
@@ -101,6 +113,8 @@ class Beliefs:
                 (rho, share, bend, unit * step, trust * missing * usual * likely)
                 for rho, trust in zip(RHOS, TRUST, strict=True)
                 for share, missing in zip(MISSED, MISSING, strict=True)
+                # A missed layer is an explanation only beside a good ranking, so poor ones save
+                # the axis.
                 if rho >= RIGHT or share == 0
                 for bend, usual in exponents
                 for step, likely in steps
@@ -120,13 +134,15 @@ class Beliefs:
 
     @property
     def rho(self) -> float:
-        """The expected correlation."""
+        """The expected correlation of the ranking with the truth."""
         return float(self.weights @ self.rhos)
 
     def price(self, room: float, undecided: Positions, kept: Mapping[int, float]) -> float:
-        """Return the error per cost from which on keeping pays; infinity if all should fit.
+        """Return the error per cost from which on keeping pays; infinity if everything should fit.
 
-        `room` is what is left, `kept` the measured errors of single kept positions.
+        Layers run low in the order of their error per cost until `room`, what is left of the
+        tolerance, is used up. The price is the rate of the first that does not fit. `kept` has the
+        measured errors of single kept positions.
         """
         some = list(kept)
         costs = np.append(self.costs[list(undecided)], self.costs[some])
@@ -137,11 +153,13 @@ class Beliefs:
         return float(rates[order[fits]]) if fits < len(order) else math.inf
 
     def _spread(self, positions: Positions) -> Array:
-        """Return the errors of so many layers, ascending, by the likeliest hypothesis."""
+        """Return the errors of these layers, ascending, by the likeliest hypothesis."""
         own = self.logs[list(positions)]
         if not len(own):
             return own
         best = int(self.weights.argmax())
+        # A useless ranking says nothing of these layers, so they look like a sample of all:
+        # between both by the correlation.
         any_ = np.quantile(self.logs, (np.arange(len(own)) + 0.5) / len(own))
         rho = self.rhos[best]
         logs = rho * np.sort(own) + (1 - rho) * any_
@@ -151,7 +169,10 @@ class Beliefs:
         )
 
     def _moments(self, positions: Positions) -> tuple[Array, Array]:
-        """Return means of logarithms, shape (hypotheses, positions), and deviations, (…, 1)."""
+        """Return mean and standard deviation of ln(error) for each position.
+
+        The means have the shape (hypotheses, positions), the deviations (hypotheses, 1).
+        """
         middle, spread = float(self.logs.mean()), float(self.logs.std())
         slopes = (self.rhos * self.exponents)[:, None]
         means = middle + slopes * (self.logs[list(positions)] - middle) + self.scales[:, None]
@@ -164,7 +185,9 @@ class Beliefs:
             return np.zeros((len(self.weights), len(positions)))
         means, deviations = self._moments(positions)
         chances = phi((means - math.log(price)) / deviations)
+        # A mixture: with the chance `missed` the position tells nothing.
         chances += self.missed[:, None] * (self._share(price)[:, None] - chances)
+        # `log1p` and the bounds keep sums over thousands of positions exact and finite.
         return np.asarray(np.log1p(-np.clip(chances, LEAST_CHANCE, 1 - LEAST_CHANCE)))
 
     def _share(self, price: float) -> Array:
@@ -182,11 +205,12 @@ class Beliefs:
         clean = np.exp(np.cumsum(self._clean(positions, price), axis=1))
         if bad:
             whole = clean[:, -1:]
+            # Bayes: P(first m clean and the rest not) / P(not all clean).
             clean = (clean - whole) / np.maximum(1 - whole, TINY)
         return np.asarray(self.weights @ clean)
 
     def fitting(self, positions: Positions, room: float) -> Array:
-        """Return the chance that the first m add at most `room`, for m >= 1."""
+        """Return the chance that the first m add at most `room`, for m >= 1: (positions,)."""
         if not self.figures or math.isinf(room):
             return np.ones(len(positions))
         means, deviations = self._sums(positions)
@@ -195,7 +219,7 @@ class Beliefs:
     def _sums(self, positions: Positions) -> tuple[Array, Array]:
         """Return means and deviations of ln of the sums of the first m: (hypotheses, positions).
 
-        Of sums of lognormal errors, by their first two moments (Fenton 1960).
+        A sum of lognormal errors is taken as lognormal with the same two moments (Fenton 1960).
         """
         means, deviations = self._moments(positions)
         each = np.exp(means + deviations**2 / 2) * self.costs[list(positions)]
@@ -205,9 +229,10 @@ class Beliefs:
         return np.log(totals) - variances / 2, np.sqrt(variances + self.measured**2)
 
     def learn(self, part: Positions, rest: Positions, price: float, *, clean: bool) -> Self:
-        """Learn whether `part` holds a culprit; where `rest` is given one of both was known to."""
+        """Learn whether `part` holds a culprit; if `rest` is given, one of both is known to."""
         of_part = self._clean(part, price).sum(axis=1)
         of_rest = self._clean(rest, price).sum(axis=1)
+        # In logarithms: the chance that a group of hundreds is clean underflows.
         told = of_part if clean else log_not(of_part)
         if len(rest):
             told = told - log_not(of_part + of_rest)
@@ -218,13 +243,14 @@ class Beliefs:
     def learn_sum(self, group: Positions, error: float, price: float = math.inf) -> Self:
         """Learn that these positions together add `error`.
 
-        Where layers that add `price` and more were missed, it may be one of them.
+        If the ranking missed layers that add `price` and more, one of them may be among these.
         """
         if not self.figures or not 0 < error < math.inf:
             return self
         means, deviations = self._sums(group)
         distances = (math.log(error) - means[:, -1]) / deviations[:, -1]
-        # Student's t with three degrees of freedom, about.
+        # Student's t with three degrees of freedom, about: its heavy tails let one odd figure lose
+        # no hypothesis for good.
         usual = (1 + distances**2 / 3) ** -2 / deviations[:, -1] * 0.37
         one = 1 - (1 - self.missed * self._share(price)) ** len(group)
         return self._weighed(np.log((1 - one) * usual + one * (distances > 0) / FAR + TINY))
@@ -248,19 +274,21 @@ class Beliefs:
         )
 
     def fair(self, group: Positions, price: float) -> float:
-        """Return what a group should add that holds no culprit."""
+        """Return what a group without culprits should add."""
         if math.isinf(price):
             return math.inf
         means, deviations = self._moments(group)
+        # The mean of a lognormal below `price`, by its partial expectation.
         cut = (math.log(price) - means) / deviations - deviations
         sums = np.exp(means + deviations**2 / 2) * phi(cut) @ self.costs[list(group)]
         return float(self.weights @ sums)
 
 
 def _logs(values: Array) -> Array:
-    """Return logarithms of ascending errors, those of hardly any error a little below the others.
+    """Return ln of ascending errors, bounded below and above.
 
-    Infinite ones stand a little above.
+    Errors near 0 are put a little below the others, infinite ones a little above: a single one at
+    minus infinity would stretch the spread of all.
     """
     some = values[(values > 0) & np.isfinite(values)]
     if not len(some):
@@ -270,7 +298,7 @@ def _logs(values: Array) -> Array:
 
 
 def _normal_scores(values: Array) -> Array:
-    """Return the normal score of each place; infinite values share theirs."""
+    """Return the normal score of each place; infinite values share their mean score."""
     count = len(values)
     scores = np.array([normal_score((place + 0.5) / count) for place in range(count)])
     endless = np.isinf(values)
@@ -280,12 +308,13 @@ def _normal_scores(values: Array) -> Array:
 
 
 def normal_score(share: float) -> float:
-    """Return the value below which a normal variable lies with this chance."""
+    """Return the value that a normal variable stays below with this chance."""
     return NormalDist().inv_cdf(share)
 
 
 def log_not(log_probability: Array) -> Array:
     """Return ln(1 - p), given ln p."""
+    # `expm1` is exact where p is near 0, where 1 - exp(ln p) would round to 0.
     return np.asarray(np.log(np.maximum(-np.expm1(log_probability), TINY)))
 
 

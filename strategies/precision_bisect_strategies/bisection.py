@@ -1,4 +1,4 @@
-"""Bisection over nested plans, shared by strategies that walk an order."""
+"""Bisection over nested plans, shared by strategies that walk along an order."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,17 @@ from precision_bisect_strategies.asking import ask
 def shortest_prefix(
     order: Sequence[int], what: str, guess: int | None = None, beside: Sequence[int] = ()
 ) -> Search[int]:
-    """Return the smallest k whose first k layers of `order` pass when kept, by bisection.
+    """Return the smallest k such that keeping the first k layers of `order` passes.
 
-    The layers `beside` are kept in every trial, too.
-
-    The empty prefix is known to fail and the whole order to pass. Starts at `guess` and gallops
-    from there (exponential search: Bentley, Yao 1976), so a good guess costs two trials. Assumes
-    that passing is monotone in k; otherwise some k is found that passes while k - 1 fails.
+    The layers `beside` are kept in every trial, too. The empty prefix is known to fail and the
+    whole order to pass. The search starts at `guess` and gallops from there (exponential search:
+    Bentley, Yao 1976), so a good guess costs two trials. It assumes that passing is monotone in k;
+    otherwise it finds some k that passes while k - 1 fails.
     """
     fails, passes = 0, len(order)
     probe, step = guess if guess is not None else (fails + passes) // 2, 1
     while passes - fails > 1:
+        # The galloping step may leave the open interval.
         probe = min(max(probe, fails + 1), passes - 1)
         outcome = yield from ask(
             Plan.of((*beside, *order[:probe])),
@@ -35,6 +35,7 @@ def shortest_prefix(
             fails = probe
             probe = fails + step if guess is not None else (fails + passes) // 2
         step *= 2
+        # Both ends were met: from here on plain bisection.
         if fails > 0 and passes < len(order):
             guess, probe = None, (fails + passes) // 2
     return passes

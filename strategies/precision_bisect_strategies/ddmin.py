@@ -1,4 +1,7 @@
-"""Delta debugging: ddmin over the set of kept layers."""
+"""Delta debugging: ddmin over the set of kept layers.
+
+A layer is "in" while it is kept; the test fails (is interesting) while the plan passes.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -12,8 +15,8 @@ from precision_bisect_strategies.speculation import speculate
 class Ddmin:
     """Minimizes the kept set without a ranking (Zeller, Hildebrandt, TSE 2002, section 3.2).
 
-    Tries each of g chunks of the kept layers alone, then each complement, then doubles g. Ends
-    1-minimal; costs O(k^2 + k log n) trials, more where it is not monotone.
+    It tries each of g chunks of the kept layers alone, then each complement, then doubles g. The
+    end is 1-minimal. It costs O(k^2 + k log n) trials, more if passing is not monotone.
     """
 
     name: ClassVar[str] = "ddmin"
@@ -30,7 +33,7 @@ class Ddmin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """A passing set in so many chunks: each is tried alone, then each is dropped.
+    """A passing set, cut into `chunks`: each is tried alone, then each is dropped.
 
     `tried` counts both. Two chunks are each other's complement, so neither is dropped.
     """
@@ -70,5 +73,6 @@ def _try_next(now: _Round) -> Search[_Round]:
         narrowed_to=len(now.kept),
     )
     if outcome.passed:
+        # As in the paper: after a chunk alone begin anew, after a complement keep the granularity.
         return _Round(kept=choice, chunks=2 if now.alone else max(now.chunks - 1, 2))
     return replace(now, tried=now.tried + 1)

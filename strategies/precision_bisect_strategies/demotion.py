@@ -1,9 +1,12 @@
-"""Progressive demotion: from what passes downwards, one question at a time.
+"""Progressive demotion: from a plan that passes downwards, one question at a time.
 
-Layers are named by their position in the ranking, least sensitive first. What is undecided is
-tried in groups on top of the last plan that passed. One that passes at a fair price runs low from
-then on. One that does not is cut where the culprit likely is, until it is a single layer, which
-stays. A step depends on the state and its outcome alone, so that several workers can look ahead.
+Layers are named by their position in the ranking, least sensitive first. Undecided layers are
+tried in groups on top of the last plan that passed. A group that passes at a fair price runs low
+from then on. Any other is cut where its culprit likely is, until that is a single layer, which
+stays. A step depends only on the state and on its outcome, so several workers can look ahead.
+
+Key insight: a pass that uses up much of the tolerance is no gain. The error that a group added is
+compared with what other layers would add for the same cost, the price.
 """
 
 import math
@@ -21,20 +24,23 @@ from precision_bisect_strategies.beliefs import TINY, Array, Beliefs
 from precision_bisect_strategies.neighbours import beside
 
 FAIR = 1.0
-"""A group is too dear where a culprit in it would cost so many layers more than keeping it."""
+"""Layers by which a culprit in a group must cost more than keeping it for the group to be too
+dear. Of taste; no figures of other values are kept."""
 LUCK = 0.1
-"""Independent errors to the power differ by this share from what they add up to."""
+"""Share of the error by which independent errors, to the power 2, differ by chance from what they
+add up to. Of taste; nothing was measured."""
 LEAST = 1e-3
-"""What adds less than this share of what is left adds no more than that, that is all it says."""
+"""Share of what is left of the tolerance below which a group's error is only known to be small. A
+bound; nothing was measured."""
 WORTH = 0.6
-"""A build is worth it that should save so many layers."""
+"""Layers that a build must be expected to save. No figures of other values are kept."""
 
 Group: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Positions that are known to hold a culprit, and what they were measured to add, if known."""
+    """Positions known to hold a culprit, with the error that they together add, if known."""
 
     positions: Group
     added: float | None = None
@@ -42,7 +48,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Positions that run low, and what they added when they were tried."""
+    """Positions that run low, with the error that they added when they were tried."""
 
     positions: Group
     added: float
@@ -52,12 +58,15 @@ class Lowered:
 class Demotion:
     """What is known on the way.
 
-    `order` has the layers of each position, least sensitive first. `plan` passed last, with
-    `error`. Errors to the power `power` add up; `limit` is the tolerance, None without figures.
-    `pool` are undecided positions, `suspects` groups of them that hold a culprit; without figures
-    one is a layer that stands at `culprit` or higher. `kept` stay, with what each was measured to
-    add. `lowered` are groups that run low; each is `raised` at most once. `chosen` are the layers
-    that break the limit alone, as the emulator has it. Groups above `largest` had no verdict.
+    `order` has the layers of each position, least sensitive first. `plan` is the last that passed,
+    with `error`. Errors to the power `power` add up. `limit` is the tolerance, None without
+    figures. `pool` are the undecided positions, `suspects` are groups of them that hold a culprit.
+    Without figures a culprit is a layer at the score `culprit` or higher.
+
+    `kept` positions stay high, with the error that each was measured to add. `lowered` are groups
+    that run low; each is `raised` at most once. `chosen` are the layers that break the limit
+    alone, by the emulator. Groups above `largest` had no verdict. `refused` groups did not fit at
+    the end.
     """
 
     order: tuple[tuple[int, ...], ...]
@@ -85,19 +94,25 @@ class Demotion:
 
     @property
     def price(self) -> float:
-        """The error per cost from which keeping pays; where all should fit, what does not."""
+        """The error per cost from which on keeping pays.
+
+        If everything should fit, it is the rate of a layer that would not.
+        """
         if not self.beliefs.figures:
             return self.culprit
+        # Suspects are undecided as well: at most one of them is known to be dear.
         undecided = [*self.pool, *(i for each in self.suspects for i in each.positions)]
         measured = {i: error for i, error in self.kept.items() if error is not None}
         price = self.beliefs.price(self.room, undecided, measured)
         if math.isfinite(price):
             return price
+        # All should fit: only an average layer that takes all of the room alone is too dear.
         return float(max(self.room, TINY) / self.beliefs.costs.mean())
 
     @property
     def luck(self) -> float:
-        """What a group seems to add by chance, beside what runs low already."""
+        """What a group seems to add by chance, because it is measured beside all that runs low."""
+        # In step (power 1) errors do not cancel by chance, hence `power` - 1.
         return float(LUCK * (self.power - 1) * max(self.error or 0.0, 0.0) ** self.power)
 
     def without(self, positions: Sequence[int]) -> Plan:
@@ -109,9 +124,10 @@ class Demotion:
         return self.plan.with_(layer for i in positions for layer in self.order[i])
 
     def arranged(self, positions: Sequence[int]) -> tuple[list[int], dict[int, float]]:
-        """Return positions with likely neighbours of kept layers last, and their chances.
+        """Return positions with likely neighbours of kept layers last, and the chance of each.
 
-        Kept ones that add little each tell nothing: rounding does not come in runs.
+        Only kept layers that overflow have such neighbours: those that add little each say
+        nothing, as rounding does not come in runs.
         """
         much = (self.limit or 0.0) ** self.power
         at = {layer: i for i in positions for layer in self.order[i]}
@@ -126,7 +142,7 @@ class Demotion:
         return sorted(positions, key=lambda i: (i in near, i)), near
 
     def cost(self, positions: Sequence[int]) -> float:
-        """Return what keeping these costs."""
+        """Return the cost of keeping these."""
         return float(sum(self.beliefs.costs[i] for i in positions))
 
     def added(self, outcome: Outcome) -> float | None:
@@ -134,14 +150,16 @@ class Demotion:
         if outcome.error is None or self.error is None or math.isnan(outcome.error):
             return None
         before, after = max(self.error, 0.0), max(outcome.error, 0.0)
+        # Below 0 by luck; a group never takes error away for good.
         return float(max(after**self.power - before**self.power, 0.0))
 
 
 def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
-    """Return the state that begins with a plan, whole units of it; the same if that fails."""
+    """Return the state that begins with a plan, in whole units; the same state if that fails."""
     low = tuple(i for i in state.pool if plan.kept.isdisjoint(state.order[i]))
     if not low:
         return state
+    # The curve's plan passed on its own draw; here it is judged as every plan of the search is.
     believed = f"{BELIEVED}all but the curve's plan, which passed"
     outcome = yield from _try(state, low, believed)
     if not outcome.passed:
@@ -151,9 +169,10 @@ def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
 
 
 def step(state: Demotion) -> Search[Demotion]:
-    """Ask one question and return what follows; the same state where nothing is left to ask."""
+    """Ask one question and return the new state; the same state if nothing is left to ask."""
     state = _singles(state)
     if state.suspects:
+        # The last suspect first: it was cut from the one before, and its culprit is the nearest.
         return (yield from _cut(state, state.suspects[-1]))
     if unfair := _unfair(state):
         return (yield from _raise(state, unfair))
@@ -165,7 +184,7 @@ def step(state: Demotion) -> Search[Demotion]:
 
 
 def _singles(state: Demotion) -> Demotion:
-    """Keep single layers that are known to be culprits."""
+    """Keep every single layer that is known to be a culprit."""
     alone = [each for each in state.suspects if len(each.positions) == 1]
     kept = {
         each.positions[0]: each.added
@@ -178,13 +197,15 @@ def _singles(state: Demotion) -> Demotion:
 
 
 def _group(state: Demotion) -> Search[Demotion]:
-    """Try the first ones of the pool: as many as pass as likely as not."""
+    """Try the first ones of the pool: as many as pass with a chance of one half."""
     pool, near = state.arranged(state.pool)
     chances = _chances(state, pool, near, bad=False)
     most = min(len(pool), state.largest or len(pool))
+    # A trial tells most, one bit, where both outcomes are equally likely.
     size = int(abs(chances[:most] - 0.5).argmin()) + 1
     group, rest = tuple(pool[:size]), tuple(pool[size:])
     outcome = yield from _try(state, group, _believed(state, chances[size - 1]))
+    # A crash or a refused build says nothing of accuracy: ask about a smaller group.
     if outcome.verdict is None:
         return _around(state, group)
     after = replace(state, pool=tuple(sorted(rest)), largest=None)
@@ -194,6 +215,7 @@ def _group(state: Demotion) -> Search[Demotion]:
 def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     """Try the part of a suspect group that likely holds no culprit."""
     line, near = state.arranged(suspect.positions)
+    # Not the whole group: it is known to hold a culprit.
     chances = _chances(state, line, near, bad=True)[:-1]
     size = int(abs(chances - 0.5).argmin()) + 1
     size = min(size, state.largest or size)
@@ -202,6 +224,7 @@ def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     outcome = yield from _try(state, part, believed)
     others = tuple(each for each in state.suspects if each is not suspect)
     if outcome.verdict is None:
+        # A single layer without a verdict stays high: nothing can be proven of it.
         if size > 1:
             return replace(state, largest=size // 2)
         state = replace(state, suspects=others, pool=tuple(sorted({*state.pool, *rest})))
@@ -209,6 +232,8 @@ def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     added = state.added(outcome)
     after = replace(state, suspects=others, largest=None)
     after = _judged(after, part, rest, outcome, state.price)
+    # The part passed, so the rest holds the culprit. Otherwise the part does, and the rest goes
+    # back to the pool: it may or may not hold another.
     if after.plan != state.plan:
         left = None
         if suspect.added is not None and added is not None:
@@ -222,7 +247,7 @@ def _chances(
 ) -> Array:
     """Return the chance that the first m of a line can go, for m >= 1: shape (len(line),).
 
-    `near` are neighbours of kept layers with their chances to stay, too.
+    `near` are neighbours of kept layers with the chance that each must stay, too.
     """
     fitting = state.beliefs.fitting(line, state.room)
     chances = state.beliefs.passing(line, state.price, bad=bad) * fitting
@@ -232,7 +257,7 @@ def _chances(
 def _judged(
     state: Demotion, group: Group, rest: Group, outcome: Outcome, price: float
 ) -> Demotion:
-    """Take a group that passed at a fair price; suspect any other. `rest` was suspect with it."""
+    """Lower a group that passed at a fair price; suspect any other. `rest` was suspect with it."""
     added = state.added(outcome) if state.beliefs.figures else None
     beliefs = state.beliefs
     fair = outcome.passed and _fair(state, group, added, price)
@@ -242,6 +267,8 @@ def _judged(
         beliefs = beliefs.learn_sum(group, added, price)
     elif added is not None and added <= little:
         beliefs = beliefs.learn_at_most(group, little)
+    # A single layer whose error is known says all by that figure; counting its verdict, too, would
+    # count the same evidence twice.
     if not told or len(group) > 1:
         beliefs = beliefs.learn(group, rest, price, clean=fair)
     state = replace(state, beliefs=beliefs)
@@ -252,24 +279,29 @@ def _judged(
 
 
 def _fair(state: Demotion, group: Group, added: float | None, price: float) -> bool:
-    """Tell whether what a group added buys as much as it would elsewhere."""
+    """Tell whether the error that a group added is worth the cost that it saved."""
     return _regret(state, group, added, price) <= 0.0
 
 
 def _regret(state: Demotion, group: Group, added: float | None, price: float) -> float:
-    """Return how many layers more could run low if the culprits of a group were kept.
+    """Return how many more layers could run low if the culprits of a group were kept.
 
-    Less what it may be by chance, the more so the larger the group.
+    Chance is taken off, the more of it the larger the group is.
     """
     if not added or math.isinf(price) or not state.beliefs.figures:
         return 0.0
     usual = 0.0 if len(group) == 1 else state.beliefs.fair(group, price)
+    # In layers: the excess error over what a layer of average cost adds at the price.
     excess = (added - usual - state.luck) / (price * state.cost(group) / len(group))
+    # One layer, the culprit itself, would be kept; finding it takes about log2 builds.
     return excess - 1 - FAIR * (1 + math.log2(len(group)) / 2)
 
 
 def _unfair(state: Demotion) -> list[Lowered]:
-    """Return low groups worth raising again: each once, and the proofs of kept layers with it."""
+    """Return low groups that are worth raising again, each only once.
+
+    Raising makes the proofs of kept layers void: each of them counts as a build to make again.
+    """
     price = state.price
     regrets = {
         each: _regret(state, each.positions, each.added, price)
@@ -282,7 +314,7 @@ def _unfair(state: Demotion) -> list[Lowered]:
 
 
 def _raise(state: Demotion, unfair: Sequence[Lowered]) -> Search[Demotion]:
-    """Keep groups again that added too much, and look for the culprit in each."""
+    """Keep groups again that added too much, and search each for its culprit."""
     positions = [i for each in unfair for i in each.positions]
     outcome = yield from ask(
         state.with_(positions),
@@ -290,6 +322,7 @@ def _raise(state: Demotion, unfair: Sequence[Lowered]) -> Search[Demotion]:
         narrowed_to=len(state.plan),
     )
     raised = state.raised | frozenset(unfair)
+    # Keeping more made it fail: not monotone here, so leave them low.
     if not outcome.passed:
         return replace(state, raised=raised)
     return replace(
@@ -303,7 +336,7 @@ def _raise(state: Demotion, unfair: Sequence[Lowered]) -> Search[Demotion]:
 
 
 def _affordable(state: Demotion) -> Group:
-    """Return the cheapest kept positions that should fit together into what is left."""
+    """Return the cheapest kept positions that should fit together into the room that is left."""
     measured = [
         (error / state.cost((i,)), error, i)
         for i, error in state.kept.items()
@@ -315,6 +348,7 @@ def _affordable(state: Demotion) -> Group:
         if error <= left < math.inf:
             chosen.append(position)
             left -= error
+    # Refused once, half of it may fit; the loop ends at a group that was not tried.
     while chosen and tuple(sorted(chosen)) in state.refused:
         chosen = chosen[: len(chosen) // 2]
     return tuple(sorted(chosen))
@@ -332,7 +366,7 @@ def _refill(state: Demotion, some: Group) -> Search[Demotion]:
 
 
 def _around(state: Demotion, group: Group) -> Demotion:
-    """Go round a group without a verdict: try smaller ones; a single layer is kept."""
+    """Go around a group without a verdict: try smaller ones; a single layer is kept."""
     if len(group) > 1:
         return replace(state, largest=len(group) // 2)
     pool = tuple(i for i in state.pool if i not in group)
@@ -340,7 +374,10 @@ def _around(state: Demotion, group: Group) -> Demotion:
 
 
 def _believed(state: Demotion, chance: float, among: int = 0) -> str:
-    """Say in one line why just these are tried; `among` so many there is a culprit, if known."""
+    """Say in one line why just these are tried, with what is believed.
+
+    `among` is the size of the group that is known to hold a culprit, 0 if there is none.
+    """
     said = f"{BELIEVED}{f'a culprit among {among}, ' * (among > 0)}chance to pass {chance:.2f}"
     said += f", correlation {state.beliefs.rho:.2f}"
     price, room, limit = state.price, state.room, (state.limit or 0.0) ** state.power

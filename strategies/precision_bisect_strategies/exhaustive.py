@@ -8,6 +8,7 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Proposal
 
 LARGEST = 16
+"""Layers; 2^16 trials of 0.01 s on the emulator take ten minutes."""
 
 
 class Exhaustive:

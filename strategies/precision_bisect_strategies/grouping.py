@@ -1,4 +1,4 @@
-"""Cutting some layers into a few groups, as variables of a search over few of them."""
+"""Cuts layers into a few groups, which are the variables of a search that can have only few."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from precision_bisect_strategies.modules import Group, levels
 def few_groups(layers: Sequence[int], names: Sequence[str], most: int) -> list[Group]:
     """Cut layers into groups, as many as there are layers but at most `most`.
 
-    They are the modules of the deepest level that has few enough, and the largest are halved
-    where that leaves room.
+    They are the modules of the deepest level with few enough of them. If that leaves room, the
+    largest are halved.
     """
     chosen = frozenset(layers)
     parts = [tuple(sorted(chosen))] if chosen else []
@@ -19,6 +19,8 @@ def few_groups(layers: Sequence[int], names: Sequence[str], most: int) -> list[G
             break
         parts = cut
     while len(parts) < min(most, len(chosen)):
+        # `-place`: of equally large groups the first, so that the same layers give the same
+        # groups.
         place = max(range(len(parts)), key=lambda place: (len(parts[place]), -place))
         part, middle = parts[place], len(parts[place]) // 2
         parts[place : place + 1] = [part[:middle], part[middle:]]
@@ -26,6 +28,6 @@ def few_groups(layers: Sequence[int], names: Sequence[str], most: int) -> list[G
 
 
 def label(number: int, group: Group, names: Sequence[str]) -> str:
-    """Return a name for a group: unique by its number, and saying what is in it."""
+    """Return a name for a group: unique by its number, with its first layer."""
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""
     return f"{number:02d} {names[group[0]]}{more}"

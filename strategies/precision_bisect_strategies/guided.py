@@ -1,4 +1,7 @@
-"""The default: the emulator ranks, groups of layers run low on trial, each trial tells much."""
+"""The default: the emulator ranks, groups of layers run low on trial, each trial tells much.
+
+Nested adaptive group testing (Hwang, JASA 1972), with beliefs in place of one known probability.
+"""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -11,9 +14,9 @@ from precision_bisect_strategies.asking import cheapest, unrepeated
 class Guided:
     """Searches along a ranking by sensitivity, and learns how good the ranking is.
 
-    From a plan that passes downwards groups of layers are demoted on top of what passed (see
-    `demotion`), as large as the outcomes so far make likely to pass (see `beliefs`). A poor
-    ranking costs trials, never correctness.
+    From a plan that passes, groups of layers are demoted on top of what passed (see `demotion`).
+    They are as large as the outcomes so far make likely to pass (see `beliefs`). A poor ranking
+    costs trials, never correctness.
     """
 
     name: ClassVar[str] = "guided"
@@ -23,13 +26,14 @@ class Guided:
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Rank, then demote; what is known is not asked again."""
+        # Imported here: numpy takes longer to load than `--help` may take.
         from precision_bisect_strategies.beginning import demoted
 
         return (yield from cheapest(unrepeated(demoted(problem)), _cost(problem)))
 
 
 def _cost(problem: Problem) -> Callable[[Plan], float]:
-    """Return what a plan costs: what its layers do, or one for each."""
+    """Return the cost of a plan: the sum over its layers, or their number if none is known."""
     if not problem.costs:
         return len
     return lambda plan: sum(problem.costs[layer] for layer in plan.indices)

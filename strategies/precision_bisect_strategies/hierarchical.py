@@ -1,4 +1,4 @@
-"""Hierarchical delta debugging: whole modules first, then what is inside those that must stay."""
+"""Hierarchical delta debugging: whole modules first, then the inside of those that must stay."""
 
 import math
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ class Hierarchical:
     """Drops modules, then the modules in those that stay, down to single layers.
 
     HDD (Misherghi, Su, ICSE 2006, section 3) over the tree of name scopes; layers without a scope
-    form blocks of consecutive ones. The groups of a level are dropped many at a time: first those
-    whose errors the emulator forecasts to be within the tolerance together, then more, least
-    sensitive first, doubling on a pass and halving on a failure (adaptive group testing: Hwang,
-    JASA 1972). A group that could not go alone is opened at the next level. The end is 1-minimal
-    where passing is monotone.
+    form blocks of consecutive ones. The groups of a level are dropped many at a time (adaptive
+    group testing: Hwang, JASA 1972). First go those whose errors the emulator forecasts to be
+    within the tolerance together, then more, least sensitive first, doubling on a pass and halving
+    on a failure. A group that could not go alone is opened at the next level. The end is 1-minimal
+    if passing is monotone.
     """
 
     name: ClassVar[str] = "hierarchical"
@@ -39,10 +39,13 @@ class Hierarchical:
         known: dict[Plan, Outcome] = {}
         for level in levels(problem.names):
             groups = [tuple(layer for layer in group if layer in kept.kept) for group in level]
+            # A group that could not go and has no finer parts would fail again.
             groups = [group for group in groups if group and group not in stuck]
             if not groups:
                 continue
             now, *errors = yield from _forecasts(kept, groups)
+            # An infinite forecast leaves nothing to compare with; every group then adds its own
+            # error.
             now = now if math.isfinite(now) else 0.0
             line = sorted(zip(errors, groups, strict=True), reverse=True)
             added = [error - now for error, _ in line]
@@ -60,8 +63,8 @@ class Hierarchical:
 class _Level:
     """A plan that passed, and the groups of one level that may yet go, the mildest ones last.
 
-    `size` is how many of them are dropped at a time; `suspect` how many last ones are known not to
-    be droppable together, 0 for none. `stuck` are those that cannot go alone.
+    `size` is the number of groups dropped at a time. The last `suspect` groups are known not to go
+    together, 0 for none. `stuck` groups cannot go alone.
     """
 
     kept: Plan
@@ -76,7 +79,7 @@ class _Level:
         return (self.suspect + 1) // 2 if self.suspect else min(self.size, len(self.pending))
 
     def after(self, dropped: Sequence[int], outcome: Outcome) -> "_Level":
-        """Return the level after dropping the next groups came to this."""
+        """Return the level after the outcome of dropping the next groups."""
         count = self.count
         if not outcome.passed:
             return replace(self, suspect=count)._without_culprit()
@@ -85,12 +88,13 @@ class _Level:
             kept=self.kept.without(dropped),
             pending=self.pending[:-count],
             size=2 * count,
+            # Some of the suspects went, so the culprit is among the others.
             suspect=max(self.suspect - count, 0),
         )
         return left._without_culprit()
 
     def _without_culprit(self) -> "_Level":
-        """Return the level where a last group that alone is suspect stays."""
+        """Return the level in which a group that alone is suspect stays."""
         if self.suspect != 1:
             return self
         return replace(

@@ -1,9 +1,12 @@
 """Neighbours of layers that must stay: how likely they must stay, too.
 
-A tensor beyond a type's range spoils the layer that writes it and those that read it, so layers
-that must stay for an overflow seldom come alone. How long their runs are, in network order, is
-told by what the emulator chooses, which costs no build, and more so by those that were found where
-it chose none.
+A tensor beyond a type's range spoils the layer that writes it and those that read it. So layers
+that must stay for an overflow seldom come alone. How long such runs are, in network order, is
+estimated from what the emulator chooses, which costs no build. Runs that builds found where the
+emulator chose none count more.
+
+Without this module NAFNet took 91, 62 and 32 builds at three tolerances instead of 72, 50 and 25
+(measured with the emulator as the engine).
 """
 
 from collections import Counter
@@ -11,14 +14,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 LIKELY = 0.3
-"""A neighbour that must stay with a smaller chance is like any other layer."""
+"""Chance to stay below which a neighbour is treated as any other layer. Of taste; nothing was
+measured."""
 BELIEVED = 1.0
-"""What the emulator's runs say counts as so many that were found."""
+"""Weight of the emulator's runs, in runs that builds found. Of taste; nothing was measured."""
 
 
 @dataclass(slots=True)
 class Runs:
-    """How many runs reached a length, and how many of these went on."""
+    """The number of runs that reached each length, and of those that went on."""
 
     reached: Counter[int] = field(default_factory=Counter)
     longer: Counter[int] = field(default_factory=Counter)
@@ -29,7 +33,8 @@ class Runs:
         self.longer.update(range(1, length))
 
     def share(self, length: int) -> float:
-        """Return the share of runs of this length that went on, less where few are known."""
+        """Return the share of runs of this length that went on, smaller where few are known."""
+        # One more than reached: a single run that went on must not give certainty.
         return self.longer[length] / (self.reached[length] + 1)
 
     def chance(self, length: int, expected: float) -> float:
@@ -40,7 +45,7 @@ class Runs:
 def beside(
     kept: Collection[int], undecided: Collection[int], chosen: Collection[int]
 ) -> dict[int, float]:
-    """Return the undecided layers beside kept ones that likely must stay, and their chances.
+    """Return the undecided layers beside kept ones that likely must stay, and the chance of each.
 
     `kept` are layers that were found to be needed, `chosen` those that the emulator keeps.
     """
@@ -51,12 +56,15 @@ def beside(
     for first, last in _runs(kept):
         ends = [layer for layer in (first - 1, last + 1) if layer in undecided]
         if not any(layer in chosen for layer in range(first, last + 1)):
+            # What the emulator foresaw is in `foreseen`; counted here it would confirm itself.
             found.note(last - first + 1, ended=not ends)
         open_ends.append((last - first + 1, ends))
     others: dict[int, float] = {}
     for length, ends in open_ends:
         chance = found.chance(length, foreseen.share(length))
         for layer in ends:
+            # A run goes on at one of its ends, either with the same chance; two runs may share a
+            # neighbour.
             others[layer] = others.get(layer, 1.0) * (1 - chance / len(ends))
     return {layer: 1 - other for layer, other in others.items() if 1 - other >= LIKELY}
 

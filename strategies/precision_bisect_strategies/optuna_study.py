@@ -1,7 +1,7 @@
-"""Optuna, wrapped: one study in memory that proposes, and a copy of it in a storage to look at.
+"""Optuna, wrapped: a study in memory that proposes, and a copy of it in a storage to look at.
 
-Proposals depend on the seed and on the outcomes alone, never on what a storage holds. So a resumed
-search comes to the same place, and its copy finds the trials that are there already.
+Proposals depend only on the seed and the outcomes, never on what a storage holds. So a resumed
+search comes to the same place, and finds its trials in the copy.
 """
 
 import warnings
@@ -27,6 +27,7 @@ def quiet() -> Iterator[None]:
     found.logging.set_verbosity(found.logging.ERROR)
     try:
         with warnings.catch_warnings():
+            # Every call warns of experimental features, which users of this tool cannot avoid.
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -54,11 +55,12 @@ def open_storage(url: str) -> "optuna.storages.BaseStorage":
 
 
 class Study:
-    """A study with two objectives, both to be made small, over variables that are high or low.
+    """A study with two objectives, both to be minimized, over variables that are high or low.
 
     It proposes by the multi-objective tree-structured Parzen estimator (Y. Ozaki et al.,
     "Multiobjective tree-structured Parzen estimator for computationally expensive optimization
-    problems", GECCO 2020), which does more with few trials than NSGA-II's generations.
+    problems", GECCO 2020), which needs fewer trials than a genetic algorithm with generations
+    (NSGA-II).
     """
 
     def __init__(self, variables: Sequence[str], seed: int) -> None:
@@ -69,7 +71,7 @@ class Study:
             self._study = found.create_study(directions=DIRECTIONS, sampler=sampler)
 
     def enqueue(self, high: Sequence[bool]) -> None:
-        """Have these values proposed next."""
+        """Make these values the next proposal."""
         words = [HIGH if value else LOW for value in high]
         with quiet():
             self._study.enqueue_trial(dict(zip(self._variables, words, strict=True)))
@@ -99,9 +101,9 @@ class Study:
 class Mirror:
     """A copy of a study in a storage, trial by trial as they end, for optuna-dashboard.
 
-    Where a study of that name is there, it is gone on with as long as its trials are the ones that
-    come: those of the run that is resumed. Else the name gets a number. Raises PluginError where
-    the storage fails.
+    A study of that name is continued if its trials are the same as those that come: it is that of
+    the run being resumed. Otherwise the name gets a number. Raises PluginError where the storage
+    fails.
     """
 
     def __init__(self, url: str, name: str, objectives: tuple[str, str]) -> None:
@@ -119,6 +121,7 @@ class Mirror:
         self._trials.append(trial)
         try:
             with quiet():
+                # Names are tried one by one until a study is empty or begins with the same trials.
                 while self._study is None or not self._continues():
                     self._open_next()
                 for missing in self._trials[len(self._there) :]:

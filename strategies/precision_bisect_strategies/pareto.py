@@ -1,4 +1,7 @@
-"""Error against latency: the guided answer, then what lies around it, by groups of layers."""
+"""Error against latency: the guided answer, then what lies around it, by groups of layers.
+
+Optuna explores few variables well, so layers are put into some 24 groups first.
+"""
 
 import hashlib
 import math
@@ -22,20 +25,26 @@ if TYPE_CHECKING:
     import optuna
 
 TRIALS = 40
-"""So many plans are tried beside those that the guided search tried."""
+"""Plans that are tried beyond those of the guided search. A bound on builds; nothing was measured.
+"""
 MOST_ASKED = 2 * TRIALS
-"""Optuna proposes plans that are known more and more often; so many proposals end it."""
+"""Proposals after which the exploration ends: Optuna proposes known plans more and more often."""
 KEPT_GROUPS = 12
+"""Groups of the layers that the guided plan keeps, at most."""
 NEAR_GROUPS = 11
+"""Groups of low layers that become variables: those whose keeping is forecast to save most. With
+the kept ones and one group of all others there are 24 variables at most; of taste, nothing was
+measured."""
 LOW_GROUPS = 24
-"""What the guided plan runs low is forecast in so many groups; the best become variables."""
+"""Groups that the guided plan's low layers are forecast in. Of taste; nothing was measured."""
 FAR = 1e3
-"""Errors beyond so many times the tolerance count as that: Optuna's figures stay finite."""
+"""Multiples of the tolerance that a larger, or infinite, error counts as: Optuna needs finite
+figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """How outcomes become Optuna's two objectives; `high_ms` is None where nothing is timed."""
+    """Turns outcomes into Optuna's two objectives; `high_ms` is None where nothing is timed."""
 
     problem: Problem
     high_ms: float | None
@@ -70,12 +79,14 @@ class _Scale:
 class Pareto:
     """Explores error against latency with Optuna, over groups of layers.
 
-    The guided search runs first; its plan, all-high and all-low are the first trials. Variables
-    are groups of the layers that it keeps, groups of those whose keeping is forecast to lower the
-    error most, and all others together, so that each of these three is one setting of them. The
-    answer is the fastest plan that passed. On the emulator, which has no latency, the estimated
-    cost of what is kept stands in for it, and the answer is the smallest plan that passed. With a
-    `storage` URL the study is copied there as it grows.
+    The guided search runs first; its plan, all high and all low are the first trials. Variables
+    are groups of the kept layers, groups of the low layers whose keeping is forecast to lower the
+    error most, and all others together. So each of these three plans is one setting of the
+    variables. The answer is the fastest plan that passed.
+
+    The emulator has no latency: there the estimated cost of the kept layers stands in, and the
+    answer is the smallest plan that passed. With a `storage` URL the study is copied there as it
+    grows.
     """
 
     name: ClassVar[str] = "pareto"
@@ -117,7 +128,7 @@ class Pareto:
 
 
 class _Exploration:
-    """What Optuna has proposed so far, and what came of it."""
+    """What Optuna has proposed so far, with the outcomes."""
 
     def __init__(self, scale: _Scale, groups: Sequence[Group], study: Study, start: Plan) -> None:
         self._scale = scale
@@ -134,16 +145,20 @@ class _Exploration:
             self._known[plan] = yield from judge(plan, reason)
         else:
             (self._known[plan],) = yield (Proposal(plan=plan, reason=reason),)
+        # All layers of a group are high or low together, so the first one stands for it.
         self._study.enqueue([group[0] in plan.kept for group in self._groups])
         self._end(*self._ask())
 
     def explore(self) -> Search[None]:
-        """Have plans proposed and tried until so many were, or nothing new comes any more."""
+        """Have plans proposed and tried, until there were enough or nothing new comes."""
         seeds, asked = len(self._known), 0
         while (left := TRIALS + seeds - len(self._known)) > 0 and asked < MOST_ASKED:
             wanted = min(self._scale.problem.workers, left)
+            # Ask for as many as there are workers before any is told: constant time per batch, and
+            # the sampler takes care that they differ.
             waiting = [self._ask() for _ in range(wanted)]
             asked += wanted
+            # A proposal that repeats a known plan is told its outcome and costs nothing.
             new = list(dict.fromkeys(p for _, p in waiting if p not in self._known))
             if new:
                 outcomes = yield tuple(self._proposal(plan) for plan in new)
@@ -168,7 +183,7 @@ class _Exploration:
             self.best = plan
 
     def _rank(self, plan: Plan) -> tuple[float, Plan]:
-        """Return what orders answers: where plans are timed the fastest, then fewest layers."""
+        """Return the order of answers: the fastest where plans are timed, then fewest layers."""
         if self._scale.high_ms is None:
             return (0.0, plan)
         slowness = self._scale.slowness(plan, self._known[plan])
@@ -184,8 +199,7 @@ class _Exploration:
 def _groups(problem: Problem, start: Plan) -> Search[list[Group]]:
     """Return groups of the layers that a plan keeps, of near misses, and one of all others.
 
-    Near misses are groups whose keeping is forecast to lower the plan's error most for what it
-    costs.
+    Near misses are the groups whose keeping is forecast to save the most error for its cost.
     """
     names = problem.names
     kept = few_groups(start.indices, names, KEPT_GROUPS)
@@ -214,6 +228,6 @@ def _saved(now: Outcome, outcome: Outcome) -> float:
 
 
 def _study_name(problem: Problem, labels: Sequence[str]) -> str:
-    """Return a name that is the same for the same search of the same layers."""
+    """Return a name that is the same for the same search over the same layers."""
     text = repr((tuple(problem.names), problem.tolerance, problem.seed, tuple(labels)))
     return f"precision-bisect {hashlib.sha256(text.encode()).hexdigest()[:8]}"

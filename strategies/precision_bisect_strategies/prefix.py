@@ -1,4 +1,7 @@
-"""Contiguous prefixes and suffixes, as `polygraphy debug precision` searches."""
+"""Contiguous prefixes and suffixes, as `polygraphy debug precision` searches.
+
+It is here for comparison: it can only find layers at one end of the network.
+"""
 
 from functools import partial
 from typing import ClassVar

@@ -13,22 +13,24 @@ from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.speculation import speculate
 
 NEVER = 0.1
-"""How many layers would be needed if none seemed to be: the least prior, shared by all layers."""
+"""Layers that would be needed if none seemed to be: the least prior is `NEVER` / layers. Of taste;
+nothing was measured."""
 SURELY = 0.9
-"""The largest prior; what is alone beyond the limit in the emulator may yet go."""
+"""The largest prior: an emulator may be wrong of a layer, so none is certain. Of taste; nothing
+was measured."""
 
 
 class ProbDD:
     """Drops the group of layers of which most are expected to go.
 
-    Wang et al., Probabilistic Delta Debugging, ESEC/FSE 2021, section 3: the group maximizes
-    |D| prod(1 - p); where it cannot go, each p of it becomes p / (1 - prod(1 - p)). A layer stays
-    once it could not go alone, so the end is 1-minimal where passing is monotone. A group without
-    a verdict says nothing of its layers: it is halved, and what then has none alone stays.
+    Wang et al., Probabilistic Delta Debugging, ESEC/FSE 2021, section 3. The group maximizes |D|
+    prod(1 - p). If it cannot go, each p in it becomes p / (1 - prod(1 - p)). A layer that could
+    not go alone stays, so the end is 1-minimal if passing is monotone. A group without a verdict
+    says nothing of its layers: it is halved, and a single layer without a verdict stays.
 
-    The priors are the ranking's: e / (e + tolerance) for a layer of emulated error e. The paper's
-    equal ones took 4 to 14 times the trials in simulations with a ranking of rank correlation
-    0.98, and 0.9 to 1.7 times with one in random order.
+    The priors come from the ranking: e / (e + tolerance) for a layer of emulated error e. The
+    paper's equal priors took 4 to 14 times the trials in simulations with a ranking of rank
+    correlation 0.98, and 0.9 to 1.7 times with a ranking in random order.
     """
 
     name: ClassVar[str] = "probdd"
@@ -50,6 +52,7 @@ class ProbDD:
 
 def _priors(scores: Sequence[float], tolerance: float) -> list[float]:
     """Return how likely each layer is needed, from its error when it alone is low."""
+    # An infinite score has the share 1; written as e / (e + tolerance) it would be NaN.
     shares = (1 - tolerance / (score + tolerance) if score > 0 else 0.0 for score in scores)
     return [min(max(share, NEVER / len(scores)), SURELY) for share in shares]
 
@@ -58,7 +61,7 @@ def _priors(scores: Sequence[float], tolerance: float) -> list[float]:
 class _Beliefs:
     """A plan that passed, and how likely each undecided layer of it is needed, least likely first.
 
-    `halves` are groups to be tried before any other.
+    `halves` are groups that are tried before any other.
     """
 
     kept: Plan
@@ -66,7 +69,7 @@ class _Beliefs:
     halves: tuple[tuple[int, ...], ...] = ()
 
     def after(self, group: tuple[int, ...], outcome: Outcome) -> "_Beliefs":
-        """Return the beliefs after dropping a group came to this."""
+        """Return the beliefs after the outcome of dropping a group."""
         single = len(group) == 1
         if outcome.passed or single:
             kept = self.kept.without(group) if outcome.passed else self.kept
@@ -76,6 +79,7 @@ class _Beliefs:
             half = len(group) // 2
             return replace(self, halves=(group[:half], group[half:], *self.halves))
         members = frozenset(group)
+        # Bayes: given that at least one of the group is needed.
         needed = 1 - math.prod(1 - chance for chance, layer in self.undecided if layer in members)
         updated = (
             (min(chance / needed, 1.0) if layer in members else chance, layer)
@@ -105,6 +109,7 @@ def _most_gain(undecided: Sequence[tuple[float, int]]) -> tuple[int, ...]:
     """Return the likeliest droppable layers, as many as maximize |D| prod(1 - p)."""
     largest, gain, stays = 1, 0.0, 1.0
     for size, (chance, _) in enumerate(undecided, 1):
+        # The gain rises to one maximum along the sorted chances, so the first fall ends it.
         stays *= 1 - chance
         if size * stays <= gain:
             break

@@ -1,4 +1,7 @@
-"""QuickXplain: the preferred minimal set with respect to an order."""
+"""QuickXplain: the preferred minimal set with respect to an order.
+
+It divides the ranking in halves, so it skips what is not needed in large parts at once.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -11,12 +14,12 @@ from precision_bisect_strategies.speculation import speculate
 
 
 class QuickXplain:
-    """Divides the ranking, and keeps of each half what the other does not make needless.
+    """Divides the ranking, and keeps of each half only what the other half cannot replace.
 
-    Junker, QuickXplain, AAAI 2004, algorithm 1, with its recursion on an explicit stack: the
-    layers that are open lie in segments, and the last one is asked away or halved. Which minimal
-    set is found depends on the order: the most sensitive layers are preferably kept. At most
-    2 k log2(n / k) + 2 k trials for k kept of n where passing is monotone. A trial without a
+    Junker, QuickXplain, AAAI 2004, algorithm 1, with its recursion on an explicit stack. The open
+    layers lie in segments; the last segment is dropped as a whole or halved. The order decides
+    which minimal set is found: the most sensitive layers are kept by preference. It takes at most
+    2 k log2(n / k) + 2 k trials for k kept of n layers if passing is monotone. A trial without a
     verdict counts as one that does not pass.
     """
 
@@ -35,10 +38,10 @@ class QuickXplain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Open:
-    """The layers found to be needed, and the open ones, most sensitive first.
+    """The layers found to be needed, and the open segments, most sensitive first.
 
-    All of them together passed. `refuted` tells that they did not without the last segment, so
-    some of it is needed; `halved` that they did not without the last two, which were one.
+    All of them together passed. `refuted` tells that they did not pass without the last segment,
+    so some of it is needed. `halved` tells the same of the last two, which were one segment.
     """
 
     segments: tuple[tuple[int, ...], ...]
@@ -65,6 +68,8 @@ def _settle_last(found: _Open) -> Search[_Open]:
         narrowed_to=len(found.needed) + len(kept) + len(found.segments[-1]),
     )
     if outcome.passed:
+        # If the last half went, the earlier half holds what is needed: that is known without a
+        # trial.
         return replace(found, segments=found.earlier, refuted=found.halved, halved=False)
     return replace(found, refuted=True, halved=False)
 

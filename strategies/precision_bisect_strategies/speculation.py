@@ -1,9 +1,9 @@
-"""Looking ahead: from a search that asks one question at a time to batches for several workers.
+"""Looking ahead: turns a search that asks one question at a time into batches for workers.
 
-What a sequential search asks next is known for each answer that is still awaited. So the likeliest
-of its next questions are asked at the same time, and an answer that it does not need then is
-remembered until it does. Parallel ddmin does that for one granularity (Hodovan, Kiss, A-TEST
-2016); here it goes on beyond the next decision, whatever the search.
+While an answer is awaited, the next question of a sequential search is known for each possible
+answer. So the likeliest next questions are asked at the same time, and answers that are not needed
+yet are remembered. Parallel ddmin does that within one granularity (Hodovan, Kiss, A-TEST 2016).
+Here it goes on beyond the next decision, for any search.
 """
 
 import heapq
@@ -17,15 +17,17 @@ from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
 
 S = TypeVar("S")
 Step = Callable[[S], Search[S]]
-"""A part of a search: asks one plan at a time by `ask`, returns the state that it leads to."""
+"""A part of a search: asks one plan at a time by `ask`, and returns the next state."""
 Answers = Mapping[Plan, Outcome]
 
 PASSED = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS)
 FAILED = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.FAIL)
 MEMORY = 0.8
-"""Weight of older outcomes, against the last one, in the estimate of how often plans pass."""
+"""Weight of older outcomes against the last one, in the running estimate of the share of plans
+that pass. Of taste; nothing was measured."""
 LOOKS = 8
-"""So many places are looked at for each worker before one is left idle."""
+"""States looked at for each worker, before workers are left idle: a bound on the search's own
+time."""
 
 
 def speculate(
@@ -34,10 +36,11 @@ def speculate(
     """Return the state at which `step` asks nothing more, beginning at `state`.
 
     Batches hold up to `problem.workers` plans: the one that `step` asks, then those that it would
-    ask next, likeliest first. No plan is asked twice, nor those two that the preflight settled;
-    several searches in a row share what is `known`, which grows. A step must depend on its state
-    and on outcomes alone: to look ahead it is replayed from its beginning, so steps of one
-    question are cheap and a step of q questions is replayed q times.
+    ask next, likeliest first. No plan is asked twice, nor the two that the preflight settled.
+    Several searches in a row share what is `known`, which grows.
+
+    A step must depend only on its state and on outcomes: to look ahead it is replayed from its
+    beginning. A step of q questions is replayed q times, so steps should ask one question.
     """
     known = {} if known is None else known
     known.setdefault(Plan.all_high(problem.size), PASSED)
@@ -48,6 +51,7 @@ def speculate(
         batch = tuple(_likeliest(step, place, known, chance, problem.workers))
         outcomes = yield batch
         known |= {asked.plan: told for asked, told in zip(batch, outcomes, strict=True)}
+        # Only the first of a batch was asked for certain; the others were bets.
         chance = MEMORY * chance + (1 - MEMORY) * outcomes[0].passed
         place = _follow(step, place, known)
     return place.state
@@ -57,7 +61,7 @@ def speculate(
 class _Place(Generic[S]):
     """A point of a search: a state, what its step was told since, and what it asks now.
 
-    `asks` is None at the end. `assumed` are answers that were made up on the way here.
+    `asks` is None at the end. `assumed` are made-up answers on the way here.
     """
 
     state: S
@@ -67,7 +71,7 @@ class _Place(Generic[S]):
 
 
 def _follow(step: Step[S], place: _Place[S], known: Answers) -> _Place[S]:
-    """Return where the search comes to from `place` by answers that are known or assumed."""
+    """Return where the search gets to from `place` by answers that are known or assumed."""
     state, told = place.state, list(place.told)
     while True:
         search = step(state)
@@ -81,6 +85,7 @@ def _follow(step: Step[S], place: _Place[S], known: Answers) -> _Place[S]:
             return replace(place, state=state, told=tuple(told), asks=asked)
         except StopIteration as end:
             state = end.value
+            # A step that asks nothing leaves its state as it is: the search has ended.
             if not told:
                 return replace(place, state=state, told=(), asks=None)
             told = []
@@ -89,12 +94,13 @@ def _follow(step: Step[S], place: _Place[S], known: Answers) -> _Place[S]:
 def _likeliest(
     step: Step[S], place: _Place[S], known: Answers, chance: float, workers: int
 ) -> Iterator[Proposal]:
-    """Yield what is asked at `place`, then the likeliest next questions.
+    """Yield the question at `place`, then the likeliest next ones.
 
-    `chance` is how likely a plan is taken to pass.
+    `chance` is the estimated share of plans that pass.
     """
     now = place.asks
     chosen: set[Plan] = set()
+    # A heap of negated likelihoods; the number breaks ties, since places do not compare.
     waiting = [(-1.0, 0, place)]
     for look in range(LOOKS * workers):
         if not waiting:
@@ -108,6 +114,7 @@ def _likeliest(
             yield replace(asked, narrowed_to=now.narrowed_to, about_left=now.about_left)
         if len(chosen) == workers:
             return
+        # Best-first over the tree of possible answers: both answers become places to go on from.
         for turn, (answer, share) in enumerate(((FAILED, 1 - chance), (PASSED, chance))):
             assumed = {**place.assumed, asked.plan: answer}
             ahead = _follow(step, replace(place, assumed=assumed), known)
