@@ -1,1 +1,1 @@
-"""Why layers need the precision: from one FP32 run, beside what the emulator makes of it."""
+"""Why layers need the high type: read off one FP32 run and off the emulator."""

@@ -1,4 +1,8 @@
-"""Which of the causes is one layer's, and what shows it."""
+"""The cause of one layer's trouble in a 16-bit type, and what shows it.
+
+The order of the questions matters: a layer that overflows also rounds, so the gravest cause comes
+first, and "rounding" is what is left.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +16,11 @@ from precision_bisect.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes
 from precision_bisect.model.lowtypes import LowType
 
 FLUSHED_SHARE = 0.01
-"""Share of values lost to zero or subnormals from which underflow is called the cause."""
+"""Share of values that become 0 or subnormal, from which underflow is called the cause. Of taste;
+nothing was measured."""
 LOST_BITS = 3.0
-"""Bits lost by subtraction from which cancellation is called the cause."""
+"""Bits lost by subtraction, from which cancellation is called the cause: 3 of FP16's 11. Of taste;
+nothing was measured."""
 _SUBTRACTING = frozenset(("Add", "Sub", "Sum", "ReduceSum", "ReduceMean", "Mean"))
 
 Named = Sequence[tuple[str, Magnitudes]]
@@ -25,7 +31,7 @@ class Observed:
     """What was seen of one layer: its tensors' magnitudes, by name, and errors run alone low.
 
     `error_out` is the root mean square error of what the layer stores when it alone runs low,
-    relative to the values; None where it was not measured, infinity for NaN or Inf. `summed` is
+    relative to the values. It is None if it was not measured, infinity for NaN or Inf. `summed` is
     the number of values in each sum that the engine stores before it divides, 0 for none.
     """
 
@@ -38,7 +44,7 @@ class Observed:
 
     @property
     def groups(self) -> tuple[tuple[str, Named], ...]:
-        """All tensors, those whose trouble says most first."""
+        """All tensors; those come first whose trouble explains most."""
         return (("output", self.outputs), ("input", self.inputs), ("weight", self.weights))
 
     @property
@@ -61,6 +67,7 @@ def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
                 "overflow",
                 f"{what} reaches {largest:.3g}, {_exceeds(low)}",
             )
+    # ONNX Runtime's CUDA provider stores a mean's sum in FP16 before it divides.
     if seen.largest_sum > low.largest:
         return "overflow", (
             f"the engine stores the sum of {seen.summed} values before it divides; it reaches "
@@ -97,6 +104,7 @@ def lost_bits(seen: Observed) -> float:
     after = max((each.mean_square for _, each in seen.outputs), default=0.0)
     if seen.op_type not in _SUBTRACTING or not before or not after:
         return 0.0
+    # Halved, as the ratio is one of squares.
     return float(np.log2(before / after)) / 2
 
 
@@ -140,6 +148,7 @@ def histogram_of(seen: Observed, *, scaled: bool = False) -> Histogram:
         if group
     }
     totals = np.array(list(sums.values()), np.int64).reshape(len(sums), -1)
+    # A report shows only the part of the axis that holds values.
     used = np.flatnonzero(totals.any(axis=0))
     if used.size == 0:
         return Histogram(lowest_exponent=0, counts={key: [] for key in groups}, scaled=scaled)
@@ -161,6 +170,7 @@ def _ratio(seen: Observed) -> float | None:
 
 def _growth(seen: Observed) -> str:
     ratio = _ratio(seen)
+    # Less than double is no growth worth a word.
     if ratio is None or ratio < 2.0:
         return ""
     return f"; an error of {seen.error_in:.2g} in what it reads becomes {seen.error_out:.2g}"

@@ -28,9 +28,11 @@ from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.result import WITHOUT_IT
 
 MOST_EMULATED = 2048
-"""With more candidates FP32 values alone explain: emulating takes the memory of all once more."""
+"""Candidates above which FP32 values alone explain: an emulator takes about the model's memory
+once more. A bound; nothing was measured."""
 MOST_RUN_ALONE = 256
-"""So many layers are run low by themselves; the others are judged by their values alone."""
+"""Layers that are run low by themselves, at most; the others are judged by their values alone. A
+bound on time; nothing was measured."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -39,11 +41,11 @@ class Question:
     """Which layers to explain: the `kept` ones of an answer, and some `near` misses.
 
     `samples` are the run's. `drop_errors` has the error of the answer without a layer, on the
-    tolerance's scale, where it was measured; `tensors` are further ones whose magnitudes in a
-    16-bit type are wanted; `threads` are ONNX Runtime's, 0 for all cores; `scales` those of
-    everything that is quantized; `stored_sums` that the engine computes means as ONNX Runtime's
-    CUDA provider does. Layers are `run_alone` to see what each does, else judged by their values;
-    where it is `brief` nothing is emulated at all.
+    tolerance's scale, where it was measured. `tensors` are further ones whose magnitudes in a
+    16-bit type are wanted. `threads` are ONNX Runtime's, 0 for all cores. `scales` are those of
+    everything that is quantized. `stored_sums` tells that the engine computes means as ONNX
+    Runtime's CUDA provider does. With `run_alone` layers run low one by one, to see what each
+    does. If the question is `brief`, nothing is emulated.
     """
 
     model: Model
@@ -61,9 +63,9 @@ class Question:
 
 
 def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
-    """Return findings without advice, in network order, and what was seen on the way.
+    """Return findings without advice, in network order, and the tensors seen on the way.
 
-    Raises ModelError where the low type needs an opset that the model does not survive,
+    Raises ModelError if the low type needs an opset that the model cannot be converted to,
     RuntimeError where ONNX Runtime cannot run.
     """
     model, pair, scales = question.model, question.pair, question.scales
@@ -73,7 +75,9 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         model, pair, question.threads, scales, stored_sums=question.stored_sums
     )
     constants = constants_of(model, pair, scales, nodes)
+    # Constants have one value for all samples: they are measured once, below.
     held = {k: v for k, v in held_in(model, pair, scales, nodes).items() if k not in constants}
+    # Advice asks for tensors that no explained layer reads, such as the squares in a norm.
     if pair.low in LOW_TYPES:
         held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
     brief = question.brief or len(model.table.candidates) > MOST_EMULATED
@@ -97,7 +101,7 @@ def _summed(
     nodes: Sequence[onnx.NodeProto],
     watched: WatchedTensors,
 ) -> dict[str, int]:
-    """Return how many values are in each sum that a layer stores, where its mean is largest."""
+    """Return the number of values in each sum that a layer stores, where its mean is largest."""
     by_sample: dict[int, list[onnx.NodeProto]] = {}
     for node in nodes:
         by_sample.setdefault(_telling(node, watched), []).append(node)
@@ -141,7 +145,7 @@ def _alone(
     nodes: Sequence[onnx.NodeProto],
     watched: WatchedTensors,
 ) -> dict[str, Harm]:
-    """Return what each of the layers does when it runs low, the first ones of very many."""
+    """Return what each of the layers does when it runs low; of very many only the first ones."""
     model = question.model
     index = {str(name): i for i, name in enumerate(model.table.names)}
     high = Plan.all_high(len(index))
@@ -161,7 +165,7 @@ def _alone(
 
 
 def _telling(node: onnx.NodeProto, watched: WatchedTensors) -> int:
-    """Return the sample in which what a node stores is largest, or else what it reads."""
+    """Return the sample in which the outputs of a node are largest, or else its inputs."""
     for names in (node.output, node.input):
         seen = [watched.magnitudes[name] for name in names if name in watched.magnitudes]
         worst = max(seen, key=lambda each: each.largest, default=None)

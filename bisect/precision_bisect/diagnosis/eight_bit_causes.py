@@ -1,7 +1,8 @@
 """Why a layer cannot be INT8 or FP8: what its operands lose to their scales.
 
-Operands are quantized, outputs are not. The operand that loses most is told of: that whose
-signal-to-quantization-noise ratio is lowest (Widrow, Kollár, Quantization Noise, 2008, ch. 1).
+Operands are quantized, outputs are not. The cause is told of the operand that loses most: the one
+with the lowest signal-to-quantization-noise ratio (Widrow, Kollar, Quantization Noise, 2008, ch.
+1).
 """
 
 import math
@@ -14,26 +15,24 @@ from precision_bisect.diagnosis.magnitudes import Magnitudes
 from precision_bisect.model.lowtypes import QuantizedType
 
 CUT_SHARE = 0.5
-"""Share of the noise that comes from saturation from which clipping is called the cause."""
+"""Share of the noise that comes from saturation, from which clipping is called the cause. Of
+taste: more than all else."""
 OUTLIER_RATIO = 10.0
-"""Largest magnitude over root mean square from which outliers are called the cause.
-
-Of a million normally distributed values the largest is 5 times the root mean square.
-"""
+"""Largest magnitude over root mean square, from which outliers are called the cause. Of taste: of
+a million normally distributed values the largest is 5 times the root mean square."""
 FLUSHED_SHARE = 0.1
-"""Share of an operand that becomes 0, or subnormal, from which underflow is called the cause.
-
-Of normally distributed values INT8 makes 2% zero where the largest is 5 times the root mean
-square.
-"""
+"""Share of an operand that becomes 0 or subnormal, from which underflow is called the cause. Of
+taste: of normally distributed values INT8 makes 2% zero if the largest is 5 times the root mean
+square."""
 _CHANNEL_RATIO = 4.0
-"""The largest channel over the median one from which the evidence names it."""
+"""Largest channel over the median one, from which the evidence names it. Of taste."""
 
 
 def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
     """Return the cause and its evidence in one sentence."""
     what, _, worst = _worst(seen)
     left = f"; {kind.name} leaves {_decibels(worst):.0f} dB of it"
+    # Clipping first: outliers that a scale cuts off no longer widen its steps.
     if worst.cut_share >= CUT_SHARE:
         return "clipping", (
             f"{what} reaches {worst.largest:.3g}, {kind.name.upper()}'s maximum with "
@@ -101,12 +100,12 @@ def _limit(found: Magnitudes, kind: QuantizedType) -> float:
 
 
 def _decibels(found: Magnitudes) -> float:
-    """Return the signal-to-quantization-noise ratio; infinity where nothing is lost."""
+    """Return the signal-to-quantization-noise ratio in dB; infinity where nothing is lost."""
     return -20.0 * math.log10(found.rounding) if found.rounding else math.inf
 
 
 def _channel(found: Magnitudes) -> tuple[int | None, float | None]:
-    """Return the channel of the largest magnitude, and how far it is above the median one."""
+    """Return the channel of the largest magnitude, and its ratio to the median channel."""
     if found.channels is None or found.channels.size < 2:
         return None, None
     median = float(np.median(found.channels))

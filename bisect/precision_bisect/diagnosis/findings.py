@@ -1,4 +1,4 @@
-"""What a diagnosis comes to: the contents of `diagnosis.json`, version 1."""
+"""The result of a diagnosis: the contents of `diagnosis.json`, version 1."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,15 @@ from typing import Any
 from precision_bisect.run_folder import plain_json
 
 SCHEMA = 1
+"""The version of the file's format, which readers check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """Counts of values by floor(log2|x|), the first for `lowest_exponent`; zeros count nowhere.
+    """Counts of values by floor(log2|x|), the first for `lowest_exponent`; zeros are not counted.
 
-    `counts` has one list each for "inputs", "outputs" and "weights". Where it is `scaled`, values
-    are counted in multiples of their scale, as an 8-bit type holds them.
+    `counts` has one list each for "inputs", "outputs" and "weights". If it is `scaled`, values are
+    counted in multiples of their scale, as an 8-bit type holds them.
     """
 
     lowest_exponent: int
@@ -36,10 +37,10 @@ class Hurt:
     """Which output of the model the layer hurts most when it runs low: how much, and the way.
 
     `error` is the largest difference as a share of the output's largest value, infinity where NaN
-    or Inf come out. `path` are the nodes between, this one first: the way of the error, where it
-    was followed, else a shortest one. `errors` has the error of what each of them stores when the
-    layer alone runs low, root mean square relative to the values, None for what is not FP32; it is
-    empty where it was not followed.
+    or Inf come out. `path` has the nodes from this one to the output: the way of the error if it
+    was followed, else a shortest way. `errors` has the error of each node's output while the layer
+    alone runs low: root mean square, relative to the values, None for what is not FP32. It is
+    empty if the error was not followed.
     """
 
     output: str
@@ -59,7 +60,7 @@ class Hurt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Why one layer needs the precision: a cause, one sentence of evidence, and the figures.
+    """Why one layer needs the high type: a cause, one sentence of evidence, and the figures.
 
     `kept` is False for a near miss. `low` is the type that it cannot have, `high` the one that it
     has instead. `advice` has the ids of what would help.
@@ -96,10 +97,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Birth:
-    """Where NaN or Inf comes into being with every layer low, and how it reaches an output.
+    """Where NaN or Inf first appears with every layer low, and how it reaches an output.
 
-    `layer` has it in what it stores and in nothing that it reads. `path` ends where the values are
-    finite again, or with the last layer before the output.
+    `layer` has it in its outputs and in none of its inputs. `path` ends where values are finite
+    again, or with the last layer before the output.
     """
 
     layer: str
@@ -110,7 +111,7 @@ class Birth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something to change, for the layers named, with what speaks for it in one sentence."""
+    """Something to change, for the layers named, with one sentence of evidence."""
 
     id: str
     title: str
@@ -163,6 +164,7 @@ class Findings:
 
 
 def _finite(value: Any) -> Any:
+    # JSON has no infinity; `allow_nan=False` above would raise.
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

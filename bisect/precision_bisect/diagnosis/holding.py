@@ -1,4 +1,4 @@
-"""Which tensors of a layer its low form changes, and what holds them then."""
+"""Which tensors of a layer its low form changes, and which type holds them then."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,11 +17,12 @@ from precision_bisect.quantization.scales import Scales
 
 _FLOAT = onnx.TensorProto.FLOAT
 _CHANNELS = {"Conv": 1, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
-"""The axis of the first operand along which products are summed."""
+"""The axis of the first operand along which products are summed. Channels along it share a scale.
+"""
 
 
 def read_low(node: onnx.NodeProto, pair: Pair) -> list[str]:
-    """Return the tensors that a node reads low, each once; settings such as axes are none."""
+    """Return the tensors that a node reads low, each once; inputs such as axes do not count."""
     if pair.low in QUANTIZED:
         return list(dict.fromkeys(node.input[i] for i in OPERANDS if i < len(node.input)))
     settings = settings_of(node)
@@ -36,7 +37,10 @@ def stored_low(node: onnx.NodeProto, pair: Pair) -> list[str]:
 def held_in(
     model: Model, pair: Pair, scales: Scales, nodes: Sequence[onnx.NodeProto]
 ) -> dict[str, Held]:
-    """Return what holds each FP32 tensor that the nodes read or store low, constants apart."""
+    """Return the type that holds each FP32 tensor that the nodes read or store low.
+
+    Constants are left out: they have figures of their own (see `constants_of`).
+    """
     if pair.low in QUANTIZED:
         return dict(_activations(pair, scales, nodes))
     low = LOW_TYPES[pair.low]
@@ -58,7 +62,7 @@ def _activations(
                 axes.setdefault(name, set()).add(_channels(node, position))
     for name, along in axes.items():
         scale = np.array(scales.activations[name], np.float32)
-        # What is a channel to one reader is none to another that sums along another axis.
+        # A channel to one reader is none to another that sums along another axis.
         channels = along.pop() if len(along) == 1 else None
         yield name, Scaled(kind=QUANTIZED[pair.low], scale=scale, channels=channels)
 

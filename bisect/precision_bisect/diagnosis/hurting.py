@@ -1,4 +1,8 @@
-"""What one layer does to the outputs when it runs low, and how its error travels there."""
+"""What one layer does to the outputs when it runs low, and how its error travels there.
+
+Each layer is run low alone on the emulator. Two comparisons: the outputs, amid the answer's plan,
+say how much it hurts; the tensors between, amid all-high, say where the error goes.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +23,10 @@ from precision_bisect.protocols import Sample
 Arrays = Mapping[str, NDArray[Any]]
 
 MOST_FOLLOWED = 64
-"""So many layers have their error followed through the model, the first ones of more."""
+"""Layers whose error is followed through the model, at most, in network order. A bound on time;
+nothing was measured."""
 _ADDING = frozenset(("Add", "Sub", "Sum", "Mean", "Concat"))
-"""What their operands bring in counts by its size, not relative to the operand."""
+"""Operators that add: an operand's error counts by its size, not relative to the operand."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -42,7 +47,7 @@ class LoweredLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harm:
-    """The error that a layer stores when it alone runs low, relative; and the output it hurts."""
+    """The relative error of a layer's outputs when it alone runs low, and the output it hurts."""
 
     error_out: float
     hurts: Hurt | None
@@ -50,14 +55,17 @@ class Harm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strayed:
-    """How far a tensor is off: the norm of the error, infinity for NaN or Inf, and the values'."""
+    """How far a tensor is off: the norms of the error and of the values.
+
+    Where NaN or Inf came out the error is infinite.
+    """
 
     error: float
     size: float
 
     @property
     def relative(self) -> float:
-        """The error relative to the values; 0 for nothing but 0."""
+        """The error relative to the values; 0 if all values and errors are 0."""
         if np.isinf(self.error):
             return self.error
         return self.error / self.size if self.size else 0.0
@@ -65,7 +73,7 @@ class Strayed:
 
 @dataclass(slots=True)
 class _Trail:
-    """What was seen of one case: its tensors, all else high, and the outputs, amid its plan."""
+    """What was seen of one layer: its tensors amid all-high, and the outputs amid its plan."""
 
     tensors: Sequence[str]
     strayed: dict[str, Strayed] = field(default_factory=dict)
@@ -77,8 +85,9 @@ def harms(
 ) -> dict[str, Harm]:
     """Return the harm of each layer, by name.
 
-    It takes one inference for what comes out, one for each group of tensors that are looked at
-    together, and as many for each sample to compare with. Raises RuntimeError where a run fails.
+    For each layer it takes one inference for the outputs, and one for each group of tensors that
+    are looked at together. For each sample it takes as many to compare with. Raises RuntimeError
+    where a run fails.
     """
     wiring = Wiring(instrument.model)
     trails = dict(_trails(instrument, wiring, cases))
@@ -101,6 +110,7 @@ def _trails(
     """Yield the tensors to look at for each layer: its own, and those behind it."""
     inside = computed(instrument.model)
     for layer, case in cases.items():
+        # Nothing else can differ while this layer alone runs low.
         behind = wiring.behind(layer) if case.follow else frozenset()
         own = [name for name in inside if wiring.maker.get(name) in behind]
         yield layer, _Trail(tensors=list(dict.fromkeys((*case.outputs, *own))))
@@ -113,7 +123,7 @@ def _see_ends(
     trails: Mapping[str, _Trail],
     samples: Sequence[Sample],
 ) -> None:
-    """Note how far each output is off when the layer runs low and all else as its plan says."""
+    """Note how far each output is off when the layer runs low and all others as its plan says."""
     ends = [name for name in wiring.outputs if instrument.model.elem_types.get(name) == _FLOAT]
     if not ends:
         return
@@ -137,7 +147,7 @@ def _see_inside(
 ) -> None:
     """Note how far each tensor is off when the layer alone runs low, against all layers high.
 
-    With FP32 for the high type that is against FP32; a 16-bit one has errors of its own.
+    If the high type is FP32, that is against FP32; a 16-bit one has errors of its own.
     """
     high = Plan.all_high(len(instrument.model.table.candidates))
     wanted = {name for trail in trails.values() for name in trail.tensors}
@@ -189,13 +199,13 @@ def _worst(wiring: Wiring, layer: str, trail: _Trail) -> Hurt | None:
 
 
 def _error_of(wiring: Wiring, layer: str, trail: _Trail) -> float | None:
-    """Return the relative error of what a node stores; None where it stores no FP32 values."""
+    """Return the relative error of a node's outputs; None if none of them is FP32."""
     seen = [trail.strayed[n] for n in wiring.nodes[layer].output if n in trail.strayed]
     return max((each.relative for each in seen), default=None)
 
 
 def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:
-    """Return how far a tensor is off, where what it is compared with is finite."""
+    """Return how far a tensor is off, over the places where what it is compared with is finite."""
     fine = np.isfinite(exact)
     values, found = (exact, emulated) if fine.all() else (exact[fine], emulated[fine])
     if not np.isfinite(found).all():
@@ -204,6 +214,7 @@ def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:
 
 
 def _norm(values: NDArray[Any]) -> float:
+    # Squares of FP32 values beyond 1.8e19 overflow FP32.
     return float(np.sqrt(np.square(values, dtype=np.float64).sum()))
 
 

@@ -1,7 +1,7 @@
-"""Runs a model with its inside showing: in FP32, and as the emulator rounds it.
+"""Runs a model and shows the tensors inside: in FP32, and as the emulator rounds them.
 
-Values are held for one sample and a group of tensors at a time. Asking for outputs keeps a session
-from using their memory again, so each group has a session of its own.
+Values are held for one sample and one group of tensors at a time. A session cannot reuse the
+memory of tensors that are outputs, so each group has a session of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,9 +30,10 @@ from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
 
 AT_ONCE_BYTES = 2**27
-"""So much of one sample's FP32 values is held at a time, by estimate; the emulated are as many."""
+"""Bytes of one sample's FP32 values that are held at a time, estimated by shapes; emulated ones
+take as much again. A bound; nothing was measured."""
 _UNKNOWN_BYTES = 2**22
-"""What a tensor of unknown shape counts for."""
+"""Bytes that a tensor of unknown shape counts as. A bound; nothing was measured."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -49,9 +50,9 @@ class Shown:
 class Instrument:
     """Shows tensors of a model under plans of a pair of types.
 
-    `scales` are those of everything that some plan quantizes; `stored_sums` computes means as ONNX
-    Runtime's CUDA provider does. Methods raise ModelError where the
-    model cannot be loaded or brought to the opset that its types need.
+    `scales` are those of everything that some plan quantizes. `stored_sums` computes means as ONNX
+    Runtime's CUDA provider does. Methods raise ModelError where the model cannot be loaded or
+    brought to the opset that its types need.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Instrument:
         """The switched graph, made when it is needed: it takes as much memory as the model."""
         kinds = [KINDS[name] for name in rounded_to(self.model.table, self.pair)]
         newest = max(kinds, key=lambda kind: kind.lowest_opset)
+        # A Cast to the low type may need a newer opset than the model has.
         usable = at_least_opset(self.model, newest.lowest_opset, newest.name)
         return switch(usable, self.pair, self._scales, stored_sums=self._stored_sums)
 
@@ -143,7 +145,7 @@ class Instrument:
                 )
 
     def emulator(self, names: Sequence[str]) -> "Emulator":
-        """Return what gives these tensors, FP32 ones of the main graph, under any plan."""
+        """Return an emulator of these FP32 tensors of the main graph, for any plan."""
         return Emulator(self, names)
 
 
@@ -161,6 +163,7 @@ class Emulator:
         self, sample: Sample, plan: Plan, names: Sequence[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         """Return the tensors, or these of them, by name, for one sample. Raises RuntimeError."""
+        # The switched graph reads its plan from an input, so one session serves every plan.
         of, graph = self._of, self._of.graph
         low = np.ones(len(of.index), np.bool_)
         low[list(plan.kept)] = False
@@ -174,6 +177,7 @@ class Emulator:
     def _as_stored(self, name: str, array: NDArray[Any], low: NDArray[np.bool_]) -> NDArray[Any]:
         if name not in self._of.stored:
             return array
+        # The raw tensor is that before its readers round it; here it is rounded as it is stored.
         layer, forms = self._of.stored[name]
         index = self._of.index.get(layer)
         form = forms.low if index is None or low[index] else forms.high

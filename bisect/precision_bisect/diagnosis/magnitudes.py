@@ -1,4 +1,4 @@
-"""What the values of one tensor come to, over all samples."""
+"""Figures on the values of one tensor, collected over all samples."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from precision_bisect.model.lowtypes import LowType, QuantizedType
 
 LOWEST_EXPONENT = -150
-"""Of a float32: the smallest positive one is 2^-149."""
+"""Least floor(log2|x|) of a float32, rounded down: the smallest positive one is 2^-149."""
 _HIGHEST_EXPONENT = 150
-"""Above a float32's, since values are counted in multiples of their scale."""
+"""Beyond a float32's largest exponent, 127, since values are counted in multiples of a scale."""
 _FLOAT = np.finfo(np.float32)
 
 
@@ -21,8 +21,8 @@ class Scaled:
     """An 8-bit type with the scale of the tensor that it holds.
 
     `scale` is FP32 and broadcasts against the tensor. `channels` is the axis of an activation's
-    channels, counted from the end where it is negative, whose largest magnitudes are wanted one by
-    one; None for none.
+    channels, counted from the end if negative, for which the largest magnitude of each channel is
+    wanted; None for none.
     """
 
     kind: QuantizedType
@@ -31,7 +31,7 @@ class Scaled:
 
 
 Held: TypeAlias = LowType | Scaled
-"""What a tensor is held in when it is low."""
+"""What holds a tensor when it is low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,14 @@ class Position:
 class Magnitudes:
     """Figures of the finite values of a tensor; every share is one of the non-zero values.
 
-    `beyond` counts what is larger than the low type's largest value, `small` what lies below its
-    normal range, `flushed` what becomes 0 in it, `infinite` what is NaN or infinite in FP32
+    `beyond` counts values larger than the low type's largest, `small` those below its normal
+    range, `flushed` those that become 0 in it, `infinite` those that are NaN or infinite in FP32
     already. `noise` is the sum of the squared rounding errors, `cut` the part of it that comes
-    from saturation, `squares` the sum of the squared values. `exponents` counts values by
-    floor(log2(|x| / scale)), from `LOWEST_EXPONENT` on; values of 0 are in no count but `count`.
-    `scale` is the largest one of what holds the tensor, 1 for a 16-bit type. `channels` has the
-    largest magnitude of each channel, shape (channels,), where they are wanted.
+    from saturation, `squares` the sum of the squared values.
+
+    `exponents` counts values by floor(log2(|x| / scale)), from `LOWEST_EXPONENT` on; zeros are
+    only in `count`. `scale` is the largest scale of what holds the tensor, 1 for a 16-bit type.
+    `channels` has the largest magnitude of each channel, shape (channels,), where they are wanted.
     """
 
     largest: float = 0.0
@@ -75,6 +76,7 @@ class Magnitudes:
     def add(self, array: NDArray[Any], held: Held, sample: int = 0) -> None:
         """Account for an array of any shape of one sample."""
         finite = np.isfinite(array)
+        # One pass without a copy in the usual case that all is finite.
         values = array if finite.all() else np.where(finite, array, np.float32(0))
         magnitudes = np.abs(values)
         self.count += array.size
@@ -100,21 +102,24 @@ class Magnitudes:
         kind: LowType | QuantizedType,
         scale: NDArray[np.float32] | np.float32,
     ) -> None:
-        """Account for what the low type makes of magnitudes above 0, given in multiples."""
+        """Count what the low type does to magnitudes above 0, in multiples of `scale`."""
         with np.errstate(over="ignore"):
             scaled: NDArray[np.float32] = np.divide(present, scale, dtype=np.float32)
-        # What the division makes 0 or infinite has no exponent, and is counted at the end.
+        # A quotient that became 0 or infinite has no exponent: it is counted in the first or last
+        # bin.
         scaled = np.clip(scaled, _FLOAT.smallest_subnormal, _FLOAT.max)
         self.small += int((scaled < kind.smallest_normal).sum())
         over = scaled > np.float32(kind.largest)
         self.beyond += int(over.sum())
         rounded = kind.round(scaled)
         self.flushed += int((rounded == 0).sum())
-        # What overflows is counted as far as the type reaches: the rest is told by `largest`.
+        # An overflow counts as saturation here: an infinite error would hide all others. `largest`
+        # and `beyond` tell of it.
         error = np.minimum(rounded, np.float32(kind.largest)) * scale - present
         squared = np.square(error, dtype=np.float64)
         self.noise += float(squared.sum())
         self.cut += float(squared[over].sum())
+        # `frexp` gives a mantissa in [0.5, 1), so its exponent is one more than floor(log2).
         exponents = np.frexp(scaled)[1] - 1 - LOWEST_EXPONENT
         self.exponents += np.bincount(exponents, minlength=self.exponents.size)
 
@@ -148,7 +153,7 @@ class Magnitudes:
 
     @property
     def beyond_share(self) -> float:
-        """The share of values that the low type ends below."""
+        """The share of values beyond the low type's largest."""
         return self.beyond / self.nonzero if self.nonzero else 0.0
 
     @property
@@ -163,7 +168,7 @@ class Magnitudes:
 
     @property
     def peak(self) -> float:
-        """The largest magnitude as a multiple of the root mean square; 0 for nothing but 0."""
+        """The largest magnitude over the root mean square; 0 if all values are 0."""
         return self.largest / math.sqrt(self.mean_square) if self.squares else 0.0
 
     @property

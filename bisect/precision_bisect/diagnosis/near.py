@@ -8,18 +8,18 @@ from typing import Any
 from precision_bisect.trial import Kind, Phase, SampleSet, Trial
 
 NEAR_MISSES = 5
-"""So many are explained, those that take most."""
+"""Near misses that are explained, at most: those that take most. A bound for readers."""
 NEAR_SHARE = 0.1
-"""Share of the tolerance from which a layer has nearly been kept."""
+"""Share of the tolerance from which a layer that runs low is a near miss. Of taste."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMiss:
     """What a layer takes of the tolerance, by errors on its scale; None for what was not tried.
 
-    `alone` is the error with this layer alone low, as the emulator ranked it or a trial showed it.
-    `added` is how much the error grew in the search when this layer alone was dropped from a plan
-    that passed, and what was left still passed: in the smallest such plan.
+    `alone` is the error with this layer alone low, from the ranking or a trial. `added` is the
+    growth of the error when the search dropped this layer alone from a plan and the rest still
+    passed; of several such plans it is the smallest one's.
     """
 
     alone: float | None
@@ -66,7 +66,7 @@ def near_misses(
     """Return the near misses, those that take most of the tolerance first.
 
     `names` are the candidates, `kept` those of them that the answer keeps, `error` is the
-    answer's. Without a tolerance, or with none at all, there is no share to take.
+    answer's. There are none without a tolerance, or with a tolerance of 0.
     """
     if not tolerance:
         return {}
@@ -94,15 +94,16 @@ def _alone(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
 
 
 def _added(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
-    """Yield the layers that were dropped by themselves in the search, smaller plans last."""
+    """Yield the layers that the search dropped by themselves, smaller plans last."""
     by_size: dict[int, list[tuple[int, float]]] = {}
     for trial in trials:
         asked, outcome = trial.proposal, trial.outcome
         judged = asked.kind is Kind.JUDGE and asked.samples is SampleSet.JUDGED
         if judged and outcome.passed and outcome.error is not None:
             by_size.setdefault(len(asked.plan), []).append((asked.plan.mask, outcome.error))
-    # From the plan that keeps everything only single layers were ever dropped, which `_alone` has.
+    # From the plan that keeps everything only single layers were dropped, which `_alone` has.
     for count in sorted((n for n in by_size if n < size - 1), reverse=True):
+        # Of two plans that are one layer apart and both passed, the growth is that layer's.
         for (less, after), (more, before) in product(by_size[count], by_size.get(count + 1, ())):
             if less & more == less:
                 yield _bit(less ^ more), after - before

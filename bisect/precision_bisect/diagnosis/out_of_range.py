@@ -1,4 +1,8 @@
-"""What leaves the range of a 16-bit low type: the first plan to try where values overflow."""
+"""What leaves the range of a 16-bit low type: the first plan to try where values overflow.
+
+One run in FP32 with extra outputs, the largest magnitude of each tensor. It needs no ranking and
+no trial.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -30,11 +34,12 @@ def out_of_range(
 ) -> Plan | None:
     """Return the candidates that read or store what the low type cannot hold; None for none.
 
-    Each sample is run once in FP32. `weights` are constants that leave the range. It is the rule
-    of ModelOpt's AutoCast, with its limits at the type's largest value; with `stored_sums` it
-    holds for the sums behind means, too (see `emulation.stored_sums`). None, too, where the model
-    cannot be run so: nothing depends on this plan.
+    Each sample is run once in FP32. `weights` are constants that leave the range. The rule is that
+    of ModelOpt's AutoCast, with its limits at the type's largest value. With `stored_sums` it also
+    holds for the sums behind means (see `emulation.stored_sums`). None, too, if the model cannot
+    be run this way: nothing depends on this plan.
     """
+    # The scales of 8-bit types take care of the range.
     if pair.low not in LOW_TYPES:
         return None
     graph = _with_largest(model)
@@ -48,6 +53,7 @@ def out_of_range(
     beyond, sums_beyond = set(), set()
     for each in found:
         for name, value in _by_tensor(each):
+            # `not <=` rather than `>`: NaN counts as beyond the range.
             if not value <= limit:  # -inf where the tensor is empty
                 beyond.add(name)
             if not value * summed.get(name, 1) <= limit:
@@ -77,11 +83,11 @@ def _by_tensor(found: Sample) -> Iterator[tuple[str, float]]:
 
 
 def _summed(model: Model) -> Mapping[str, int]:
-    """Return for each mean whose sum is stored how many values that has, by its output."""
+    """Return the number of values in each mean whose sum is stored, by the mean's output."""
     view = View(model)
     sums = StoredSums(view)
     found = {
-        # A dimension that the model leaves open is taken for 1: that overlooks sums, at worst.
+        # A dimension that the model leaves open counts as 1: at worst that overlooks sums.
         node.output[0]: sums.summed(node, [size or 1 for size in shape])
         for node in model.proto.graph.node
         if node.op_type == "ReduceMean" and (shape := view.shape(node.input[0]))
@@ -92,7 +98,8 @@ def _summed(model: Model) -> Mapping[str, int]:
 def _with_largest(model: Model) -> onnx.ModelProto:
     """Return the model with the largest magnitude of each computed FP32 tensor as its outputs.
 
-    Each is taken right behind the node that makes the tensor, which so need not be held longer.
+    The reduction follows right behind the node that makes the tensor, so no tensor is held longer
+    than in the model itself.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)

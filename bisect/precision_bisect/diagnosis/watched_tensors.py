@@ -25,8 +25,8 @@ _FLOAT = onnx.TensorProto.FLOAT
 class WatchedTensors:
     """What one pass showed, by tensor name.
 
-    `magnitudes` are FP32's. `broken` says in which samples NaN or Inf appears with every layer low
-    where FP32 is finite. `still` are tensors that never were anything but one value.
+    `magnitudes` are those in FP32. `broken` says in which samples NaN or Inf appears with every
+    layer low while FP32 is finite. `still` has the tensors that only ever had one value.
     """
 
     magnitudes: dict[str, Magnitudes] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def measure(
 
 
 def births(model: Model, watched: WatchedTensors) -> list[Birth]:
-    """Return the layers in which NaN or Inf comes into being, in network order, and its ways."""
+    """Return the layers in which NaN or Inf first appears, in network order, with its ways."""
     wiring = Wiring(model)
     spoilt = frozenset(wiring.maker[name] for name in watched.broken if name in wiring.maker)
     found = []
@@ -77,6 +77,7 @@ def births(model: Model, watched: WatchedTensors) -> list[Birth]:
         if not kinds:
             continue
         ways = [(out, wiring.way(node.name, out, spoilt)) for out in wiring.outputs]
+        # On the way to every output the values may become finite again, as behind a Clip.
         end = (None, wiring.farthest(node.name, spoilt))
         output, path = next(((o, w) for o, w in ways if w), end)
         born = "nan" if "nan" in kinds else "inf"
@@ -85,7 +86,7 @@ def births(model: Model, watched: WatchedTensors) -> list[Birth]:
 
 
 def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[str]:
-    """Return the kinds that a node makes in a sample in which it reads nothing broken."""
+    """Return the kinds that a node makes in a sample in which all that it reads is finite."""
     read = {sample for name in node.input for sample in broken.get(name, ())}
     return {
         kind
@@ -107,16 +108,17 @@ def computed(model: Model) -> list[str]:
 
 
 def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) -> None:
-    """Note the one value that a tensor has, None once it has had two; NaN counts as two."""
+    """Note a tensor's only value, None once it has had two; NaN counts as two."""
     if array.size == 0 or (name in still and still[name] is None):
         return
     first = float(array.reshape(-1)[0])
+    # A single element is no constant: it may be a scalar that depends on the input.
     alike = array.size > 1 and bool((array == first).all()) and still.get(name, first) == first
     still[name] = first if alike else None
 
 
 def _broken(exact: NDArray[Any], emulated: NDArray[Any]) -> str:
-    """Return what came out where FP32 is finite: "nan", "inf", or "" for finite values."""
+    """Return the kind of value where FP32 alone is finite: "nan", "inf", or "" for finite ones."""
     wrong = np.isfinite(exact) & ~np.isfinite(emulated)
     if not wrong.any():
         return ""

@@ -1,4 +1,4 @@
-"""How layers hang together: readers, and ways to the outputs."""
+"""How nodes are connected: who reads whom, and ways to the outputs."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ class Wiring:
             yield from self._readers.get(name, ())
 
     def way(self, start: str, output: str, through: frozenset[str] | None = None) -> list[str]:
-        """Return the nodes of a shortest way from one to the maker of an output, both included.
+        """Return the nodes of a shortest way from a node to the maker of an output, both included.
 
         With `through` the way keeps to these nodes. Returns [] where there is none.
         """
@@ -46,9 +46,9 @@ class Wiring:
     ) -> list[str]:
         """Return the nodes of the way on which an error came from one node to an output.
 
-        Followed back from the output: at each node to the operand that brings in most of the
-        error, as `brought` tells for a node and the name of a tensor. Returns [] where there is no
-        way.
+        It is followed back from the output, at each node to the operand that brings in most of the
+        error; `brought` tells how much, for a node and a tensor's name. Returns [] where there is
+        no way.
         """
         reached = self.behind(start)
         way = [self.maker.get(output, "")]
@@ -62,12 +62,13 @@ class Wiring:
         return way[::-1]
 
     def behind(self, start: str) -> frozenset[str]:
-        """Return the node and all that its values reach."""
+        """Return the node and all nodes that its values reach."""
         return frozenset(self._reached(start, None))
 
     def farthest(self, start: str, through: frozenset[str]) -> list[str]:
-        """Return the nodes of the shortest way to the one that is farthest off, through these."""
+        """Return the nodes of the shortest way to the node that is farthest off, through these."""
         came = self._reached(start, through)
+        # Breadth-first: the last one reached is the farthest.
         return _back(came, next(reversed(came)))
 
     def _reached(self, start: str, through: frozenset[str] | None) -> dict[str, str]:
