@@ -1,1 +1,1 @@
-"""Trials in child processes: whatever one does to its process is an outcome, not an end."""
+"""Trials in child processes: a crash, a hang or a lack of memory is an outcome, not the end."""

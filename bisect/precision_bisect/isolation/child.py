@@ -1,7 +1,7 @@
 """What runs inside a child process: functions that the driver's process calls.
 
 Standard output and error go to a file, so that what native libraries print before they die is
-evidence. Ctrl-C is the driver's business. A child whose driver is gone ends.
+evidence. Ctrl-C is handled by the driver alone. A child ends itself when its driver is gone.
 """
 
 import os
@@ -20,20 +20,24 @@ from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 
 _WATCH_S = 0.5
+"""Seconds between two looks for the driver. A bound; nothing was measured."""
 _evaluator: Evaluator | None = None
 
 
 def begin(log: Path) -> None:
     """Prepare this process; `log` is the file for what it prints."""
+    # A terminal sends Ctrl-C to the whole foreground group; the driver decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What this process starts belongs to its group, and is ended with it.
+    # A process group of its own: compilers that this process starts are killed with it.
     os.setpgid(0, 0)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (sys.stdout, sys.stderr):
+        # Text that is still in Python's buffers belongs to the old streams.
         stream.flush()
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    # Taken now: once the driver is gone, the parent is another process.
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
@@ -49,10 +53,12 @@ def look(kit: Path, work: Path) -> Survey:
 
 
 def evaluate(proposal: Proposal) -> Outcome:
-    """Evaluate a proposal; what no backend should raise is an outcome, too.
+    """Evaluate a proposal; an exception that no backend should raise is an outcome, too.
 
     Raises the PrecisionBisectErrors that end a run.
     """
+    # Imported here: a child starts with as little as possible, so that it can report its own
+    # death.
     from precision_bisect.errors import PrecisionBisectError
 
     if _evaluator is None:
@@ -73,7 +79,8 @@ def kill_group(pid: int) -> None:
 
 
 def _end_with(driver: int) -> None:
-    """End this process once its parent is another than the driver."""
+    """End this process once its parent is no longer the driver."""
+    # `prctl(PR_SET_PDEATHSIG)` would act on the end of the thread that started the child.
     while os.getppid() == driver:
         time.sleep(_WATCH_S)
     kill_group(os.getpid())

@@ -14,8 +14,8 @@ _VMSTAT = Path("/proc/vmstat")
 class Death(Exception):
     """A child process that was lost, or had to be ended, during a call.
 
-    `outcome` has the status and one line for people. `retry` tells that the same call may well
-    succeed in another process: somebody else may have been the cause.
+    `outcome` has the status and one line for people. `retry` tells that the same call may succeed
+    in another process, because something else may have been the cause.
     """
 
     def __init__(self, status: TrialStatus, message: str, *, retry: bool = False) -> None:
@@ -25,7 +25,7 @@ class Death(Exception):
 
 
 def raised(error: Exception) -> Outcome:
-    """Return the outcome of a trial that raised what no backend should."""
+    """Return the outcome of a trial with an exception that no backend should raise."""
     if isinstance(error, MemoryError):
         what = first_line(error)
         return Outcome(status=TrialStatus.OUT_OF_MEMORY, message=f"out of memory: {what}")
@@ -52,13 +52,16 @@ def unreadable() -> Death:
 
 
 def terminated(said: str, oom_kills_before: int) -> Death:
-    """Return the death that the pool reports in words, with exit codes in brackets."""
+    """Return the death that the pool reports as text, with exit codes in brackets."""
     found = _CODE.search(said)
     code = int(found[1]) if found else 0
+    # 0 stands for no code: some other end of the process, such as `_exit`.
     if code >= 0:
         how = f"exit code {code}" if found else "without a word"
         return Death(TrialStatus.CRASHED, f"its process ended: {how}", retry=True)
     name = _signal(-code)
+    # The kernel's counter is for the whole system: another process may have been killed at the
+    # same time. Hence `retry`.
     if -code == signal.SIGKILL and oom_kills() > oom_kills_before:
         message = "its process was killed while the system ran out of memory"
         return Death(TrialStatus.OUT_OF_MEMORY, message, retry=True)

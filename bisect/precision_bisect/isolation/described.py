@@ -9,7 +9,10 @@ from precision_bisect.protocols import Backend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A backend's words on itself; see `protocols.Described`."""
+    """What a backend says of itself; see `protocols.Described`.
+
+    A backend cannot be pickled: it holds sessions and GPU memory.
+    """
 
     name: str
     emulated: bool

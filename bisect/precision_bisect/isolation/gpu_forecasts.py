@@ -1,4 +1,4 @@
-"""Forecasts on a GPU, in processes of their own, and on the CPU once that has failed."""
+"""Forecasts on a GPU, in processes of their own; on the CPU once one has failed there."""
 
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from precision_bisect.isolation.process_evaluator import Isolated
 
 _CROWDED = (TrialStatus.BUILD_FAILED, TrialStatus.RUN_FAILED, TrialStatus.CRASHED)
-"""How a build ends for which the GPU has no room."""
+"""How a build may end if the GPU has no room for it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GpuForecasts:
     """Evaluates proposals: forecasts in the children of `on_gpu`, until one fails.
 
-    From then on `on_cpu` evaluates forecasts, which says why in the notes of its outcomes. All
-    else is for `builds`. Where a latency is measured, no process that forecasts exists: in one
-    process with the engines, a session of the emulator that only waited made them slower by a
-    third and more (an H200, ONNX Runtime 1.31.1). A build that fails beside such processes is
+    From then on `on_cpu` evaluates forecasts, and the notes of its outcomes say why. All other
+    proposals go to `builds`. While a latency is measured, no process that forecasts exists. A
+    session of the emulator that only waited, in one process with the engines, made them slower by
+    a third and more (an H200, ONNX Runtime 1.31.1). A build that fails beside such processes is
     tried once more without them. Several threads may call it.
     """
 
@@ -36,7 +36,7 @@ class GpuForecasts:
     _closed: bool = field(init=False, default=False)
 
     def __call__(self, proposal: Proposal) -> Outcome:
-        """Evaluate a proposal. Raises what its evaluators raise, a GPU's forecasts excepted."""
+        """Evaluate a proposal. Raises what its evaluators raise; forecasts on the GPU do not."""
         if proposal.kind is Kind.PREDICT:
             return self._forecast(proposal)
         if proposal.timed:
@@ -47,13 +47,14 @@ class GpuForecasts:
         return outcome
 
     def close(self) -> None:
-        """End the processes that forecast; what fails from now on is not asked of the CPU."""
+        """End the processes that forecast; a failure from now on is not asked of the CPU."""
         self._closed = True
         self.on_gpu.close()
 
     def _make_room(self) -> bool:
-        """End the processes that forecast, unless one does; tell whether there were any."""
+        """End the processes that forecast, unless one is at work; tell whether there were any."""
         with self._lock:
+            # One at work would end as a failure, and forecasts would move to the CPU for good.
             if self._asked or not self._alive:
                 return False
             self._alive = False
@@ -78,7 +79,7 @@ class GpuForecasts:
         return replace(outcome, evidence=evidence)
 
     def _note(self, why: str) -> None:
-        """Note why forecasts move; of several that fail at once the first one counts."""
+        """Note why forecasts move to the CPU; of several failures at once the first one counts."""
         with self._lock:
             if not self._why:
                 self._why = why

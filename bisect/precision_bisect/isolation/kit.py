@@ -1,4 +1,7 @@
-"""What an evaluator in another process is made of."""
+"""What an evaluator in another process is made of.
+
+A kit is pickled and sent; the model, which may have gigabytes, is read from its file instead.
+"""
 
 import pickle
 from dataclasses import dataclass, replace
@@ -24,10 +27,10 @@ if TYPE_CHECKING:
 class Kit:
     """Makes the evaluator of a run, in any process that can read the model's file.
 
-    Can be pickled. `options` name the backend, not "auto"; `digest` is that of the model, `table`
-    its layers with those pinned that cannot run low. With `forecasts` the emulator evaluates, on
-    the process's first GPU. The rest is as in `Evaluator`, `baseline` as in `Stopwatch`,
-    `optimised` as in `Prepared`.
+    It can be pickled. `options` name the backend, never "auto". `digest` is that of the model.
+    `table` has its layers, with those pinned that cannot run low. With `forecasts` the emulator
+    evaluates, on the process's first GPU. The rest is as in `Evaluator`, `baseline` as in
+    `Stopwatch`, `optimised` as in `Prepared`.
     """
 
     options: Options
@@ -57,7 +60,7 @@ class Kit:
 
         Raises ModelError where the model's file has changed, and what the backend does.
         """
-        # It brings in ONNX Runtime.
+        # Imported here: it brings in ONNX Runtime.
         from precision_bisect.inputs.reference import ReferenceSession
 
         model = self._model()
@@ -84,7 +87,7 @@ class Kit:
         return self._backend(self._model(), work)
 
     def _model(self) -> "Model":
-        # It brings in ONNX, which a process that only sends a kit may not need.
+        # Imported here: ONNX is of no use to a process that only sends a kit.
         from precision_bisect.model.load import load_model
         from precision_bisect.model.ort import use_custom_ops
 
@@ -95,10 +98,11 @@ class Kit:
                 f"{self.options.model} has changed since the run began",
                 "put the old file back and go on with --resume, or start anew with another --out",
             )
+        # Plans are numbers of candidates: all processes must number by the same table.
         return replace(model, table=self.table)
 
     def _backend(self, model: "Model", work: Path) -> Backend:
-        # These bring in ONNX Runtime, which a process that only sends a kit may not need.
+        # Imported here: ONNX Runtime is of no use to a process that only sends a kit.
         from precision_bisect.backends.choose_backend import choose_backend
         from precision_bisect.backends.forecasting import forecaster
 

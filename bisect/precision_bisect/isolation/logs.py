@@ -8,7 +8,7 @@ from pathlib import Path
 from precision_bisect.trial import Outcome, Proposal
 
 TAIL_BYTES = 256 * 1024
-"""So much of the end of a log is kept."""
+"""Bytes of the end of a log that are kept: the last words tell most. A bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Logs:
             number += 1
             path = self.folder / f"{number:06}-{status}.log"
             with suppress(FileExistsError):
+                # O_EXCL: two workers may look for a free number at the same time.
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
                 return path
 
@@ -52,4 +53,5 @@ def tail(log: Path) -> bytes:
     with log.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - TAIL_BYTES))
+        # A child that wrote on after its log was emptied leaves NULs in front: its offset stayed.
         return stream.read().strip(b"\0")

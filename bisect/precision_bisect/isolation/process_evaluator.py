@@ -15,13 +15,14 @@ from precision_bisect.trial import CUDA_FAILED, Kind, Outcome, Phase, Proposal, 
 
 ATTEMPTS = 2
 DECISIVE_ATTEMPTS = 3
-"""How often a trial whose process died is tried; one that decides the run's ending once more."""
+"""How often a trial is tried whose process died; trials that decide the run's ending once more.
+Bounds of taste."""
 _DECISIVE = (Phase.PREFLIGHT, Phase.RECHECK)
 _RENEWED = (TrialStatus.RUN_FAILED, TrialStatus.RAISED, TrialStatus.OUT_OF_MEMORY)
-"""After these the child is replaced: a CUDA context may be beyond use.
+"""After these the child is replaced, since its CUDA context may be beyond use.
 
-So it is after a build in which CUDA failed, which is tried once more: an earlier trial may have
-broken the context.
+A build in which CUDA failed is tried once more in a new child: an earlier trial may have broken
+the context, and every later call in that process fails then.
 """
 
 
@@ -29,8 +30,8 @@ broken the context.
 class Isolated:
     """Evaluates proposals in the children of its slots, one at a time in each.
 
-    `here` evaluates predictions in this process, None to have them evaluated in children, too.
-    What a child printed is kept in `logs` where a trial has no verdict.
+    `here` evaluates forecasts in this process; None has them evaluated in children, too. What a
+    child printed is kept in `logs` if a trial has no verdict.
     """
 
     slots: Sequence[Slot]
@@ -41,12 +42,13 @@ class Isolated:
     _closed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        # Last in, first out: a single caller always gets the same, warm child.
         self._free = LifoQueue()
         for slot in reversed(self.slots):
             self._free.put(slot)
 
     def __call__(self, proposal: Proposal) -> Outcome:
-        """Evaluate a proposal; what becomes of its process is an outcome.
+        """Evaluate a proposal; the end of its process is an outcome.
 
         Raises the PrecisionBisectErrors that end a run.
         """
@@ -55,6 +57,7 @@ class Isolated:
         slot = self._free.get()
         try:
             outcome = self._evaluate(slot, proposal)
+            # Kept before the slot is free: its next call empties the log.
             return outcome if outcome.verdict else self.logs.keep(slot.log, proposal, outcome)
         finally:
             self._free.put(slot)
@@ -78,7 +81,7 @@ class Isolated:
             except PrecisionBisectError:
                 raise
             except Exception as error:
-                # It could not begin, or its answer could not be sent.
+                # The child could not begin, or its answer could not be sent.
                 slot.end()
                 return raised(error)
             else:

@@ -1,8 +1,8 @@
 """One place for a child process, with the GPU it uses and the limits it has.
 
-The pool is loky's, with one process: it starts a fresh interpreter, passes calls and results on,
-notices that a process died and how, and what of a result cannot be read; and it can kill what
-hangs.
+The pool is loky's, with one process. It starts a fresh interpreter (a fork would copy CUDA's
+state, which does not survive it), passes calls and results, notices how a process died, and kills
+one that hangs.
 """
 
 import os
@@ -34,14 +34,16 @@ from precision_bisect.run_folder.runfolder import TIMING_CACHE
 R = TypeVar("R")
 
 LOAD_S = 3600.0
-"""A child that has not begun after so many seconds is taken to hang."""
+"""Seconds after which a child that has not begun is taken to hang: loading gigabytes from a slow
+disk takes minutes. A bound."""
 _TICK_S = 0.1
-"""How often the memory of a child is looked at."""
+"""Seconds between two looks at a child's memory. A bound; a child can grow beyond its limit for so
+long."""
 _GONE_TICKS = 10
-"""The pool notices the end of a child before so many ticks, unless it waits for the rest of an
-answer."""
+"""Ticks in which the pool notices the end of a child. If it has not, it waits for the rest of half
+an answer, and for ever. A bound."""
 _NO_LEAK_LIMIT = str(2**62)
-"""Loky ends processes that grow by 300 MB, which every engine does."""
+"""Bytes. Loky replaces processes that grow by 300 MB, as every engine does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +58,8 @@ class Limits:
 class Slot:
     """A child process that is made when it is needed, and made anew after it was lost.
 
-    `kit` is the file of the pickled kit, `folder` one for the child's files, `gpu` what
-    CUDA_VISIBLE_DEVICES says to it, None to leave that as it is.
+    `kit` is the file of the pickled kit, `folder` is for the child's files. `gpu` is its
+    CUDA_VISIBLE_DEVICES, None to leave that as it is.
     """
 
     kit: Path
@@ -79,7 +81,7 @@ class Slot:
     def call(self, limits: Limits, function: Callable[..., R], *arguments: Any) -> R:
         """Return what a function returns in a child that has loaded the kit.
 
-        Raises what the function raises, and Death where the process was lost or is now ended.
+        Raises what the function raises, and Death if the process was lost or had to be ended.
         """
         if self._pool is None:
             self._start()
@@ -105,10 +107,11 @@ class Slot:
 
         `lost` says that the pool has noticed its end already.
         """
+        # Forgotten first: whatever fails below, the next call starts a new child.
         pool, self._pool, process, self._process = self._pool, None, self._process, None
         if pool is not None and not lost:
-            # The pool may be reading half an answer. It sees the end of it, and so that of the
-            # child, only once nobody can write the rest: not we either.
+            # The pool may be reading half an answer, and reads on until the pipe ends. It ends
+            # only once nobody can write to it, and this process holds the writing end, too.
             pool._result_queue._writer.close()
         if process is not None:
             child.kill_group(process.pid)
@@ -128,6 +131,8 @@ class Slot:
         self._pool = ProcessPoolExecutor(
             max_workers=1, initializer=child.begin, initargs=(self.log,), env=self._environment()
         )
+        # The pool starts its process with the first call; psutil guards against a pid that is used
+        # again.
         self._process = psutil.Process(self._within(Limits(time_s=LOAD_S), os.getpid))
 
     @property
@@ -135,7 +140,7 @@ class Slot:
         return self.folder / "work"
 
     def _clear(self) -> None:
-        """Remove what an earlier child left, except what makes the next one's builds faster."""
+        """Remove what an earlier child left, except the timing cache, which speeds builds up."""
         for path in self._work.glob("*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -166,7 +171,8 @@ class Slot:
             self.end(lost=True)
             raise unreadable() from error
         except BaseException:
-            # An exception of the function leaves the process as it was, an interrupt does not.
+            # An exception of the function leaves the process as it was; an interrupt leaves it at
+            # work.
             if not future.done():
                 self.end()
             raise
@@ -186,6 +192,7 @@ class Slot:
                 raise over_memory(used, limits.memory_mib)
 
     def _alive(self) -> bool:
+        # A zombie has ended, and only waits for its parent to look.
         with suppress(psutil.NoSuchProcess):
             return self._process is None or self._process.status() != psutil.STATUS_ZOMBIE
         return False

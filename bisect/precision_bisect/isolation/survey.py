@@ -1,4 +1,4 @@
-"""What a backend says of itself, asked in a child process: that may cost the process, too."""
+"""What a backend says of itself, asked in a child process, since loading it may crash."""
 
 from pathlib import Path
 
@@ -17,12 +17,11 @@ def isolated(options: Options) -> bool:
 
 
 def surveyed(kit: Kit, work: Path, options: Options) -> Survey:
-    """Return what the kit's backend says of itself in a child process on the first GPU.
+    """Return what the kit's backend says of itself, asked in a child on the first GPU.
 
-    `work` is a folder for files. Raises PluginError where that costs the process, and
-    RunFolderError.
+    `work` is a folder for files. Raises PluginError if that ends the child, and RunFolderError.
     """
-    # Loky and psutil are for runs that need them.
+    # Imported here: loky and psutil are for runs that need them.
     from precision_bisect.isolation import child
     from precision_bisect.isolation.slot import Death, Slot
 
