@@ -1,1 +1,1 @@
-"""Speed: how fast plans are, what is asked of them, and how a plan is made faster."""
+"""Speed: how fast plans are, which limits they must meet, and how a plan is made faster."""

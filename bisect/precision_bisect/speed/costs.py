@@ -1,4 +1,8 @@
-"""From a model to what keeping its layers costs."""
+"""From a model to what keeping its layers high costs, in estimated milliseconds.
+
+A kept layer costs its slower kernel, and a Cast for each tensor that crosses between types. So the
+cost of a plan is no sum over layers: neighbours share Casts.
+"""
 
 from collections.abc import Iterator, Mapping, Set
 from math import prod
@@ -19,8 +23,8 @@ def cost_graph(
 ) -> CostGraph:
     """Return the costs of a model whose inputs have these shapes, by name.
 
-    `kernel_ms` is what a kernel costs however little it does, in milliseconds. A tensor of unknown
-    shape counts as one of the model's median size.
+    `kernel_ms` is the least time of any kernel, in milliseconds. A tensor of unknown shape counts
+    as one of the model's median size.
     """
     shapes = tensor_shapes(model, inputs)
     sizes = {name: float(prod(shape)) for name, shape in shapes.items()}
@@ -43,13 +47,14 @@ def cost_graph(
                 cast_ms=cast_ms(sizes.get(name, usual), kernel_ms),
             )
             for name, source in values.items()
+            # A tensor that nobody in question reads needs no Cast whatever the plan.
             if source.readers or (source.producer is not None and source.read_high)
         ],
     )
 
 
 class _Source:
-    """A tensor that some layer or an input makes, and who reads it in the end."""
+    """A tensor that some layer or an input makes, with all its readers, through followers too."""
 
     def __init__(self, producer: int | None) -> None:
         self.producer = producer
@@ -58,9 +63,9 @@ class _Source:
 
 
 def _values(model: Model, numbers: Mapping[str, int], floats: Set[str]) -> dict[str, _Source]:
-    """Return every float tensor that is no constant and not merely moved, by name.
+    """Return every float tensor that is computed and not merely moved, by name.
 
-    What only moves values passes its inputs on to its readers, a Concat all of them.
+    A follower passes its inputs on to its readers; a Concat passes all of them on.
     """
     graph = model.proto.graph
     exclusions = {str(layer.name): layer.exclusion for layer in model.table.layers}
@@ -76,12 +81,14 @@ def _values(model: Model, numbers: Mapping[str, int], floats: Set[str]) -> dict[
         number = numbers.get(node.name)
         for name in came:
             if number is None:
+                # Shape arithmetic looks at no value, so it needs no type.
                 sources[name].read_high |= exclusions.get(node.name) is not Exclusion.SHAPE
             else:
                 sources[name].readers.add(number)
         for name in node.output:
             if name in floats:
                 sources[name], moved[name] = _Source(number), [name]
+    # Graph outputs are FP32 whatever the plan.
     for output in graph.output:
         for name in moved.get(output.name, ()):
             sources[name].read_high = True

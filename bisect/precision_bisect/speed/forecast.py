@@ -13,7 +13,7 @@ from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 class Forecasts:
     """The limit that the emulator's errors must stay within for the engine to pass.
 
-    None where the check has no figure: the emulator's own verdict counts then.
+    None where errors are no figures: the emulator's own verdict counts then.
     """
 
     limit: float | None
@@ -26,15 +26,16 @@ class Forecasts:
 
 
 def calibrated(tolerance: float | None, plan: Plan, judged: Outcome) -> Search[Forecasts]:
-    """Return forecasts whose limit is corrected by how far off the emulator is on `plan`.
+    """Return forecasts whose limit is corrected by the emulator's error on `plan`.
 
-    `judged` is the engine's outcome for it. An emulator that is right, or off by an unknown
-    factor, is held to the tolerance itself.
+    `judged` is the engine's outcome for it. The limit is tolerance x forecast / engine's error.
+    Without finite figures of both it is the tolerance itself.
     """
     (forecast,) = yield from ask([plan], "what the emulator says of the plan")
     if tolerance is None:
         return Forecasts(limit=None)
     actual, predicted = judged.error, forecast.error
+    # An error of 0 gives no ratio either.
     if not actual or not predicted or not math.isfinite(actual) or not math.isfinite(predicted):
         return Forecasts(limit=tolerance)
     return Forecasts(limit=tolerance * predicted / actual)

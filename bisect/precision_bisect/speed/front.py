@@ -1,4 +1,4 @@
-"""The front of error against latency: the measured plans that no other one beats in both."""
+"""The front of error against latency: the measured plans that no other beats in both."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from precision_bisect.trial import JUDGED_KINDS, Outcome, SampleSet, Trial
 class Point:
     """A plan on the front.
 
-    `latency_ms`, `spread_ms` and `speedup` (over all-high) are None where `cost`, the estimated
-    milliseconds that keeping the layers costs, stands in for them: nothing was timed. `error` is
-    None where the check has no figure.
+    If nothing was timed, `latency_ms`, `spread_ms` and `speedup` (over all-high) are None; `cost`,
+    the estimated milliseconds that keeping the layers costs, stands in. `error` is None where
+    errors are no figures.
     """
 
     plan: Plan
@@ -48,6 +48,7 @@ def front(
         if (point := _point(plan, outcome, high_ms, graph)) is not None
     ]
     best: list[Point] = []
+    # Sorted by speed, a plan is on the front if its error is below that of all faster ones.
     for point in sorted(points, key=lambda point: (point.axes, point.plan)):
         if not best or point.axes[1] < best[-1].axes[1]:
             best.append(point)
@@ -57,6 +58,7 @@ def front(
 def judged_outcomes(trials: Sequence[Trial], samples: SampleSet) -> dict[Plan, Outcome]:
     """Return the outcomes of the plans judged on these samples; of several builds the freshest."""
     found: dict[Plan, Outcome] = {}
+    # In the order of kinds: the outcome of a later, fresh build replaces that of the first.
     for kind in JUDGED_KINDS:
         for trial in trials:
             asked = trial.proposal

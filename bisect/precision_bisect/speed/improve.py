@@ -1,9 +1,9 @@
 """Making a plan that passes faster, step by measured step.
 
-As in Precimonious (C. Rubio-González et al., "Precimonious: tuning assistant for floating-point
-precision", SC 2013, section 3.3) a change is taken only where it is within the tolerance *and*
-faster. A cost graph proposes moves and the emulator sorts out what would not pass; where they lead
-to in the end is built first, and only if the engine refuses that, less of it.
+As in Precimonious (C. Rubio-Gonzalez et al., "Precimonious: tuning assistant for floating-point
+precision", SC 2013, section 3.3) a change is taken only if it is within the tolerance *and*
+faster. A cost graph proposes moves, and the emulator sorts out those that would not pass. A series
+of moves is built at its end first; only if the engine refuses that, less of it is tried.
 """
 
 from collections.abc import Set
@@ -17,13 +17,15 @@ from precision_bisect.speed.measuring import Measured, measure
 from precision_bisect.speed.moves import Move, Substitutes, fillings, islands, swap
 
 MOST_BUILDS = 16
-"""An improvement takes no more builds than this."""
+"""Builds of one improvement, at most. A bound; nothing was measured."""
 PATIENCE = 5
-"""So many builds in a row that bring nothing end it."""
+"""Builds in a row without a gain that end the improvement. A bound; nothing was measured."""
 SWAPPED = 8
-"""Substitutes are looked for so many of the costliest kept layers and islands."""
+"""Costliest kept layers and islands that substitutes are looked for. A bound on forecasts; nothing
+was measured."""
 FARTHEST = 12
-"""So many moves are made on paper before the engine is asked."""
+"""Moves that are made by estimates before the engine is asked. A bound: estimates add up their
+errors."""
 
 
 def improve(
@@ -31,8 +33,8 @@ def improve(
 ) -> Search[Measured]:
     """Return a faster plan that passes, or `start`, which must have passed.
 
-    `high_ms` is the latency with every layer high. Each step is judged and timed on the engine and
-    taken only when it passed and is faster by more than both spreads.
+    `high_ms` is the latency with every layer high. A step is taken only if it passed on the engine
+    and is faster by more than both spreads.
     """
     best, tried, fruitless = start, {start.plan}, 0
     forecasts = yield from calibrated(problem.tolerance, best.plan, best.outcome)
@@ -48,6 +50,7 @@ def improve(
         if found.outcome.passed and found.pace.beats(best.pace):
             best, fruitless = found, 0
             forecasts = yield from calibrated(problem.tolerance, best.plan, best.outcome)
+        # The emulator was too mild with this plan: hold it to what the engine has shown.
         elif found.outcome.failed:
             worse = yield from calibrated(problem.tolerance, found.plan, found.outcome)
             forecasts = _stricter(forecasts, worse)
@@ -57,10 +60,10 @@ def improve(
 def _next(
     graph: CostGraph, plan: Plan, forecasts: Forecasts, tried: Set[Plan]
 ) -> Search[Move | None]:
-    """Return the plan to try next, None when nothing is left.
+    """Return the plan to try next, None if nothing is left.
 
-    That is the end of the moves from `plan` on; once it was tried, half as many of them, and so
-    on down to the first. Then come the fillings one by one.
+    It is the end of the moves from `plan` on. Once that was tried, it is half as many moves, and
+    so on down to the first. Then come the fillings one by one.
     """
     route = yield from _route(graph, plan, forecasts)
     count = len(route)
@@ -95,7 +98,7 @@ def _best(
 ) -> Search[Move | None]:
     """Return one move from a plan: all fillings at once, else the first swap that there is.
 
-    Those `without` a substitute so far are not asked about again, and noted.
+    Parts in `without` had no substitute so far and are not asked about; new ones are added to it.
     """
     fills = fillings(graph, plan)
     if fills:

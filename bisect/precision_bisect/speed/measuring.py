@@ -1,4 +1,4 @@
-"""Plans with what was measured of them."""
+"""Plans with their outcome and their measured speed."""
 
 from dataclasses import dataclass, field, replace
 
@@ -20,18 +20,18 @@ class Measured:
 
 @dataclass(slots=True)
 class Record:
-    """What a search has judged and timed so far, by plan, the last outcome of each."""
+    """The outcomes of what a search has judged and timed so far, the last one of each plan."""
 
     outcomes: dict[Plan, Outcome] = field(default_factory=dict)
 
     def take(self, proposal: Proposal, outcome: Outcome) -> None:
-        """Note an outcome if it is of an engine that was timed."""
+        """Note an outcome if its engine was timed."""
         if proposal.kind is not Kind.PREDICT and outcome.evidence.latency is not None:
             self.outcomes[proposal.plan] = outcome
 
 
 def timed(search: Search[T], record: Record, *, whole: bool) -> Search[T]:
-    """Return the same search; what is timed is noted, and with `whole` all that is judged is."""
+    """Return the same search; what is timed is noted, with `whole` all that is judged is timed."""
 
     def ask(proposal: Proposal) -> Proposal:
         judged = whole and proposal.kind is Kind.JUDGE
@@ -55,7 +55,7 @@ def all_high_ms(problem: Problem) -> Search[float | None]:
 def judge(plan: Plan, reason: str) -> Search[Outcome]:
     """Return the outcome of a plan that is judged and timed.
 
-    One that passed in an earlier trial without being timed is built once more for it.
+    A plan that passed in an earlier trial without being timed is built once more for it.
     """
     proposal = Proposal(plan=plan, phase=Phase.SPEED, timed=True, reason=reason)
     (outcome,) = yield (proposal,)

@@ -1,8 +1,8 @@
 """Ways to make a plan faster that a cost graph suggests.
 
-Two kinds. *Filling* keeps more layers high: cheap ones beside kept layers, where that removes
-Casts that cost more. *Swapping* lets an expensive kept layer, or an island of a few whose Casts
-cost most, run low and keeps cheaper layers instead; whether they do is forecast by the emulator.
+*Filling* keeps more layers high: cheap ones beside kept layers, if that removes Casts that cost
+more. *Swapping* lets an expensive kept layer run low, or an island of a few whose Casts cost most,
+and keeps cheaper layers instead. The emulator forecasts whether those do.
 """
 
 import math
@@ -16,20 +16,22 @@ from precision_bisect.speed.forecast import Forecasts, ask
 from precision_bisect.trial import Outcome
 
 LARGEST_GAP = 8
-"""Connected low layers, up to so many, are filled in together."""
+"""Connected low layers that are filled in together, at most. A bound; nothing was measured."""
 LARGEST_ISLAND = 4
-"""Connected kept layers, up to so many, are swapped together."""
+"""Connected kept layers that are swapped together, at most. A bound; nothing was measured."""
 PARTS = 24
-"""Layers to keep instead are forecast in so many groups at most, then one by one in the best."""
+"""Groups that the possible substitutes are forecast in, at most; then the layers of the best three
+one by one. A bound on forecasts."""
 HALF = 0.5
-"""Substitutes of other layers that save less than this share of what they should are none."""
+"""Share of the error that substitutes were forecast to save elsewhere: if they save less here,
+they are looked for anew. Of taste."""
 LONGER = 3
-"""So many further layers are added where those that should do are forecast not to."""
+"""Further layers that are added if those that should suffice do not. A bound of taste."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A plan that the graph says is faster by `gain_ms`, and what it changes."""
+    """A plan that the graph says is faster by `gain_ms`, with what it changes."""
 
     plan: Plan
     gain_ms: float
@@ -37,15 +39,15 @@ class Move:
 
 
 Worth = tuple[float, float, tuple[int, ...]]
-"""The error saved over what keeping a group adds to the cost, the error saved, and the group."""
+"""Error saved over added cost, error saved, and the group of layers to keep."""
 
 
 @dataclass(slots=True)
 class Substitutes:
-    """What keeping other layers was forecast to save, the most worth first.
+    """What keeping other layers was forecast to save, the most worth first; None if never asked.
 
-    It is forecast beside the first layers of a plan that some are looked for, and taken for much
-    the same beside others: a plan that is made of it is forecast anyhow. None before that.
+    The forecasts are made beside the first layers of a plan that substitutes are looked for. They
+    are reused beside others: every plan that is made of them is forecast itself.
     """
 
     worth: list[Worth] | None = None
@@ -72,7 +74,7 @@ def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
 
 
 def islands(graph: CostGraph, plan: Plan) -> list[tuple[int, ...]]:
-    """Return kept layers worth swapping, alone or together, those that cost most first."""
+    """Return kept layers worth swapping, alone or together; those that cost most come first."""
     singles = [(layer,) for layer in plan.indices]
     several = [part for part in graph.clusters(plan.kept) if 1 < len(part) <= LARGEST_ISLAND]
     savings = {
@@ -93,11 +95,10 @@ def swap(
 ) -> Search[Move | None]:
     """Return a plan that lets `dropped` run low and is forecast to pass; None if there is none.
 
-    `others` are looked for where they are not known, or save less than half of what they should.
-
-    What it keeps instead is taken by the error that it is forecast to save over what it costs,
-    until the forecast is within the limit. Nothing is a substitute for a layer without which the
-    outputs are not finite, or the check has no figure.
+    Substitutes are kept in the order of the error that each is forecast to save over what it
+    costs, until the forecast is within the limit. `others` are looked for if they are not known
+    yet, or save less than half of what they should. No substitute exists for a layer without which
+    the outputs are not finite, or errors are no figures.
     """
     bare = plan.without(dropped)
     (outcome,) = yield from ask([bare], f"without {_layers(len(dropped))}")
@@ -106,6 +107,7 @@ def swap(
     if outcome.error is None or not math.isfinite(outcome.error):
         return None
     if others.worth is not None:
+        # Known substitutes are checked by one forecast instead of one each.
         promised = others.worth[: _enough(others.worth, outcome.error, forecasts.limit)]
         now = yield from _instead(bare, promised)
         saved = outcome.error - (math.inf if now.error is None else now.error)
@@ -118,6 +120,7 @@ def swap(
     least = _enough(worth, outcome.error, forecasts.limit)
     for count in range(least, min(least + LONGER, len(worth)) + 1):
         kept = _with(bare, worth[:count])
+        # More layers only cost more: no use in going on.
         if graph.gain(plan.kept, kept) <= 0:
             return None
         now = yield from _instead(bare, worth[:count])
@@ -138,7 +141,7 @@ def _instead(bare: Plan, worth: Sequence[Worth]) -> Search[Outcome]:
 def _substitutes(
     graph: CostGraph, bare: Plan, error: float, low: Sequence[int]
 ) -> Search[list[Worth]]:
-    """Return what single layers save, or those of the best groups where there are many."""
+    """Return what single layers save; of many layers only those in the best groups."""
     groups = _parts(low)
     worth = yield from _worth(graph, bare, error, groups)
     if len(groups) == len(low):
@@ -150,6 +153,7 @@ def _substitutes(
 def _filled(graph: CostGraph, kept: frozenset[int]) -> frozenset[int]:
     """Return the layers with every gap and every neighbour added that lowers the cost."""
     low = [layer for layer in range(graph.size) if layer not in kept]
+    # Gaps first: filling one layer of a gap moves its Casts, filling all of it removes them.
     for gap in graph.clusters(low):
         if len(gap) <= LARGEST_GAP and graph.gain(kept, kept.union(gap)) > 0:
             kept = kept.union(gap)
@@ -190,7 +194,7 @@ def _worth(
 
 
 def _enough(worth: Sequence[Worth], error: float, limit: float | None) -> int:
-    """Return how many of the first groups do if what they save adds up, all where they do not."""
+    """Return how many of the first groups suffice if their savings add up; all if none do."""
     for count, (_, saved, _) in enumerate(worth, 1):
         error -= saved
         if limit is None or error <= limit:

@@ -14,9 +14,9 @@ from precision_bisect.trial import Latency, SampleSet, Trial
 class SpeedReport:
     """The speed limits and what was measured of the answer; None for what was not.
 
-    `latency_ms` is on the clock of the preflight. `met` is decided by the medians; `within_spread`
-    tells that the spread leaves it open. `found_first` are the layers of the plan that was
-    certified, where another one was taken for its speed.
+    `latency_ms` is scaled to the clock of the preflight. `met` is decided by the medians;
+    `within_spread` tells that the spread leaves it open. `found_first` has the layers of the
+    certified plan, if another one was taken for its speed.
     """
 
     max_latency_ms: float | None
@@ -41,7 +41,7 @@ class SpeedReport:
 class Timings:
     """The judged trials of a run on one sample set, as far as they tell of speed.
 
-    `graph` stands in where nothing was timed and speed counts all the same, else it is None.
+    `graph` gives estimates if nothing was timed and speed counts all the same, else it is None.
     """
 
     trials: Sequence[Trial]

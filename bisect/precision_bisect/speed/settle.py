@@ -13,14 +13,15 @@ from precision_bisect.speed.measuring import Measured, Record, all_high_ms, meas
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 MOST_AFRESH = 3
-"""So many plans that hold both limits in one build are built afresh."""
+"""Plans that hold both limits in one build and are built afresh, at most. A bound on builds."""
 _FORECAST_UP_TO = 256
-"""Larger plans are not forecast drop by drop: what costs most goes first."""
+"""Kept layers above which single drops are not forecast: what costs most goes first then. A bound
+on forecasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What became of a plan that was found: one within the speed limits, None if there is none.
+    """What became of a plan that was found: one within the speed limits, or None.
 
     `message` says why there is none, or what speed made of the plan that was found.
     """
@@ -68,11 +69,11 @@ def settle_speed(
 ) -> Search[Settled]:
     """Make a plan that passed faster, and tell whether the speed limits hold.
 
-    `record` holds what the run has timed before. Where the limits do not hold, plans between the
-    fastest that passes and all-low are measured until the most accurate one of them that is fast
-    enough is known. A plan within both limits that was measured on the way is the answer, if it is
-    built afresh, too: what was made faster is not minimal, and models need not be monotone. Else
-    the message names the nearest miss on either side.
+    `record` holds what the run has timed before. If the limits do not hold, plans between the
+    fastest that passes and all-low are measured, until the most accurate one that is fast enough
+    is known. A measured plan within both limits is the answer if it also holds them when it is
+    built afresh: a plan that was made faster is not minimal, and models need not be monotone.
+    Otherwise the message names the nearest miss on either side.
     """
     graph = problem.graph or CostGraph((0.0,) * problem.size, ())
     high_ms = yield from all_high_ms(problem)
@@ -109,7 +110,7 @@ def _another(
 ) -> Search[Measured | None]:
     """Return the smallest plan in the record that holds both limits, built afresh too; or None.
 
-    One that was measured once may have passed, or been fast, by luck.
+    One measurement may have passed, or been fast, by luck.
     """
     paces = {
         plan: Pace.of(outcome.evidence.latency, high_ms)
@@ -139,9 +140,9 @@ def _afresh(plan: Plan, high_ms: float) -> Search[tuple[Outcome, Pace | None]]:
 
 
 def _slower_afresh(plan: Plan, limits: SpeedLimits, high_ms: float) -> Search[str]:
-    """Build an answer afresh; say by what it misses the limits then, or "".
+    """Build an answer afresh; say by how much it misses the limits then, or "".
 
-    A miss within the spread is none.
+    A miss within the spread does not count.
     """
     outcome, pace = yield from _afresh(plan, high_ms)
     needed = limits.needed(high_ms)
@@ -158,8 +159,8 @@ def descend(
 ) -> Search[Pace | None]:
     """Measure plans below one that is too slow, to find the largest that is fast enough.
 
-    They are nested: what is kept longest is what costs most error per millisecond. Ends at once
-    where even all-low is too slow. Returns the pace of all-low, None where it cannot be timed.
+    They are nested: layers that save most error per millisecond are kept longest. It ends at once
+    if even all-low is too slow. Returns the pace of all-low, None if it cannot be timed.
     """
     low = yield from measure(Plan.of(()), high_ms, "every layer low")
     if not isinstance(low, Measured):
@@ -174,6 +175,7 @@ def descend(
         found = yield from measure(plan, high_ms, f"fast enough with {middle} kept?")
         if not (isinstance(found, Measured) and found.pace.meets(needed)):
             too_slow = middle
+        # Fast enough, and it passes as well: that is an answer, which the record now holds.
         elif found.outcome.passed:
             break
         else:
@@ -193,6 +195,7 @@ def _slow(best: Measured, limits: SpeedLimits, high_ms: float) -> str:
 
 def _fast(points: Sequence[Point], needed: float, tolerance: float | None) -> str:
     """Say how far the most accurate plan within the speed limits is from the tolerance."""
+    # A limit that is met exactly must not be missed by rounding.
     fast = [p for p in points if p.speedup is not None and p.speedup >= needed * (1 - 1e-9)]
     if not fast:
         return ""
@@ -206,7 +209,9 @@ def _by_worth(slow: Measured, graph: CostGraph) -> Search[list[int]]:
     """Return the kept layers, the most error that they save per millisecond first."""
     layers = slow.plan.indices
     costs = {
-        layer: max(graph.gain(slow.plan.kept, slow.plan.kept - {layer}), 1e-9) for layer in layers
+        # At least a little, as error per millisecond is divided by it.
+        layer: max(graph.gain(slow.plan.kept, slow.plan.kept - {layer}), 1e-9)
+        for layer in layers
     }
     if len(layers) > _FORECAST_UP_TO:
         return sorted(layers, key=lambda layer: (costs[layer], layer))
@@ -226,7 +231,7 @@ def _unmeasured(found: Measured | Outcome) -> str:
 
 
 def _changed(start: Measured, best: Measured) -> str:
-    """Say what the improvement made of the plan, "" where nothing."""
+    """Say how the improvement changed the plan, "" if it did not."""
     if best.plan == start.plan:
         return ""
     return (
