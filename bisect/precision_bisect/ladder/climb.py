@@ -1,17 +1,17 @@
 """A run over a ladder of types: one search per rung, then the whole is settled.
 
-The rungs are searched from the top: first which layers cannot have the second highest type, then,
-with those fixed, which of the others cannot have the next lower one, and so on. The error is that
-of everything settled so far, so each rung but the last must leave a part of the tolerance to those
-below (`SHARE`).
+The rungs are searched from the top. The first search finds the layers that cannot have the second
+highest type. With those fixed, the next finds which of the others cannot have the next lower one,
+and so on. The error is that of everything settled so far, so each rung but the last must leave a
+part of the tolerance to those below (`SHARE`).
 
-What was found is then settled as a whole, within the full tolerance: for each rung its upper
-layers are the candidates and everything else is fixed. A layer that can go one type down after all
-goes, until a pass over all rungs changes nothing. Dropping any kept layer by one type has then
-failed in the final composition.
+The result is then settled as a whole, within the full tolerance: for each rung its upper layers
+are the candidates, and everything else is fixed. A layer that can go one type down after all goes,
+until a pass over all rungs changes nothing. Dropping any kept layer by one type has then failed in
+the final composition.
 
-Every search is an ordinary run of one pair with a ledger of its own, in a folder inside the run
-folder, so a ladder is resumed like any run.
+Every search is an ordinary run of one pair with its own ledger, in a folder inside the run folder,
+so a ladder is resumed like any run.
 """
 
 from dataclasses import replace
@@ -42,7 +42,8 @@ from precision_bisect.search.events import Event, Observer, RunStarted, Warned
 from precision_bisect.typed.pinning import NothingLow, pin_formless, pinned_layers
 
 SHARE = 0.5
-"""Share of what is left of the tolerance that each rung but the last may use up."""
+"""Share of what is left of the tolerance that each rung but the last may use up. Of taste; nothing
+was measured."""
 
 
 def climb(
@@ -84,7 +85,7 @@ def _lowest_model(loaded: Loaded, lowest: Pair) -> Model:
 
 
 class _Climb:
-    """The course of a ladder: each search takes the composition a step further."""
+    """The searches of a ladder, in order: each takes the composition a step further."""
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class _Climb:
         try:
             self._all_rungs(top, budget)
         except KeyboardInterrupt:
+            # Without a first search there is no result to write: let the interrupt through.
             if not self._steps:
                 raise
             interrupted = True
@@ -125,10 +127,13 @@ class _Climb:
         rungs = range(len(self._composition.ladder) - 1)
         share = 0.0
         for rung in reversed(rungs):
+            # What is left halves with each rung, and the last one may use all of it.
             share = 1.0 if rung == 0 else share + SHARE * (1.0 - share)
             if not self._search(rung, share, top, budget):
                 return
         while True:
+            # A rung is settled if its search saw this very composition; a change elsewhere makes
+            # it stale.
             stale = [r for r in reversed(rungs) if self._settled.get(r) != self._composition]
             if not stale or not self._search(stale[0], 1.0, top, budget):
                 return
@@ -142,6 +147,7 @@ class _Climb:
             if not model.table.candidates:
                 raise NothingLow("no layer is left for this rung")
             prepared = self._prepared(model, pair, share, number)
+        # No layer of this rung has a form in its lower type: nothing to search, and no step.
         except NothingLow:
             self.take_floors(pin_formless(model, pair), rung + 1)
             if share == 1.0:
@@ -176,6 +182,7 @@ class _Climb:
         """Take what a search has found into the composition."""
         names = prepared.model.table.names
         found = bool(result.rungs)
+        # Without an answer every candidate stays in the upper type.
         kept = [LayerName(name) for name in result.kept] if found else list(names)
         self._composition = self._composition.lowered(frozenset(names).difference(kept))
         no_answer = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE)
@@ -193,7 +200,7 @@ class _Climb:
 
 
 class _Rung:
-    """Says which rung began."""
+    """Passes events on, and says in which rung a run began."""
 
     def __init__(self, observer: Observer, rung: str) -> None:
         self._observer = observer
@@ -206,7 +213,7 @@ class _Rung:
 
 
 class _Once:
-    """Passes warnings on the first time only: every rung repeats what holds for the model."""
+    """Passes a warning on only once: every rung repeats what holds for the model."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer

@@ -1,4 +1,4 @@
-"""What the searches of a ladder come to, step by step."""
+"""The results of a ladder's searches, step by step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class Floor:
 class Step:
     """One search of a ladder.
 
-    `kept` are the candidates that stay in the upper type of the rung, all of them where the search
-    had no answer; `after` is the composition that it left; `ledger` has its trials. `answered` is
-    False where no plan of the ladder has passed yet.
+    `kept` are the candidates that stay in the upper type of the rung; without an answer that is
+    all of them. `after` is the composition that the search left, `ledger` has its trials.
+    `answered` is False as long as no plan of the ladder has passed.
     """
 
     rung: int
@@ -41,8 +41,8 @@ class Step:
 class Climbed:
     """What the searches of a ladder found, in their order.
 
-    `comparator` judges by the full tolerance. `floors` are the layers that no search could take to
-    the lowest type. `interrupted` tells that the run was broken off between two searches.
+    `comparator` judges by the full tolerance. `floors` has the layers that have no form in the
+    lowest type. `interrupted` tells that the run was broken off between two searches.
     """
 
     comparator: Comparator
@@ -62,7 +62,10 @@ class Climbed:
 
     @property
     def chosen(self) -> Mapping[int, Sequence[LayerName]]:
-        """The layers that each level above the lowest holds by choice, in network order."""
+        """The layers that each level above the lowest holds by choice, in network order.
+
+        A layer at its floor has no lower form, so it was not chosen.
+        """
         return {
             level: [
                 name

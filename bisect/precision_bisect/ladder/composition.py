@@ -1,4 +1,4 @@
-"""Which type of a ladder each layer computes in: what the rungs of a run add to, one by one."""
+"""Which type of a ladder each layer computes in; a run changes it rung by rung."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +30,7 @@ class Composition:
 
     def form(self, level: int) -> Form:
         """Return how layers of a level compute: 8-bit ones store their outputs one level up."""
+        # The highest level belongs to the last rung, as its upper side.
         rung = self.pair(min(level, len(self.ladder) - 2))
         return rung.low_form if level < len(self.ladder) - 1 else rung.high_form
 
@@ -38,9 +39,9 @@ class Composition:
         return tuple(name for name, found in self.levels.items() if found == level)
 
     def on_rung(self, model: Model, rung: int) -> Model:
-        """Return the model with only those layers for candidates that the rung decides on.
+        """Return the model whose candidates are only the layers that the rung decides on.
 
-        Those are the layers in the upper type of the rung; all others are fixed as they are.
+        These are the layers in the upper type of the rung; all others are fixed as they are.
         """
         for level in range(len(self.ladder)):
             if level != rung + 1:

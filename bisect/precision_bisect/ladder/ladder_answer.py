@@ -1,4 +1,4 @@
-"""The answer of a ladder: what its searches come to as a whole."""
+"""The answer of a ladder: its searches put together as one result."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,14 @@ from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 
 DONE = (Status.FOUND, Status.NOTHING_TO_KEEP)
-"""How a search ends after which the next rung is searched."""
+"""Endings of a search after which the next rung is searched."""
 
 
 def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
     """Return the result of a ladder's run, and write the run folder's files."""
     last = climbed.steps[-1]
     results = [step.result for step in climbed.steps]
+    # In network order, which the composition has.
     chosen = frozenset(name for layers in climbed.chosen.values() for name in layers)
     kept = [name for name in climbed.composition.levels if last.answered and name in chosen]
     ladder = climbed.composition.ladder
@@ -45,6 +46,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     written = write_answer(last.prepared, held, folder, diagnosis, judge)
     deployment = written.deployment
     if deployment is not None and not climbed.interrupted:
+        # Only this check opens the files by themselves, as they are deployed.
         deployment = rechecked(last.prepared, folder, deployment)
     notes = [*(note for each in results for note in each.notes), *written.notes]
     result = replace(
@@ -99,7 +101,7 @@ def _status(climbed: Climbed, kept: Sequence[LayerName]) -> Status:
 
 
 def _message(climbed: Climbed) -> str:
-    """Return what the last search said, with its types where it ended the run."""
+    """Return the message of the last search, with its types if it ended the run."""
     last = climbed.steps[-1]
     if last.result.status in DONE:
         return "" if last.result.status is Status.NOTHING_TO_KEEP else last.result.message
@@ -122,7 +124,10 @@ def _rungs(climbed: Climbed) -> list[Rung]:
 
 
 def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
-    """Put the certificates of the rungs together, as far as they hold for the whole."""
+    """Put the certificates of the rungs together, as far as they hold for the whole.
+
+    The proof of a rung holds only if its search saw the final composition.
+    """
     needs: dict[str, Need] = {}
     for level, layers in climbed.chosen.items():
         needs |= {name: _untested(name) for name in layers}

@@ -17,10 +17,9 @@ _NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"
 def explain_ladder(climbed: Climbed, *, late: bool) -> Findings:
     """Return the findings of all rungs, in network order: why a layer is kept comes first.
 
-    A layer has one entry for each rung below its type on which it has a form: for the type next
-    below, which it was tried in, and by its values alone for those further down. A near miss of
-    one rung may be kept by the next. Rungs without an answer are left out. Where it is `late`
-    nothing is tried.
+    A layer has one entry for each rung below its type on which it has a form. The one for the next
+    lower type rests on trials, those further down on its values alone. A near miss of one rung may
+    be kept by the next. Rungs without an answer are left out. If it is `late`, nothing is tried.
     """
     found = [each for rung in reversed(climbed.rungs) for each in _of_rung(climbed, rung, late)]
     order = {str(name): i for i, name in enumerate(climbed.composition.levels)}
@@ -34,7 +33,7 @@ def explain_ladder(climbed: Climbed, *, late: bool) -> Findings:
 
 
 def nearest(findings: Findings) -> Mapping[str, Finding]:
-    """Return for each kept layer the finding of the highest rung: it could not go one lower."""
+    """Return for each kept layer the finding of its highest rung: why it goes no lower."""
     found: dict[str, Finding] = {}
     for each in findings.layers:
         if each.kept:
@@ -72,12 +71,13 @@ def _above(climbed: Climbed, rung: int) -> Iterator[LayerName]:
     for level in climbed.chosen:
         for name in climbed.chosen[level] if level > rung + 1 else ():
             floor = climbed.floors.get(name)
+            # A layer without a form in the lower type has nothing to explain on this rung.
             if floor is None or floor.level <= rung:
                 yield name
 
 
 def _told(climbed: Climbed, finding: Finding, above: frozenset[LayerName]) -> Finding:
-    """Return the finding, with a word where the layer is kept by a higher rung."""
+    """Return the finding; if a higher rung keeps the layer, the evidence says so."""
     if finding.layer not in above:
         return finding
     levels = climbed.composition.levels
