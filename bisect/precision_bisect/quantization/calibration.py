@@ -1,8 +1,9 @@
-"""Scales by calibration: from what the judging samples make of every tensor in FP32.
+"""Scales by calibration: from the values of every tensor on the judging samples, in FP32.
 
 Thresholds come from ONNX Runtime's quantization tools (their histogram collector): the largest
 magnitude (`minmax`), the least Kullback-Leibler divergence (`entropy`; Migacz, "8-bit inference
-with TensorRT", GTC 2017) or 99.99 percent of all values (`percentile`).
+with TensorRT", GTC 2017), or the magnitude that 99.99 percent of the values stay below
+(`percentile`).
 """
 
 import io
@@ -28,11 +29,12 @@ from precision_bisect.quantization.quantized_layers import OPERANDS, quantized_l
 from precision_bisect.quantization.scales import Scales, WeightScale
 
 _AT_ONCE = 32
-"""So many tensors are looked at in one inference; their values are held in memory."""
+"""Tensors in one inference, at most: their values are held in memory. A bound."""
 _BINS = 2048
 _QUANTIZED_BINS = 128
 """Bins of the histogram and of the quantized distribution, as in Migacz's talk."""
 _PERCENTILE = 99.99
+"""Percent of the values that the threshold covers. Of taste; nothing was measured."""
 
 Thresholds = dict[str, float]
 
@@ -50,7 +52,7 @@ class Calibration:
 
 
 def scales_for(model: Model, pair: Pair, samples: Sequence[Sample], options: Options) -> Scales:
-    """Return the scales of what some plan of the pair quantizes, fixed layers among it.
+    """Return the scales of everything that some plan of the pair quantizes, fixed layers too.
 
     Raises as `calibrate` does.
     """
@@ -61,6 +63,7 @@ def scales_for(model: Model, pair: Pair, samples: Sequence[Sample], options: Opt
         return Scales()
     (form,) = kinds
     kind = QUANTIZED[form.precision]
+    # The other methods cut off the tails, which FP8 has range enough to keep.
     method = options.calibration if kind is INT8 else "minmax"
     how = Calibration(method=method, kind=kind, stored=form.stored)
     return calibrate(model, readers, samples, how, options.threads)
@@ -95,14 +98,15 @@ def _operands(node: onnx.NodeProto) -> list[tuple[int, str]]:
 
 
 def _scale(threshold: ArrayLike, how: Calibration) -> NDArray[np.float32]:
-    """Return scales for magnitudes up to the thresholds, of their shape; 1 for nothing but 0."""
+    """Return scales for magnitudes up to the thresholds, in their shape; 1 where all are 0."""
     magnitudes = np.asarray(threshold, np.float32)
     scale = np.where(magnitudes > 0, magnitudes / np.float32(how.kind.largest), np.float32(1.0))
     if how.stored == "fp32":
         limits = np.finfo(np.float32)
+        # A subnormal scale has few digits, and 1 / scale overflows.
         return np.clip(scale, limits.smallest_normal, limits.max)
     stored = LOW_TYPES[how.stored]
-    # Subnormal scales are rounded up: to nearest, they would cut off up to half of the range.
+    # A subnormal scale is rounded up: to nearest, it could cut off up to half of the range.
     step = np.float32(stored.smallest_normal * 2.0 ** (1 - stored.digits))
     small = np.minimum(scale, np.float32(stored.smallest_normal))
     raised = np.where(small < scale, scale, np.ceil(small / step) * step)
@@ -148,6 +152,7 @@ def _thresholds(
 
     collector = HistogramCollector(method, True, _BINS, _QUANTIZED_BINS, _PERCENTILE, "same")
     seen = [name for name in names if largest[name] > 0]
+    # The collector prints its progress.
     with redirect_stdout(io.StringIO()):
         # The first array sets the bins; a smaller one would have them extended many times over.
         ends = {name: np.array([0.0, largest[name]], np.float32) for name in seen}
@@ -161,7 +166,7 @@ def _thresholds(
 
 
 def _cut(bounds: Sequence[Any], largest: float) -> float:
-    """Return the threshold that the bounds stand for; `largest` where they are of no use."""
+    """Return the threshold of the bounds; `largest` where they are of no use."""
     threshold = max(abs(float(bound)) for bound in bounds)
     return threshold if 0 < threshold <= largest else largest
 
@@ -184,6 +189,7 @@ def _values(
     for start in range(0, len(names), _AT_ONCE):
         chunk = names[start : start + _AT_ONCE]
         for sample in samples:
+            # A graph input may be quantized as well; no session computes it.
             computed = [name for name in chunk if name not in sample]
             found = {**sample, **session.run(sample, computed)}
             for name in chunk:

@@ -1,4 +1,4 @@
-"""Which layers have a quantized kernel, and what of them is quantized.
+"""Which layers have a quantized kernel, and which of their inputs are quantized.
 
 As in explicit quantization by TensorRT: the two operands of convolutions and matrix products are
 quantized, biases and outputs are not.
@@ -36,6 +36,7 @@ def not_quantizable(model: Model, low: QuantizedName) -> Mapping[LayerName, str]
         node = nodes[name]
         if not quantizable(node):
             reasons[name] = f"no {low.upper()} kernel"
+        # Scales per channel need the values when the graph is written.
         elif node.op_type in _CONVOLUTIONS and node.input[1] not in constants:
             reasons[name] = f"computed weights, {low.upper()} needs constants"
     return reasons
@@ -51,7 +52,7 @@ def quantized_layers(model: Model, pair: Pair) -> frozenset[str]:
 
 
 def weight_axis(node: onnx.NodeProto, position: int, rank: int) -> int | None:
-    """Return the axis of the output channels of a weight; None where there is none.
+    """Return the axis of a weight's output channels; None where it has none.
 
     `position` is that of the weight among the node's inputs, `rank` its number of dimensions.
     """

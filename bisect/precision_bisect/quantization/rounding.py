@@ -1,4 +1,4 @@
-"""Quantized values in numpy, bit for bit what ONNX's Q/DQ operators make of them."""
+"""Quantized values in numpy, bit for bit as ONNX's QuantizeLinear and DequantizeLinear."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,12 @@ def quantized(
 ) -> NDArray[np.generic]:
     """Return the stored form of a weight: of its shape, of the quantized type's numpy type."""
     values = weight.astype(np.float32, copy=False)
+    # Weights are symmetric: -128 is left out.
     return kind.store(_scaled(values, scale.along(weight.ndim)), -kind.largest)
 
 
 def dequantized(stored: NDArray[np.generic], scale: WeightScale) -> NDArray[np.float32]:
-    """Return what a stored weight stands for, in FP32, of its shape."""
+    """Return the FP32 values of a stored weight, in its shape."""
     values: NDArray[np.float32] = stored.astype(np.float32) * scale.along(stored.ndim)
     return values
 
@@ -24,7 +25,7 @@ def dequantized(stored: NDArray[np.generic], scale: WeightScale) -> NDArray[np.f
 def fake_quantized(
     values: NDArray[np.float32], scale: NDArray[np.float32] | np.float32, kind: QuantizedType
 ) -> NDArray[np.float32]:
-    """Return what is left of activations that went through Q/DQ, of their shape.
+    """Return activations after a round trip through Q/DQ, in their shape.
 
     `scale` broadcasts against them.
     """

@@ -63,9 +63,11 @@ def _weights(plain: Any) -> Iterator[tuple[str, WeightScale]]:
         axis, values = entry["axis"], [_scale(value) for value in entry["values"]]
         if not values or (axis is None and len(values) > 1):
             raise ValueError(f"{name!r} has {len(values)} scales")
+        # `True` is an int to Python.
         if axis is not None and (type(axis) is not int or axis < 0):
             raise ValueError(f"the axis of {name!r} is {axis!r}")
         array = np.array(values, np.float32)
+        # One scale for the whole tensor has the shape (), not (1,).
         yield name, WeightScale(axis=axis, values=array if axis is not None else array[0])
 
 
