@@ -1,1 +1,1 @@
-"""Norms and activations that an exporter took apart: finding them, and putting them together."""
+"""Norms and activations that an exporter wrote as several nodes: found, and fused again."""

@@ -1,5 +1,6 @@
-"""Finds Softmax and Gelu in pieces.
+"""Finds Softmax and Gelu that were exported in pieces.
 
+It starts at the one node that every spelling has (a quotient, an Erf, a Tanh) and works outwards.
 Gelu: Hendrycks, Gimpel, "Gaussian Error Linear Units" (2016), section 2, exact and by tanh.
 """
 
@@ -13,8 +14,9 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.model.node_views import View
 
 _CLOSE = 1e-3
-"""Exporters write the constants of Gelu to three to eight digits."""
+"""Relative difference of a constant from the exact one: exporters write three to eight digits."""
 _CUBIC = 0.044715
+"""The cubic coefficient of Gelu's approximation by tanh."""
 
 
 def activations(view: View) -> Iterator[Decomposed]:
@@ -31,6 +33,7 @@ def activations(view: View) -> Iterator[Decomposed]:
 
 def _softmax(view: View, node: onnx.NodeProto) -> Decomposed | None:
     """Return the softmax that ends with a quotient of exponentials and their sum."""
+    # A product may have its operands in either order, a quotient may not.
     for i, j in ((0, 1),) if node.op_type == "Div" else ((0, 1), (1, 0)):
         below, chain = node.input[j], [node]
         if node.op_type == "Mul":
@@ -59,7 +62,7 @@ def _softmax(view: View, node: onnx.NodeProto) -> Decomposed | None:
 
 
 def _unshifted(view: View, name: str, axes: tuple[int, ...]) -> tuple[str, list[onnx.NodeProto]]:
-    """Return what the largest value is subtracted from, and by which nodes; else the tensor."""
+    """Return the tensor whose largest value is subtracted, with the nodes; else the tensor."""
     node = view.made_by(name, "Sub")
     peak = None if node is None else view.reduced(node.input[1], "ReduceMax")
     if node is None or peak is None or peak.source != node.input[0] or peak.axes != axes:
@@ -79,6 +82,7 @@ def _gelu(view: View, inner: onnx.NodeProto) -> Decomposed | None:
         return None
     stop = frozenset((source, plus.output[0]))
     end = plus.output[0]
+    # The three factors x, 0.5 and 1 + f come in any order, in two or three products.
     for _ in range(3):
         readers = view.readers.get(end, [])
         if len(readers) != 1 or readers[0].op_type not in ("Mul", "Div"):
@@ -97,7 +101,7 @@ def _gelu(view: View, inner: onnx.NodeProto) -> Decomposed | None:
 
 
 def _scaled_source(view: View, name: str, factor: float) -> str | None:
-    """Return what is multiplied by the factor, or divided by its reciprocal, to give a tensor."""
+    """Return the tensor that gives `name` by a product with the factor, or a quotient."""
     node = view.made_by(name, "Mul", "Div")
     if node is None:
         return None
@@ -134,6 +138,7 @@ def _factors(view: View, name: str, stop: frozenset[str]) -> tuple[list[str], fl
     exponent = view.scalar(node.input[1])
     if node.op_type == "Pow":
         if exponent not in (2.0, 3.0):
+            # A third power may be written as a Pow of a product.
             return [name], 1.0
         names, factor = _factors(view, node.input[0], stop)
         return names * int(exponent), factor ** int(exponent)

@@ -16,9 +16,10 @@ SINCE: dict[Kind, int] = {
     "Softmax": 13,
     "Gelu": 20,
 }
-"""The opset from which each operator means what it is written here for.
+"""The opset from which on each operator means what it is written for here.
 
-GroupNormalization is one of 18, too, but scales per group there. Softmax before 13 flattens.
+Opset 18 has a GroupNormalization, too, but with a scale per group. Softmax before 13 flattens its
+input.
 """
 
 
@@ -26,11 +27,11 @@ GroupNormalization is one of 18, too, but scales per group there. Softmax before
 class Decomposed:
     """One operator in pieces: from the tensor `source` to `output`, by the nodes `members`.
 
-    `axes` are those it works along, counted from the last, -1, out of `rank`, 0 where that is not
-    known; `size` has the sizes along them, None where one is not known. `scale` and `bias` name
-    constants, "" for none. `groups` is for GroupNormalization. `approximate` is Gelu's. `squares`
-    is the tensor that holds squares, "" for none, and `centred` what is squared in it. `members`
-    are in network order.
+    `axes` are those it works along, counted from the last, -1, of `rank` in all, 0 if that is not
+    known. `size` has the sizes along them, None if one is not known. `scale` and `bias` name
+    constants, "" for none. `groups` is for GroupNormalization, `approximate` for Gelu. `squares`
+    is the tensor that holds squares, "" for none, and `centred` the tensor that is squared.
+    `members` are in network order.
     """
 
     kind: Kind

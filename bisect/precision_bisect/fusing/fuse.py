@@ -1,7 +1,7 @@
-"""`--fuse-norms`: the model with its norms and activations put together, as a file to search.
+"""`--fuse-norms`: the model with its norms and activations fused, as a file to search.
 
-The opset is raised no further than what was found needs, and only where onnx converts the model
-soundly. The new model must give what the old one gives, in FP32 and on the inputs of the run.
+The opset is raised no further than needed, and only if onnx converts the model soundly. In FP32,
+on the inputs of the run, the new model must give what the old one gives.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """The fused model, how it differs from the old one in FP32, and what was done, in words."""
+    """The fused model, its largest difference in FP32, and what was done, as a sentence."""
 
     model: Model
     difference: float
@@ -35,11 +35,11 @@ class Fused:
 def fuse(
     model: Model, samples: Sequence[Sample], reference: Sequence[Sample], work: Path
 ) -> Fused:
-    """Return the model with everything put together that can be; its file lies in `work`.
+    """Return the model with everything fused that can be; its file lies in `work`.
 
-    `reference` are the FP32 outputs of the samples. Raises ModelError where there is nothing to
-    fuse, RefusedError for a model that computes in 16 bits or one that would change, PluginError
-    without onnx-ir.
+    `reference` has the FP32 outputs of the samples. Raises ModelError where there is nothing to
+    fuse, RefusedError for a model that computes in 16 bits or that fusing would change,
+    PluginError without onnx-ir.
     """
     if model.low_tensors:
         raise RefusedError(
@@ -72,12 +72,14 @@ def fuse(
 
 
 def _raised(model: Model, every: Sequence[Decomposed]) -> tuple[Model, list[Decomposed], str]:
-    """Return the model at the newest opset that it survives, what that allows, and a remark."""
+    """Return the model at the newest opset that helps, what that allows, and a remark."""
     have = opset(model.proto)
     wanted = sorted({SINCE[each.kind] for each in every}, reverse=True)
     why = ""
     for target in wanted:
         allowed = [each for each in every if SINCE[each.kind] <= max(target, have)]
+        # Conversion may fail for operators that have nothing to do with norms; then fewer are
+        # fused.
         try:
             raised = at_least_opset(model, target, allowed[-1].kind)
         except ModelError as error:
@@ -94,6 +96,7 @@ def _difference(new: Model, samples: Sequence[Sample], reference: Sequence[Sampl
     """Return the largest difference over all outputs. Raises RefusedError beyond the bound."""
     pairs = zip(reference_outputs(new, samples), reference, strict=True)
     worst = max(max(differences(*pair).values()) for pair in pairs)
+    # `not <=`: a NaN refuses, too.
     if not worst <= MOST_DIFFERENT:
         raise RefusedError(
             f"the fused model differs from the original by {worst:.2g} of an output's largest "

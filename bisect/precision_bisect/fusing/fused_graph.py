@@ -1,9 +1,9 @@
-"""Puts what was taken apart together again, by onnx-ir.
+"""Writes the fused operators into the graph, by onnx-ir.
 
-onnxscript's own fusion rules know norms along the last axis with axes as an input; what is found
-here has channels anywhere, axes in attributes, and other spellings of the quotient. So the pieces
-are found by `find`, and onnx-ir does what is delicate: it replaces values everywhere they are
-read, and removes what nothing reads any more.
+The fusion rules of onnxscript know norms along the last axis, with axes as an input. What is found
+here has channels on any axis, axes in attributes, and other spellings of the quotient. So `find`
+matches the pieces, and onnx-ir does the delicate part: it replaces a value everywhere it is read,
+and removes what nothing reads any more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +33,12 @@ def is_fusable(found: Decomposed) -> bool:
         return len(found.axes) == 1
     if found.size is None:
         return False
-    # Norms work on the last axes; others are moved there, for which their number must be known.
+    # Norms work on the last axes. Others are moved there by a Transpose, which needs the rank.
     return _is_suffix(found) or found.rank > 0
 
 
 def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, Weights]:
-    """Return the model with these put together, and the values of its stubs.
+    """Return the model with these operators fused, and the values of its stubs.
 
     Raises PluginError where onnx-ir is not installed.
     """
@@ -95,6 +95,7 @@ class _Writer:
         new = nodes[-1].outputs[0]
         new.type, new.shape = old.type, old.shape
         self._graph.insert_after(last, nodes)
+        # The new value takes the old name over: outputs of the graph are found by name.
         name, old.name = old.name, self._names(f"{old.name}/in_pieces")
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         new.name = name
@@ -111,6 +112,7 @@ class _Writer:
             return [self._node(piece, found.kind, [piece.source, *operands], attributes)]
         places = [axis + found.rank for axis in found.axes]
         there = [i for i in range(found.rank) if i not in places] + places
+        # The inverse permutation puts the axes back.
         back = [there.index(i) for i in range(found.rank)]
         moved = self._node(piece, "Transpose", [piece.source], {"perm": there})
         inputs = [moved.outputs[0], *operands]
@@ -165,6 +167,7 @@ class _Writer:
             held = self._view.array(name)
             assert held is not None
             array = held.astype(np.float32).reshape(size)
+            # A constant that has the right shape already is shared, not copied.
             shape = self._view.shape(name)
             if shape == size and name in self._graph.initializers:
                 return self._values[name]

@@ -1,9 +1,9 @@
-"""Finds LayerNorm, RMSNorm and GroupNorm in pieces, in the forms that exporters write them.
+"""Finds LayerNorm, RMSNorm and GroupNorm in pieces, in the spellings that exporters use.
 
-The quotient may be a division by a root, or a product with its reciprocal; the square a power or a
-product; the axes an attribute or an input; scale and bias may be missing. LayerNorm: Ba, Kiros,
-Hinton, "Layer Normalization" (2016), eq. 4. RMSNorm: Zhang, Sennrich (NeurIPS 2019), eq. 4.
-GroupNorm: Wu, He (ECCV 2018), eq. 7.
+The quotient may be a division by a root, or a product with its reciprocal. The square may be a
+power or a product, the axes an attribute or an input. Scale and bias may be missing. LayerNorm:
+Ba, Kiros, Hinton, "Layer Normalization" (2016), eq. 4. RMSNorm: Zhang, Sennrich (NeurIPS 2019),
+eq. 4. GroupNorm: Wu, He (ECCV 2018), eq. 7.
 """
 
 from collections.abc import Iterator
@@ -70,6 +70,7 @@ def _core(
     """Return the norm without scale and bias that ends with the node."""
     epsilon, epsilon_name = 0.0, ""
     add = view.made_by(variance, "Add")
+    # An epsilon may be missing, or be added to the variance.
     if add is not None:
         constant = next(iter(view.with_scalar(add)), None)
         if constant is None:
@@ -81,6 +82,7 @@ def _core(
     squared = None if mean is None else view.square(mean.source)
     if mean is None or squared is None or epsilon < 0:
         return None
+    # What is averaged must be the square of what is divided, or it is no norm.
     before = _centring(view, centred, squared[0], mean)
     if before is None:
         return None
@@ -107,7 +109,7 @@ def _core(
 def _centring(
     view: View, numerator: str, squared: str, variance: Reduced
 ) -> tuple[bool, str, list[onnx.NodeProto]] | None:
-    """Return whether the mean is subtracted, from what, and by which nodes."""
+    """Return whether the mean is subtracted, from which tensor, and by which nodes."""
     found = [_minus_mean(view, name, variance.axes) for name in (numerator, squared)]
     if found[0] is None or found[1] is None:
         return (False, squared, []) if numerator == squared else None
@@ -141,6 +143,7 @@ def _affine(view: View, core: Decomposed) -> Decomposed:
         output=product.output[0],
         members=(*found.members, LayerName(product.name)),
     )
+    # ONNX's RMSNormalization has no bias.
     sum_ = view.sole_reader(found.output, "Add") if found.kind == "LayerNormalization" else None
     bias = None if sum_ is None else _other(sum_, found.output)
     if sum_ is None or bias is None or _fits(view, bias, found) is None:
@@ -159,7 +162,7 @@ def _other(node: onnx.NodeProto, name: str) -> str | None:
 
 
 def _fits(view: View, name: str, core: Decomposed) -> tuple[int, ...] | None:
-    """Return the sizes along the axes of a constant that varies along them only, else None."""
+    """Return the sizes, along the axes, of a constant that varies only along them; else None."""
     array = view.array(name)
     if array is None or array.dtype != np.float32 or 0 < core.rank < array.ndim:
         return None
@@ -167,18 +170,19 @@ def _fits(view: View, name: str, core: Decomposed) -> tuple[int, ...] | None:
     along = tuple(shape[axis] for axis in core.axes)
     if np.prod(along) != array.size or (core.size is not None and core.size != along):
         return None
-    # One element may stand for any number where the sizes are not known.
+    # If the sizes are not known, one element may stand for any number of them.
     return None if core.size is None and 1 in along else along
 
 
 def _grouped(view: View, core: Decomposed) -> Decomposed | None:
-    """Return the GroupNorm whose core this is: between two Reshapes, then scaled by channel."""
+    """Return the GroupNorm around this core: between two Reshapes, then scaled by channel."""
     into = view.made_by(core.source, "Reshape")
     out = view.sole_reader(core.output, "Reshape")
     if into is None or out is None or core.kind != "LayerNormalization":
         return None
     inner, outer = view.shape(core.source), view.shape(into.input[0])
     back = view.shape(out.output[0])
+    # Axis 0 is the batch, axis 1 the group; the norm goes over all others.
     if inner is None or outer is None or core.axes != tuple(range(2 - core.rank, 0)):
         return None
     if back is not None and len(back) != len(outer):
@@ -197,5 +201,6 @@ def _grouped(view: View, core: Decomposed) -> Decomposed | None:
         size=(channels,),
         members=view.in_order({into.name, out.name, *core.members}),
     )
+    # `_affine` takes a bias for LayerNormalization only; a GroupNormalization has one as well.
     scaled = _affine(view, replace(whole, kind="LayerNormalization"))
     return replace(scaled, kind="GroupNormalization")
