@@ -1,1 +1,1 @@
-"""Typed graphs: a plan written into the model as types, for engines that do what the types say."""
+"""Typed graphs: a plan written into the model as types, for engines that do what types say."""

@@ -24,8 +24,8 @@ _FLOAT = onnx.TensorProto.FLOAT
 class Added:
     """Adds nodes to `nodes` and constants to `initializers`, each once for all who ask for it.
 
-    `weights` are the values of all stubs, those of the model among them. Tensors are called by
-    their name in the model; a `stored` one is given with the name and the type it is stored in.
+    `weights` has the values of all stubs, those of the model too. Tensors are named as in the
+    model; a `stored` one is given with its name in the graph and the type that it is stored in.
     """
 
     def __init__(self, model: Model, constants: Constants, scales: Scales, names: Names) -> None:
@@ -54,7 +54,7 @@ class Added:
         self.nodes.append(helper.make_node("Cast", [source], [out], name=name, to=kind))
 
     def low_constant(self, tensor: str, low: LowType) -> str | None:
-        """Return the low copy of a constant, None where a node computes it or it is none."""
+        """Return the low copy of a constant; None if its values are not in the file."""
         array = self._constants.array(tensor)
         if array is None:
             return None
@@ -66,7 +66,7 @@ class Added:
     def dequantized_activation(
         self, tensor: str, stored: tuple[str, HighName], kind: QuantizedType, to: HighName
     ) -> str:
-        """Return what is left of an activation, in the float type `to`, once it was quantized."""
+        """Return an activation after its quantization, in the float type `to`."""
         source, stored_type = stored
         asked = (tensor, kind.name)
         scale = WeightScale(
@@ -77,9 +77,10 @@ class Added:
         return self._dequantize(tensor, self._made[asked], kind, to, scale)
 
     def dequantized_weight(self, tensor: str, kind: QuantizedType, to: HighName) -> str:
-        """Return a weight in the float type `to`, stored quantized where the file has its values.
+        """Return a weight in the float type `to`, stored quantized if the file has its values.
 
-        What a node computes from constants is quantized in the graph, for the builder to fold.
+        A weight that nodes compute from constants is quantized in the graph; the builder folds
+        that.
         """
         scale, array = self._scales.weights[tensor], self._constants.array(tensor)
         if array is None:
@@ -107,6 +108,7 @@ class Added:
         self, tensor: str, source: str, kind: QuantizedType, stored: HighName, scale: WeightScale
     ) -> str:
         name = self._names(f"{PREFIX}/quantize/{tensor}/{kind.name}")
+        # The zero point is given though it is 0: it tells the quantized type before opset 21.
         zeros = np.zeros(scale.values.shape, kind.numpy_type)
         zero_name = f"{PREFIX}/zero/{tensor}" if zeros.ndim else f"{PREFIX}/zero"
         zero = self._small(f"{zero_name}/{kind.name}", zeros)
@@ -143,8 +145,9 @@ class Added:
         return name
 
     def _store(self, name: str, kind: int, weight: TypedWeight) -> None:
-        """Add a constant of the type `kind`: a stub where the model's own is large."""
+        """Add a constant of the type `kind`: as a stub if the model's own is large."""
         array = weight.source
+        # Compared by its FP32 size, so that all plans agree on what is a stub.
         if array.nbytes > INLINE_BYTES:
             tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
             make_stub(tensor)

@@ -1,7 +1,7 @@
 """Quantized biases: int32 constants behind a DequantizeLinear, which TensorRT does not take.
 
-ONNX Runtime's quantizer writes them. What they stand for is an FP32 constant, which is stored in
-their place; other runtimes compute the same.
+ONNX Runtime's quantizer writes them. The FP32 constant that they stand for is stored in their
+place; other runtimes compute the same.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from precision_bisect.model.load import Model
 
 
 def with_float_biases(model: Model) -> Model:
-    """Return the model with FP32 constants for dequantized int32 ones; itself where none is."""
+    """Return the model with FP32 constants for dequantized int32 ones; itself if it has none."""
     tensors = {tensor.name: tensor for tensor in model.proto.graph.initializer}
     found = [node for node in model.proto.graph.node if _is_bias(node, tensors)]
     if not found:
@@ -29,6 +29,7 @@ def with_float_biases(model: Model) -> Model:
     nodes = [node for node in proto.graph.node if names.isdisjoint(node.output)]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
+    # Others, subgraphs too, may read the int32 constants as well; then they stay.
     read = {name for node in nodes for name in (*node.input, *captured(node))}
     left = {name for node in found for name in node.input} - read
     kept = [tensor for tensor in proto.graph.initializer if tensor.name not in left]
@@ -63,6 +64,7 @@ def _dequantized(
     given = attribute(node, "axis")
     shape = [1] * values.ndim
     if scale.size > 1:
+        # Axis 1 is DequantizeLinear's default.
         shape[1 if given is None else given.i] = scale.size
     offsets = [each.reshape(shape if each.size > 1 else [1] * values.ndim) for each in zero]
     above = values - offsets[0] if offsets else values

@@ -1,4 +1,4 @@
-"""Weights piece by piece, so that looking at or converting one never takes its size in memory."""
+"""Weights piece by piece: looking at one or converting it takes little memory."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from precision_bisect.quantization.scales import WeightScale
 
 _CHUNK = 2**22
-"""Elements in a piece: 16 MiB of FP32."""
+"""Elements in a piece: 16 MiB of FP32. A bound; nothing was measured."""
 
 
 def chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yield the values of `array` in C order, as flat pieces of at most 4 Mi elements.
 
-    A memory map is read through its file: pages of a map that were touched count as memory of the
-    process until the kernel wants them back.
+    A memory map is read through its file instead: pages of a map that were touched count as memory
+    of the process until the kernel wants them back.
     """
     if isinstance(array, np.memmap) and array.filename is not None:
         total = math.prod(array.shape)
@@ -40,7 +40,7 @@ def converted(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def scales_of(scale: WeightScale, shape: Sequence[int], start: int, size: int) -> WeightScale:
     """Return the scales of the `size` elements from `start` on of a flattened weight of `shape`.
 
-    They are one per element, along axis 0.
+    There is one scale per element, along axis 0.
     """
     if scale.axis is None:
         return scale

@@ -1,7 +1,7 @@
 """Which inputs and outputs of a node can be of the low type, by the node's ONNX schema.
 
-All floats that a low node reads must be low, weights among them: strongly typed engines want
-operands of one type, also where ONNX would allow a mixture. Only settings stay FP32.
+All floats that a low node reads must be low, weights too: strongly typed engines want operands of
+one type, even where ONNX would allow a mixture. Only settings (sizes, axes, ratios) stay FP32.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,6 +52,7 @@ def low_form(
         raise NoLowForm(f"onnx {onnx.__version__} does not know {node.op_type}") from error
     if node.op_type in _FP32_INSIDE:
         raise NoLowForm(f"ONNX defines {node.op_type} with an FP32 constant inside")
+    # ONNX has them in bfloat16; builds of TensorRT-RTX 1.7.1 decide.
     if low is BF16 and node.op_type in _NO_BF16:
         raise NoLowForm(f"TensorRT has no {node.op_type} in bf16")
     wanted = _TYPE_NAMES[low.onnx_type]
@@ -68,6 +69,7 @@ def low_form(
             )
         inputs.add(i)
         variables.add(variable)
+    # An output is low if its type variable is that of a low input.
     outputs = {
         i
         for i, name in enumerate(node.output)

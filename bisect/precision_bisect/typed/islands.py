@@ -1,8 +1,8 @@
-"""FP32 layers that need a guard, an addition of zero on an FP32 input that comes from low layers.
+"""FP32 layers that need a guard: an addition of zero on an FP32 input from low layers.
 
 TensorRT-RTX 1.7.1 turns Cast to FP32, matrix product or convolution, Cast to the low type into one
-low kernel, rounds the weights and says nothing; and it cannot build a recurrent layer right behind
-a Cast. An addition of zero prevents both; Identity and a product with one do not.
+low kernel. It rounds the weights and says nothing. It also cannot build a recurrent layer right
+behind a Cast. An addition of zero prevents both; Identity and a product with one do not.
 """
 
 from collections.abc import Set
@@ -40,9 +40,9 @@ _MAY_BE_IDENTITY = frozenset(
 def islands(model: Model, placement: Placement, constants: Set[str]) -> dict[LayerName, int]:
     """Return the FP32 layers that need a guard, each with the position of the input to guard.
 
-    That is an input whose value comes from low layers, directly or through what only moves values
-    or may turn out to do nothing. Whether another FP32 layer reads what such a layer returns is
-    left open: some of those are folded into this one and do not protect it.
+    The value of that input comes from low layers, directly or through nodes that only move values
+    or may turn out to do nothing. It does not matter whether another FP32 layer reads the result:
+    some of those are folded into this layer and do not protect it.
     """
     followers = {
         layer.name for layer in model.table.layers if layer.exclusion is Exclusion.FOLLOWER
@@ -60,6 +60,7 @@ def islands(model: Model, placement: Placement, constants: Set[str]) -> dict[Lay
         from_low = [i for i in data if node.input[i] in rounded]
         if not from_low:
             continue
+        # A node that a builder may remove leaves the next layer right behind the Cast.
         if node.name in followers or (data == from_low[:1] and _may_be_identity(node)):
             rounded.update(node.output)
         elif node.op_type in _DEMOTED | _NOT_BUILT:

@@ -1,12 +1,11 @@
-"""Where the values of a plan are: what each node computes in, and how each tensor is stored.
+"""Where the values of a plan are: the type that each node computes in and each tensor has.
 
-Followers move with what feeds them, as far as nobody sees more rounding than the layers ask for:
+Followers move with what feeds them, unless that would round more than the layers ask for:
 
-* all that a follower moves is of one 16-bit type, and constants among it are the same in that
-  type: of that type;
-* all who read it in the end compute in one 16-bit type, which would round it anyway: of that type
-  where some of what it moves is, or where it moves constants only, so that there is nothing to
-  cast twice;
+* of a 16-bit type if all that a follower moves is of that type, and constants among it are exact
+  in it;
+* of a 16-bit type if all its readers in the end compute in that type, and some of what it moves is
+  of it or all of it is constant: the readers would round it anyway, and nothing is cast twice;
 * else FP32.
 
 A layer in INT8 or FP8 reads a value in whatever type it is stored.
@@ -33,13 +32,13 @@ Assignment: TypeAlias = Mapping[LayerName, Form]
 """The form of each layer; one that is not there computes in FP32."""
 
 _ANY_TYPE = frozenset(("Shape", "Size"))
-"""Operators that look at no value, so that they read a tensor in whatever type it has."""
+"""Operators that look at no value, so they read a tensor in whatever type it has."""
 _COMPUTING = (None, Exclusion.PINNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Low:
-    """A node in a 16-bit type: the type, and the inputs and outputs that are of it."""
+    """A node in a 16-bit type, with the inputs and outputs that are of it."""
 
     kind: LowType
     form: LowForm
@@ -47,7 +46,7 @@ class Low:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantized:
-    """A node in an 8-bit type: the type, the float type around it, the quantized inputs."""
+    """A node in an 8-bit type, with the float type around it and the quantized inputs."""
 
     kind: QuantizedType
     stored: HighName
@@ -56,11 +55,10 @@ class Quantized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What one assignment comes to.
+    """What one assignment of forms means for nodes and tensors.
 
-    `nodes` are those that compute in a 16-bit type, `quantized` those in an 8-bit one, which are
-    in `nodes`, too, where the float type around them has 16 bits. `tensors` are those stored in
-    16 bits.
+    `nodes` compute in a 16-bit type, `quantized` in an 8-bit one; the latter are in `nodes`, too,
+    if the float type around them has 16 bits. `tensors` are those stored in 16 bits.
     """
 
     nodes: Mapping[str, Low]
@@ -78,10 +76,10 @@ def every_form(table: LayerTable, pair: Pair) -> tuple[Form, ...]:
 class Layout:
     """What is the same for all plans of a model.
 
-    `forms` are the forms of layers and followers in each 16-bit type in use, by its name;
-    `not_low` the candidates that cannot run low, with the reason; `without_form` counts the forms
-    that layers cannot have. `public` are the tensors that must be there in FP32 under their own
-    name: graph outputs, and what subgraphs mention.
+    `forms` has the forms of layers and followers in each 16-bit type in use, by its name.
+    `not_low` has the candidates that cannot run low, with the reason. `without_form` counts the
+    forms that layers cannot have. `public` tensors must exist in FP32 under their own name: graph
+    outputs, and those that subgraphs mention.
     """
 
     def __init__(self, model: Model, pair: Pair, scales: Scales) -> None:
@@ -112,10 +110,10 @@ class Layout:
             self.public |= captured(node)
 
     def place(self, assignment: Assignment) -> Placement:
-        """Return what is where when each layer has the form that stands there.
+        """Return what is where when each layer has the form that is assigned to it.
 
-        A layer that cannot have its form has the high one, and is FP32 where it cannot have that,
-        either; one that is not named is FP32.
+        A layer that cannot have its form has the high one; if it cannot have that either, it is
+        FP32. A layer that is not named is FP32.
         """
         nodes: dict[str, Low] = {}
         quantized: dict[str, Quantized] = {}
@@ -153,6 +151,7 @@ class Layout:
         self, nodes: dict[str, Low], quantized: Mapping[str, Quantized]
     ) -> dict[str, LowType]:
         """Add the followers to `nodes`; return the tensors that are stored in 16 bits."""
+        # Demand goes against the order of the network, what is stored along it: hence two passes.
         demanded: dict[str, LowType] = {}
         for kind in {low.kind.name: low.kind for low in nodes.values()}.values():
             demanded |= dict.fromkeys(self._demanded(kind, nodes, quantized), kind)
@@ -170,7 +169,7 @@ class Layout:
     def _follows(
         self, node: onnx.NodeProto, tensors: Mapping[str, LowType], demanded: LowType | None
     ) -> Low | None:
-        """Return what a follower computes in, None for FP32 and for what is no follower."""
+        """Return what a follower computes in; None for FP32 and for nodes that do not follow."""
         for kind in (LOW_TYPES[name] for name in self.forms):
             form = self.forms[kind.name].get(node.name)
             if form is None:
@@ -178,6 +177,7 @@ class Layout:
             moved = [node.input[i] for i in form.inputs]
             values = [name for name in moved if name not in self.constants.names]
             alike = [name for name in values if tensors.get(name) is kind]
+            # Read only in this type in the end: rounding before or after the move is the same.
             if demanded is kind:
                 taken = bool(alike) or not values
             else:
@@ -195,7 +195,8 @@ class Layout:
     def _demanded(
         self, kind: LowType, nodes: Mapping[str, Low], quantized: Mapping[str, Quantized]
     ) -> set[str]:
-        """Return the followers whose values come to layers of this type only, in the end."""
+        """Return the followers whose values come only to layers of this type in the end."""
+        # Backwards: a follower's readers are known before it.
         elsewhere = set(self.public)
         demanded = set()
         for node in reversed(self._nodes):
@@ -219,7 +220,7 @@ class Layout:
 
 
 def _fills_exactly(node: onnx.NodeProto, low: LowType) -> bool:
-    """Tell whether the value that a Pad of opset 9 or 10 fills in is one of the low type."""
+    """Tell whether the low type holds the value that a Pad of opset 9 or 10 fills in."""
     fill = attribute(node, "value") if node.op_type == "Pad" else None
     if fill is None:
         return True

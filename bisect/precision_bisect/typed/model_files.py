@@ -17,9 +17,9 @@ from precision_bisect.typed.wire import SelfContained, write_weight
 
 _WEIGHTS = "weights.bin"
 _ALIGNMENT = 4096
-"""In bytes; a page, so that readers can map each weight by itself."""
+"""Bytes: the size of a page, so that readers can map each weight by itself."""
 _LARGEST_FILE = 2**31 - 1
-"""In bytes; protobuf's limit."""
+"""Bytes: protobuf's limit on a message."""
 
 Places = Mapping[str, tuple[int, int]]
 """Offset and length, in bytes, of each weight in its file."""
@@ -28,11 +28,11 @@ Places = Mapping[str, tuple[int, int]]
 class TypedFolder:
     """A folder in which the typed graphs of all plans of one writer share one weights file.
 
-    Nodes have no documentation in them: TensorRT 8.6 and 9 write it behind a node's name in the
-    metadata of layers. A weight is appended once, when the first graph needs it, so that a further
-    trial writes its small graph only. The weights file is begun anew: graphs that an earlier
-    object saved there lose their weights. Several threads may save at a time. Raises
-    RunFolderError where the folder cannot be written.
+    A weight is appended once, when the first graph needs it, so a further trial writes only its
+    small graph. The weights file is begun anew: graphs that an earlier object saved there lose
+    their weights. Nodes have no documentation in them: TensorRT 8.6 and 9 write it behind a node's
+    name in the metadata of layers. Several threads may save at a time. Raises RunFolderError where
+    the folder cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,6 +50,7 @@ class TypedFolder:
         Raises RunFolderError where it cannot be written.
         """
         file = self.path / name
+        # One at a time: offsets are those of the file's end.
         with _explained(self.path), self._saving:
             with (self.path / _WEIGHTS).open("ab") as stream:
                 for weight_name, weight in typed.weights.items():
@@ -88,7 +89,7 @@ def _explained(folder: Path) -> Iterator[None]:
 def save_typed(typed: TypedGraph, path: Path) -> None:
     """Write a typed graph by itself: one file below protobuf's 2 GiB, else with a data file.
 
-    The data file is called after `path` with `.data` appended and lies beside it. Each file is
+    The data file lies beside `path` and has its name with `.data` appended. Each file appears
     complete under its name, or the old one stays. Weights pass through memory in pieces. Raises
     OSError where the files cannot be written.
     """
@@ -98,6 +99,8 @@ def save_typed(typed: TypedGraph, path: Path) -> None:
             contained.write(stream)
         return
     data = path.with_name(f"{path.name}.data")
+    # The data first: a graph without its data would be damaged, data without a graph is only in
+    # the way.
     with whole(data) as stream:
         places = {name: _append(stream, weight) for name, weight in typed.weights.items()}
     with whole(path) as stream:

@@ -14,14 +14,11 @@ from precision_bisect.typed.typed_constants import OutOfRange
 
 
 class NothingLow(ModelError):
-    """A model of which no candidate can run low."""
+    """A model in which no candidate can run low."""
 
 
 def pin(model: Model, reasons: Mapping[LayerName, str], fixed: Form | None = None) -> Model:
-    """Return the model with these layers no candidates any more, each for its reason.
-
-    They stay in the high type, or in the form that they are `fixed` to.
-    """
+    """Return the model in which these layers are no candidates any more, each for its reason."""
     return replace(model, table=model.table.pinned(reasons, fixed)) if reasons else model
 
 
@@ -31,6 +28,7 @@ def pin_formless(model: Model, pair: Pair) -> Model:
     Those without a low form stay high, those without a high one FP32.
     """
     if pair.high == "fp16" or pair.high == "bf16":
+        # Only a high type of 16 bits can lack a form; then FP32 is what is left.
         model = pin(model, _formless(model, pair.high), Form(stored="fp32"))
     if pair.low == "int8" or pair.low == "fp8":
         return pin(model, not_quantizable(model, pair.low))
@@ -62,7 +60,7 @@ def pinned_layers(model: Model) -> dict[str, str]:
 
 
 def pinned_remarks(model: Model, high: HighName) -> list[str]:
-    """Return one sentence for all layers that were pinned to one type for one reason."""
+    """Return one sentence for all layers that were pinned to the same type for the same reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for layer in model.table.layers:
         if layer.exclusion is Exclusion.PINNED and layer.detail != SETTLED:

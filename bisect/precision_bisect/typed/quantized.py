@@ -1,8 +1,8 @@
 """Layers in INT8 or FP8: which of their inputs go through QuantizeLinear and DequantizeLinear.
 
 As in TensorRT's explicit quantization: activations are quantized with one scale per tensor,
-weights are stored quantized with one scale per output channel. The bias and what the layer returns
-stay in the float type in which the layer is stored.
+weights are stored quantized with one scale per output channel. Bias and outputs stay in the float
+type that the layer is stored in.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
 """From a model and a plan to a strongly typed graph: the types say what the plan says.
 
 Each layer reads and writes the type that it computes in. Casts stand only where a value crosses
-from one float type to another, one per tensor and direction, shared by all who read it; weights
-cross in the file instead, as a copy in that type. What an INT8 or FP8 layer reads goes through
-QuantizeLinear and DequantizeLinear, its weights are stored quantized. What the graph computes is
-what the emulator predicts, up to the order and the precision of sums inside an operator.
+from one float type to another, one per tensor and direction, shared by all readers. Weights cross
+in the file instead, as a copy in that type. Inputs of INT8 and FP8 layers go through
+QuantizeLinear and DequantizeLinear; their weights are stored quantized. The graph computes what
+the emulator predicts, up to the order and precision of sums inside an operator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,12 +41,11 @@ _HALF_SCALES_OPSET = 19
 class TypedWriter:
     """Writes plans of one model into typed graphs.
 
-    Candidates that a plan drops compute in the pair's low form, those that it keeps and pinned
-    layers in the high one, unless they are fixed. `scales` are those of everything that a layer in
-    INT8 or FP8 reads. `model` and `pair` are as they were given; `not_low` are the candidates that
-    have no low form, each with the reason in one sentence: they stay high whatever a plan says.
-    Raises RefusedError for a model that computes in 16-bit floats already, ModelError when a type
-    needs a newer opset and onnx cannot convert the model.
+    Candidates that a plan drops compute in the pair's low form, kept and pinned layers in the high
+    one, unless they are fixed. `scales` are those of everything that an INT8 or FP8 layer reads.
+    `not_low` has the candidates without a low form, each with the reason: they stay high whatever
+    a plan says. Raises RefusedError for a model that computes in 16-bit floats already, ModelError
+    if a type needs a newer opset and onnx cannot convert the model.
     """
 
     def __init__(self, model: Model, pair: Pair, scales: Scales | None = None) -> None:
@@ -58,6 +57,7 @@ class TypedWriter:
         typed = with_float_biases(_with_its_types(model))
         self._converted = at_least_opset(typed, lowest, needing)
         self._layout = Layout(self._converted, pair, self._scales)
+        # Only if it helps: the files that are written have the newer opset, too.
         if BF16.name in self._layout.forms and self._layout.without_form:
             self._take_newer_opset()
         if any(form.quantized for form in forms):
@@ -66,7 +66,7 @@ class TypedWriter:
         self.not_low: Mapping[LayerName, str] = self._layout.not_low
 
     def _take_newer_opset(self) -> None:
-        """Convert the model where that gives more of its layers a form in BF16."""
+        """Convert the model if that gives more of its layers a form in BF16."""
         try:
             model = at_least_opset(self._converted, _BF16_OPSET)
         except ModelError:
@@ -79,7 +79,7 @@ class TypedWriter:
     def out_of_range(self) -> Sequence[OutOfRange]:
         """The weights of layers and followers that leave the range of the low type, in order.
 
-        Scales take care of that in 8 bits, where none is listed.
+        None for 8-bit types, whose scales take care of the range.
         """
         low = LOW_TYPES.get(self.pair.low)
         if low is None:
@@ -97,7 +97,7 @@ class TypedWriter:
         """Return the typed graph of a plan.
 
         With `guard_islands` zero is added to an FP32 input of each kept layer that builders would
-        otherwise turn back into a low one, or fail to build: see `islands`.
+        turn back into a low one, or fail to build: see `islands`.
         """
         table = self._converted.table
         kept = {table.names[index] for index in plan.kept}
@@ -117,10 +117,10 @@ class TypedWriter:
 
 
 def _with_its_types(model: Model) -> Model:
-    """Return the model with the 16-bit floats of its file, where it computes some of them.
+    """Return the model with the 16-bit floats of its file, if it computes with any.
 
-    Weights alone are as well FP32. What a node converts to 16 bits is computed, be it from a
-    weight. Raises RefusedError where the file's types are not known.
+    Weights in 16 bits alone may as well be FP32. What a node converts to 16 bits is computed, even
+    from a weight. Raises RefusedError if the types of the file are not known.
     """
     constants = Constants(model)
     for name, kind in model.low_tensors.items():
@@ -137,9 +137,9 @@ def _with_its_types(model: Model) -> Model:
 
 
 def _in_matching_format(model: Model) -> Model:
-    """Return the model with the version of ONNX's file format that came with its opset.
+    """Return the model with the version of ONNX's file format that belongs to its opset.
 
-    Conversion to a newer opset leaves the old one, which has no 8-bit floats.
+    Conversion to a newer opset keeps the old version, which has no 8-bit floats.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)

@@ -1,7 +1,7 @@
 """`--take-branches`: the model with the branches that all samples take in place of their Ifs.
 
-What is inside an If is one unit to a search. Where inputs decide alike for every sample, as a
-sampling rate does, the layers of the branch that is taken become layers of the model.
+A search sees an If as one unit. If inputs decide alike for every sample, as a sampling rate does,
+the layers of the taken branch become layers of the model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _BRANCHES = {True: "then_branch", False: "else_branch"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """The model without these Ifs, or the model itself where no If could go.
+    """The model without these Ifs, or the model itself if none could go.
 
     `both` are the Ifs of which samples take both branches.
     """
@@ -52,12 +52,13 @@ class Taken:
 def take_branches(model: Model, samples: Sequence[Sample], work: Path) -> Taken:
     """Return the model with the branches in place that every sample takes.
 
-    That goes for Ifs with FP32 layers inside, also for those that taken branches hold. The new
+    That goes for Ifs with FP32 layers inside, also for those inside taken branches. The new
     model's file lies below the folder `work`. Raises InputError where the model cannot be run on
     the samples, ModelError where the new one cannot be written.
     """
     ifs: list[LayerName] = []
     both: list[LayerName] = []
+    # A taken branch may hold Ifs of its own.
     while True:
         wanted = [
             layer.name
@@ -69,7 +70,7 @@ def take_branches(model: Model, samples: Sequence[Sample], work: Path) -> Taken:
         if not ways:
             return Taken(model=model, ifs=ifs, both=both)
         ifs += ways
-        # Each round in a folder of its own: the model of the last is mapped while it is read.
+        # Each round has its own folder: the model of the last one is mapped while it is read.
         model = _written(model, ways, work / f"taken-{len(ifs)}")
 
 
@@ -84,7 +85,7 @@ def layers_inside(model: Model) -> str:
 def _ways(
     model: Model, names: Sequence[LayerName], samples: Sequence[Sample]
 ) -> Mapping[LayerName, bool]:
-    """Return the way that each of these Ifs goes, but for those that go both."""
+    """Return the way that each of these Ifs goes, without those that go both."""
     if not names:
         return {}
     proto = onnx.ModelProto()
@@ -94,6 +95,7 @@ def _ways(
     free = Names(proto.graph)
     asked = {name: free(f"precision_bisect/condition/{i}") for i, name in enumerate(names)}
     for name, out in asked.items():
+        # An Identity, since a graph input or a constant may not be an output itself.
         proto.graph.node.append(helper.make_node("Identity", [conditions[name]], [out]))
         proto.graph.output.append(helper.make_tensor_value_info(out, onnx.TensorProto.BOOL, None))
     session = Session(proto, model.weights)
@@ -113,6 +115,7 @@ def _ways(
 
 def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
     """Return the model with these branches in place, from a file in the new folder `work`."""
+    # As in the file: it is written and read again, and widening is not to happen twice.
     source = model.typed_as_in_file()
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)
@@ -143,8 +146,9 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
     found = attribute(taken, which)
     assert found is not None
     branch = found.g
+    # A branch's output takes the name of the If's, so that readers need no change.
     ends = {out.name: outer for out, outer in zip(branch.output, taken.output, strict=True)}
-    # What is inside nodes of the branch keeps its names, so no new name may be one of them.
+    # Bodies inside the branch keep their names, so no new name may be one of those.
     nested = [onnx.NodeProto(attribute=node.attribute) for node in branch.node]
     others = onnx.GraphProto(input=graph.input, output=graph.output, initializer=graph.initializer)
     others.node.extend([*before, *after, *nested])
@@ -153,6 +157,7 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
     made += [out for node in branch.node for out in node.output if out]
     renamed = {each: ends.get(each) or free(each) for each in made}
     nodes = [_renamed(node, renamed, free) for node in branch.node]
+    # An output that the branch merely passes on has no maker to rename.
     nodes += [
         helper.make_node("Identity", [renamed.get(out.name, out.name)], [outer], name=free(outer))
         for out, outer in zip(branch.output, taken.output, strict=True)
@@ -166,7 +171,7 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
 
 
 def _renamed(node: onnx.NodeProto, renamed: Mapping[str, str], free: Names) -> onnx.NodeProto:
-    """Return a copy of a node in which tensors have their new names, inside its bodies, too."""
+    """Return a copy of a node with new names of tensors, inside its bodies, too."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     if copy.name:

@@ -20,8 +20,8 @@ _FLOAT = onnx.TensorProto.FLOAT
 class OutOfRange:
     """A weight that leaves the low type's range.
 
-    `largest` is its largest finite magnitude; `overflowing` counts finite values that become
-    infinite, `zeroed` other values than zero that become zero, `subnormal` those that stay above
+    `largest` is its largest finite magnitude. `overflowing` counts finite values that become
+    infinite, `zeroed` values other than zero that become zero, `subnormal` values that stay above
     zero but below the smallest normal number, with fewer digits.
     """
 
@@ -35,8 +35,8 @@ class OutOfRange:
 class Constants:
     """The FP32 tensors of a model that depend on no input.
 
-    `names` are all of them. Those whose values are in the file, as initializers or Constant nodes,
-    have an `array`; what other nodes compute from them has none.
+    Those in the file, as initializers or Constant nodes, have an `array`; those that other nodes
+    compute from them have none. `names` has all of them.
     """
 
     def __init__(self, model: Model) -> None:
@@ -78,7 +78,7 @@ class Constants:
         return None if tensor is None else onnx.numpy_helper.to_array(tensor)
 
     def is_exact(self, name: str, low: LowType) -> bool:
-        """Tell whether the low type holds every value of a constant as it is."""
+        """Tell whether the low type holds every value of a constant exactly."""
         name = self.source(name)
         asked = (name, low.name)
         if asked not in self._exact:
@@ -112,6 +112,7 @@ def _keeps_values(node: onnx.NodeProto, model: Model) -> bool:
 def _range(name: str, array: NDArray[np.generic], low: LowType) -> OutOfRange:
     """Count by bounds, which takes a third of the time of rounding; ties go to the even side."""
     step = low.smallest_normal * 2.0 ** (1 - low.digits)
+    # From half a step above the largest value on, rounding gives infinity.
     ulp_at_largest = low.largest * 2.0**-low.digits / (1 - 2.0**-low.digits)
     largest, overflowing, zeroed, subnormal = 0.0, 0, 0, 0
     for part in chunks(array):
@@ -119,6 +120,7 @@ def _range(name: str, array: NDArray[np.generic], low: LowType) -> OutOfRange:
         largest = max(largest, float(magnitude.max(initial=0)))
         overflowing += int(np.count_nonzero(magnitude >= low.largest + ulp_at_largest / 2))
         nonzero = int(np.count_nonzero(magnitude))
+        # Half of the smallest step itself is a tie, and the even side is 0.
         kept = int(np.count_nonzero(magnitude > step / 2))
         zeroed += nonzero - kept
         normal = np.count_nonzero(magnitude >= low.smallest_normal - step / 2)

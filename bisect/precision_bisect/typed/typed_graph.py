@@ -1,4 +1,4 @@
-"""What a plan becomes: a typed graph, its weights beside it."""
+"""The result of writing a plan: a typed graph with its weights beside it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

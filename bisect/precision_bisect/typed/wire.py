@@ -1,8 +1,8 @@
 """A graph with its weights as one protobuf message, written without holding it in memory.
 
 Protobuf would hold the values three times: as they are made, in the message, and as its bytes.
-Here the big values are written where the message has them, behind fields that protobuf serialized.
-Wire format: https://protobuf.dev/programming-guides/encoding
+Here the large values are written where the message has them, behind fields that protobuf
+serialized. Wire format: https://protobuf.dev/programming-guides/encoding
 """
 
 from typing import IO
@@ -14,6 +14,7 @@ from precision_bisect.typed.chunks import chunks, converted, scales_of
 from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 
 _LENGTH_DELIMITED = 2
+"""The wire type of bytes, text and messages: a length, then that many bytes."""
 
 
 def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:
@@ -30,7 +31,7 @@ def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:
 
 
 class SelfContained:
-    """A typed graph as the bytes of one ONNX file; its big weights come last among initializers.
+    """A typed graph as the bytes of one ONNX file, its large weights behind the small ones.
 
     `nbytes` is the size of the file.
     """
@@ -51,6 +52,7 @@ class SelfContained:
         model = onnx.ModelProto()
         model.CopyFrom(typed.proto)
         model.ClearField("graph")
+        # Lengths stand before contents, so all sizes are summed before a byte is written.
         self._head = (
             model.SerializeToString()
             + _field(onnx.ModelProto, "graph", len(inner) + values)
@@ -69,6 +71,7 @@ class SelfContained:
 def _tensor_up_to_values(stub: onnx.TensorProto, weight: TypedWeight) -> bytes:
     """Return the bytes of an initializer up to its values, which end it."""
     tensor = onnx.TensorProto(name=stub.name, dims=stub.dims, data_type=stub.data_type)
+    # Fields of a message may come in any order: `raw_data` is written last.
     head = tensor.SerializeToString() + _field(onnx.TensorProto, "raw_data", weight.nbytes)
     return _field(onnx.GraphProto, "initializer", len(head) + weight.nbytes) + head
 

@@ -50,10 +50,11 @@ class Writing:
         )
 
     def _write(self, node: onnx.NodeProto, guard: int | None) -> None:
-        """Append the node, and before and after it what it needs first."""
+        """Append the node, with what it needs before it, and what its readers need after it."""
         low = self._placement.nodes.get(node.name)
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
+        # All inputs before the node itself: reading may append Casts.
         for i, name in enumerate(node.input):
             copy.input[i] = self._read(node, i, name)
         if guard is not None:
@@ -62,6 +63,7 @@ class Writing:
         for i, name in enumerate(node.output):
             if low is not None and i in low.form.outputs:
                 copy.output[i] = self._stored(name)
+                # Subgraphs and callers read this tensor by its name, in FP32.
                 if name in self._layout.public:
                     self._added.append_cast(name, copy.output[i], name, None)
 
@@ -82,7 +84,7 @@ class Writing:
         return self._in_fp32(name)
 
     def _to_quantize(self, name: str, quantized: Quantized) -> tuple[str, HighName]:
-        """Return the name of a tensor in a type that holds its scale exactly, and that type."""
+        """Return the name of a tensor in a type that holds its scale exactly, with that type."""
         kind = self._placement.tensors.get(name)
         if kind is not None and kind.name == quantized.stored:
             return self._stored(name), kind.name
@@ -94,7 +96,7 @@ class Writing:
         return self._names(f"{PREFIX}/low/{name}") if renamed else name
 
     def _in_fp32(self, name: str) -> str:
-        """Return the name of a tensor in its own type, which is FP32 where it can be low."""
+        """Return the name of a tensor in its own type: FP32 if it could be low."""
         if name not in self._placement.tensors or name in self._layout.public:
             return name
         return self._added.cast(name, name, None)
@@ -108,7 +110,7 @@ class Writing:
         return self._added.cast(name, self._stored(name), low) if constant is None else constant
 
     def _without_unread_constants(self) -> list[onnx.NodeProto]:
-        """Return the nodes but for constants that nobody reads now that low copies exist."""
+        """Return the nodes without constants that nobody reads now that low copies exist."""
         constant = {
             layer.name
             for layer in self._model.table.layers
@@ -116,6 +118,7 @@ class Writing:
         }
         read = set(self._layout.public)
         kept = []
+        # Backwards, as a constant may be read only by another constant that goes.
         for node in reversed(self._nodes):
             if node.name not in constant or read.intersection(node.output):
                 kept.append(node)
@@ -123,7 +126,7 @@ class Writing:
         return kept[::-1]
 
     def _retype(self, graph: onnx.GraphProto) -> None:
-        """Tell the new types of tensors whose types the file tells; forget those that are gone."""
+        """Update the types of tensors that the file declares; forget tensors that are gone."""
         made = {name for node in graph.node for name in node.output}
         told = []
         for value in graph.value_info:
