@@ -1,1 +1,1 @@
-"""Inspection: what a built engine computes in, layer by layer, and whether that is the plan."""
+"""Inspection: in which type a built engine computes each layer, and whether that is the plan."""

@@ -1,9 +1,9 @@
-"""Whether a generated kernel does the conversions that the graph asks for in it, by their number.
+"""Whether a generated kernel does the conversions that the graph asks for, by their number.
 
-A kernel's name lists its operations, conversions among them. Exactly as many as the graph asks for
-means that none was left out, so that every operation runs in the type that the graph gives it.
-What operators bring of their own, in a low type, is added; what was never looked at makes the
-count say nothing.
+A kernel's name lists its operations, with conversions. If there are exactly as many as the graph
+asks for, none was left out, so every operation runs in the type that the graph gives it.
+Conversions that low operators bring of their own are added. If an operator was never looked at,
+the count says nothing.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _AS_WRITTEN = FOLLOWERS | frozenset((
     "Tan", "Tanh", "ThresholdedRelu", "TopK", "Where",
 ))
 # fmt: on
-"""Operators that bring no conversions of their own, seen in FP16 and BF16 on TensorRT-RTX 1.7."""
+"""Operators that bring no conversions of their own; seen in FP16 and BF16 on TensorRT-RTX 1.7."""
 
 _HALVES = {"Mean": 1, "Sqrt": 1}
 _OWN = {
@@ -38,13 +38,14 @@ _OWN = {
     "ReduceL2": {"Sum": 1, "Sqrt": 1},
     "ReduceLogSum": {"Sum": 1, "Log": 1},
 }
-"""Operators that bring conversions when low on TensorRT-RTX, with each operation they become.
+"""Operators that bring conversions when low on TensorRT-RTX 1.7, by each operation they become.
 
 Some are split over two kernels. A Pow with a small whole exponent becomes products, with none.
 """
 _DIVISIONS = {(CAST, "Div", CAST, "Mul", CAST): 3, (CAST, "Div", "Mul", CAST): 2}
-"""What an FP16 division by a square root becomes, with the conversions that this brings: a product
-with the FP32 reciprocal, where something else may need the numerator in FP32 already."""
+"""An FP16 division by a square root becomes a product with the FP32 reciprocal; these are the
+conversions that it brings. The shorter form occurs if something else needs the numerator in FP32.
+"""
 
 
 def does_conversions_asked_for(
@@ -52,18 +53,19 @@ def does_conversions_asked_for(
 ) -> bool:
     """Tell whether the kernel is seen to do the conversions that the graph asks for in it.
 
-    The casts next to node `number` that no engine layer lists count as asked for here. `known`
-    tells whether those that operators bring are known for the library.
+    Casts next to node `number` that no engine layer lists count as asked for here. `known` tells
+    whether the conversions that operators bring are known for the library.
     """
     own = _own_conversions(graph, kernel, known)
     if own is None or kernel.truncated or _counts(graph, kernel):
         return False
     asked = (graph.casts & kernel.span) | (graph.borders(number) & kernel.loose)
+    # Not zero: a kernel without conversions is a matter of other rules.
     return 0 < len(asked) == kernel.operations.count(CAST) - own
 
 
 def _own_conversions(graph: GraphNodes, kernel: Kernel, known: bool) -> int | None:
-    """Return the conversions that operators of the kernel bring, None where unknown."""
+    """Return the conversions that operators of the kernel bring; None if unknown."""
     total, divisions = 0, 0
     for number in kernel.span:
         op_type = graph.nodes[number].op_type
@@ -75,11 +77,12 @@ def _own_conversions(graph: GraphNodes, kernel: Kernel, known: bool) -> int | No
             brought = _OWN.get(op_type, {})
             total += sum(brought[operation] for operation in brought.keys() & kernel.operations)
             divisions += op_type == "Div"
+    # As many rewritten divisions as there are Divs, the ones with most conversions first.
     return total + sum(sorted(_rewritten_divisions(kernel.operations), reverse=True)[:divisions])
 
 
 def _rewritten_divisions(operations: tuple[str, ...]) -> Iterator[int]:
-    """Yield what each division brings that looks rewritten."""
+    """Yield the conversions of each place that looks like a rewritten division."""
     for start in range(len(operations)):
         for pattern, brought in _DIVISIONS.items():
             if operations[start : start + len(pattern)] == pattern:

@@ -1,9 +1,9 @@
 """The layers of an engine from the JSON of TensorRT's engine inspector.
 
-8.6 and 10.x join type and layout in `Format/Datatype`, give types of weights in fields such as
-`Weights` and `ConvBias`, and list those of kernels as inputs; 11.x splits type and layout
-into `Datatype` and `Format` and lists `Constants` (NVIDIA's page on migrating IEngineInspector
-usage from 10.x to 11.x). Engines built without detailed profiling list names only.
+8.6 and 10.x join type and layout in `Format/Datatype`. They give types of weights in fields such
+as `Weights` and `ConvBias`, and list the weights of kernels as inputs. 11.x splits type and layout
+into `Datatype` and `Format`, and lists `Constants` (NVIDIA's page on migrating IEngineInspector
+usage from 10.x to 11.x). Engines built without detailed profiling list only names.
 """
 
 import json
@@ -40,6 +40,7 @@ def parse_json(text: str) -> list[EngineLayer]:
 
 def _layers(entries: list[Any]) -> Iterator[EngineLayer]:
     for entry in entries:
+        # Without detailed profiling an entry is only a name.
         if isinstance(entry, str):
             yield EngineLayer(name=_PROFILE.sub("", entry))
         elif isinstance(entry, dict):

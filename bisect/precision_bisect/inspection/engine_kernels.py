@@ -17,9 +17,9 @@ CAST = "Cast"
 _FLOATS = LOW | {"fp32"}
 _TRUNCATED = "Etc"
 _FUSED_KINDS = frozenset(("kgen", "fusion", "runtime_fusion", "runtime_function", "Myelin"))
-"""Kinds of layers that may hold any number of operations of any type."""
+"""Kinds of engine layers that may hold any number of operations of any type."""
 _FUSED_NAMES = ("{ForeignNode[", "__myl_", "_gemm_mha")
-"""How the names of such layers begin, whatever their kind."""
+"""Beginnings of the names of such layers, whatever their kind."""
 _UNNAMED_KIND = "fusion"
 """The kind whose names leave out operations: `__myl_Fc_myl2_7` is a MatMul, an Add and a GELU."""
 _MOVING_KINDS = frozenset(
@@ -32,7 +32,8 @@ _MOVES = (CAST, "Conc", "Move", "Repl", "Resh", "Slic", "Tran")
 _WORDS = (*_MOVES, "Corr", "Deco", "Mean", "Sqrt")
 """Operations that rules ask for and that have more than three letters."""
 _LONG, _SHORT = 4, 3
-"""The lengths at which names cut that of an operation; many builds of TensorRT 10 cut at three."""
+"""Letters that names cut operations to; many builds of TensorRT 10 cut to three (NVIDIA/TensorRT
+issue 4397)."""
 _RESIZES = frozenset(("Resize", "Upsample"))
 _OPERATION = re.compile(r"[A-Z][a-z0-9]*")
 _KERNEL_NAME = re.compile(r"__myl_([A-Z]\w*?)(?:_myl\d+_\d+)?")
@@ -42,13 +43,14 @@ _KERNEL_NAME = re.compile(r"__myl_([A-Z]\w*?)(?:_myl\d+_\d+)?")
 class Kernel:
     """An engine layer and the numbers of the graph's nodes that it holds.
 
-    `span` are the nodes that its metadata lists and those on a path between two of these, unless
-    another layer lists them: metadata leaves out a Cast or an operator now and then. `loose` are
-    the casts next to these that no layer lists, so that they may be here or in a neighbour.
-    `operations` are the operations that a generated kernel's name lists in their order, four
-    letters each (`__myl_ReluCastAdd_myl0_0`), () for every other layer. Where the name may have
-    cut them at three (`short`), those that rules ask for are written out, if nothing else in the
-    kernel begins like them.
+    `span` has the nodes that its metadata lists and those on a path between two of them, unless
+    another layer lists these: metadata leaves out a Cast or an operator now and then. `loose` are
+    the casts next to these that no layer lists; they may be here or in a neighbour.
+
+    `operations` are those that a generated kernel's name lists, in their order, four letters each
+    (`__myl_ReluCastAdd_myl0_0`), () for every other layer. If the name may cut them to three
+    letters (`short`), operations that rules ask for are written out, unless something else in the
+    kernel begins alike.
     """
 
     layer: EngineLayer
@@ -102,7 +104,7 @@ class Kernel:
     def shows(self, op_type: str, others: Iterable[str]) -> bool:
         """Tell whether the name lists an operation for every operator of this type among others.
 
-        Operators that begin alike cannot be told apart, nor those that begin like a move.
+        Operators that begin alike cannot be told apart, nor can those that begin like a move.
         """
         letters = _SHORT if self.short else _LONG
         word = op_type[:letters]
@@ -120,7 +122,7 @@ def float_types(tensors: Sequence[EngineTensor]) -> frozenset[str]:
 def find_kernels(graph: GraphNodes, layers: Sequence[EngineLayer]) -> list[Kernel]:
     """Return the engine layers that hold nodes of the graph.
 
-    Names that imitate the syntax of metadata cannot be told from others and count for nothing.
+    Names that imitate the syntax of metadata cannot be told from others, and are ignored.
     """
     doubtful = {
         part
@@ -147,6 +149,7 @@ def _kernel(
     span = listed | graph.between(listed, unlisted)
     borders = {cast for number in span for cast in graph.borders(number)}
     operations = _operations(layer)
+    # One operation of four letters shows that the name does not cut to three.
     short = bool(operations) and all(len(each) <= _SHORT for each in operations)
     if short:
         resizes = any(graph.nodes[number].op_type in _RESIZES for number in span)
@@ -167,9 +170,9 @@ def _operations(layer: EngineLayer) -> tuple[str, ...]:
 
 
 def _written_out(operation: str, resizes: bool) -> str:
-    """Return the operation that these three letters are cut from, or else them.
+    """Return the operation that these three letters are cut from, or else the letters.
 
-    `Res` is Reshape or Resize: the former where the kernel holds nothing that resizes.
+    `Res` is Reshape or Resize: it is Reshape if the kernel holds nothing that resizes.
     """
     if len(operation) < _SHORT or (resizes and operation == "Res"):
         return operation

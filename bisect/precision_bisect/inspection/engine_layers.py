@@ -1,8 +1,9 @@
 """What a builder says of the layers of its engine, in one form for every library.
 
 The texts differ: TensorRT-RTX logs one line per layer, TensorRT's inspector returns JSON of
-several schemas. Both name the ONNX nodes that a layer comes from in its *metadata*, as a lower
-bound: some kernels list a part of what they compute, and layers that a builder adds list nothing.
+several schemas. Both name in *metadata* the ONNX nodes that a layer comes from. That list is a
+lower bound: some kernels list only a part of what they compute, and layers that a builder adds
+list nothing.
 """
 
 import math
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LOW = frozenset(("fp16", "bf16", "fp8", "fp4", "int8"))
-"""The types below FP32 in which engines compute what the graph has as floats."""
+"""The types below FP32 in which engines compute floats of the graph."""
 
 _TYPES = {
     "float": "fp32",
@@ -40,7 +41,7 @@ _WORD = re.compile(r"[A-Za-z0-9]+")
 _ENTRY = re.compile(r"(?:\A|\][\x1e\x1f ]?)\[ONNX Layer: ")
 _BORDER = re.compile(r"\][\x1e\x1f ]?\[ONNX Layer: ")
 _SCALE = r"__mye\d+.*_(?:alpha|beta)"
-"""What a product multiplies its result, and what it adds, by."""
+"""The factors of a product's result and of what is added to it."""
 _CONSTANT = re.compile(
     rf"(?:{_SCALE}|__mye\d+.*(?:dconst|_const)|.*(?:_constant| filterWeights)[A-Z][A-Za-z0-9]*)"
     r"(?:_myl\d+)?",
@@ -92,7 +93,7 @@ class EngineLayer:
 
 
 def normal_type(text: str) -> str:
-    """Return the type that a library's word for a type or format names, "" where it names none.
+    """Return the type that a library's word for a type or format names, "" if it names none.
 
     `Half`, `Float` and `Row major linear FP32` give `fp16`, `fp32` and `fp32`.
     """
@@ -117,8 +118,8 @@ def sort_out(
 def onnx_nodes(metadata: str) -> tuple[str, ...]:
     """Return the names of the ONNX nodes in a layer's metadata, in its order.
 
-    Entries look like `[ONNX Layer: name]` and are separated by U+001E, U+001F or nothing; names
-    may hold brackets. A name that imitates the border between two entries is cut in two.
+    Entries look like `[ONNX Layer: name]` and are separated by U+001E, U+001F or nothing. Names
+    may hold brackets, so a name that imitates the border between two entries is cut in two.
     """
     borders = list(_ENTRY.finditer(metadata))
     ends = [border.start() for border in borders[1:]] + [metadata.rfind("]")]

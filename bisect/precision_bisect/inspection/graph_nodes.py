@@ -1,4 +1,8 @@
-"""The graph that an engine was built from: its nodes by number, and what the rules ask of them."""
+"""The graph that an engine was built from: its nodes by number, and what the rules ask of them.
+
+Sets of nodes are bit masks (Python's integers): paths between thousands of nodes are found by a
+few operations on them.
+"""
 
 import math
 from collections import defaultdict
@@ -18,10 +22,10 @@ _FLOATS = frozenset((onnx.TensorProto.FLOAT, *HALF_TYPES))
 class GraphNodes:
     """The nodes of a graph, numbered in its order.
 
-    `index` gives the number of a node by name. As sets of numbers, `low` are the nodes that read
-    or write a 16-bit float type, `casts` those that convert a computed value from one float type
-    to another (these are not in `low`), `counting` those that write integers. `weights` has for
-    each node the element counts of the initializers that it reads, by name, scalars left out.
+    `index` gives the number of a node by name. As sets of numbers: `low` nodes read or write a
+    16-bit float type; `casts` convert a computed value from one float type to another, and are not
+    in `low`; `counting` nodes write integers. `weights` has, for each node, the element counts of
+    the initializers that it reads, by name, without scalars.
     """
 
     def __init__(self, proto: onnx.ModelProto) -> None:
@@ -53,6 +57,7 @@ class GraphNodes:
         for number in ends:
             before |= self._before[number]
         mask, first = _mask_of(ends), min(ends)
+        # Masks are cut at the first end: the long run of zeros before it costs time.
         later = (before & among) >> first
         return {i for i in (first + k for k in _members(later)) if self._before[i] & mask}
 
@@ -62,7 +67,7 @@ class GraphNodes:
         return _mask_of(i for i, before in enumerate(self._before) if before & mask) & ~mask
 
     def _sort(self, types: Mapping[str, int], constants: set[str]) -> None:
-        """Fill the sets of numbers. What reads constants only is computed while building."""
+        """Fill the sets of numbers. Nodes that read only constants are computed by the builder."""
         for number, node in enumerate(self.nodes):
             read = {types.get(name, 0) for name in node.input if name}
             written = {types.get(name, 0) for name in node.output if name}
@@ -89,6 +94,7 @@ class GraphNodes:
         for number, sources in enumerate(self._sources):
             mask = 0
             for source in sources:
+                # A source after its reader (a graph out of order) has no mask yet.
                 mask |= 1 << source | (masks[source] if source < number else 0)
             masks.append(mask)
         return masks

@@ -1,8 +1,8 @@
 """Whether a built engine computes the kept layers high: a verdict and its evidence for each.
 
 TensorRT-RTX turns an FP32 product that stands alone between low layers into a low kernel and says
-nothing. What it built shows in the text that it gives of its engine: see `rules` for what counts
-as evidence.
+nothing. What it built shows in the text that it gives of its engine; `rules` has what counts as
+evidence.
 """
 
 from collections import defaultdict
@@ -31,11 +31,11 @@ def judge_layers(
 ) -> list[LayerHonour]:
     """Return a verdict for each layer that `plan` keeps, in network order.
 
-    With them come those that are fixed above the pair's high type. `typed` is the strongly typed
-    graph that the engine was built from, None where the layers of `model` were marked instead
-    (weak typing). `rtx` tells whether the engine is one of TensorRT-RTX. Honoured and demoted are
-    said only on evidence that the engine computes in the type that is asked for or in FP32, or in
-    a lower type; everything else is not observable.
+    Layers that are fixed above the pair's high type are judged, too. `typed` is the strongly typed
+    graph that the engine was built from, None if the layers of `model` were marked instead (weak
+    typing). `rtx` tells whether the engine is one of TensorRT-RTX. A layer is honoured or demoted
+    only on evidence: that the engine computes it in the type asked for or in FP32, or in a lower
+    type. Everything else is not observable.
     """
     graph = GraphNodes(model.proto if typed is None else typed.proto)
     holders: dict[int, list[Kernel]] = defaultdict(list)
@@ -47,6 +47,7 @@ def judge_layers(
     for name, wanted in _judged(model.table, plan, pair):
         number = graph.index.get(name, -1)
         asked = Asked(number=number, wanted=wanted, typed=typed is not None, rtx=rtx)
+        # A Reformat that lists the node says nothing of the type that it is computed in.
         kernels = [kernel for kernel in holders[number] if not kernel.moves_only]
         findings = [examine(graph, kernel, asked) for kernel in kernels]
         verdict = _weigh(findings, nothing, bool(holders[number]))
@@ -63,6 +64,8 @@ def _judged(table: LayerTable, plan: Plan, pair: Pair) -> Iterator[tuple[LayerNa
         fixed = layer.fixed
         if layer.name in kept:
             yield layer.name, pair.high
+        # A rung between two low types leaves what earlier rungs fixed in FP32, which must hold,
+        # too.
         elif fixed and fixed.quantized is None and fixed.stored == "fp32" != pair.high:
             yield layer.name, "fp32"
 
@@ -79,6 +82,7 @@ def _why_nothing(layers: Sequence[EngineLayer]) -> str:
 def _weigh(findings: Sequence[Finding], nothing: str, listed: bool) -> Finding:
     """Return the verdict on one node from what each engine layer that holds it shows."""
     proofs = [finding for finding in findings if finding.proof]
+    # Proofs outweigh everything else; without them all findings must agree.
     honours = {finding.honour for finding in proofs or findings}
     if len(honours) == 1:
         return (proofs or list(findings))[0]

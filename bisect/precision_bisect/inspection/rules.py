@@ -1,8 +1,9 @@
 """What one engine layer shows about one node that it holds and that should not compute lower.
 
-The rules, the strongest evidence first: the types of the node's weights; the types in the name of
-a product's tactic; the types of what a lone product reads; a layer with a single floating-point
-type; the conversions inside a generated kernel. What none of them decides is not observable.
+There are five rules. The strongest evidence is the types of the node's weights, then the types in
+the name of a product's tactic. Next come the types that a lone product reads, and a layer with a
+single floating-point type. The last is the conversions inside a generated kernel. If none of them
+decides, the node is not observable.
 """
 
 import re
@@ -29,7 +30,8 @@ _TYPE = "bf16|tf32|f16|f32|i8|i32|e4m3|e5m2"
 _XMMA = re.compile(
     rf"_xmma_(?:\w+_)?({_TYPE})(?:{_TYPE})_({_TYPE})(?:{_TYPE})?_(?:{_TYPE})(?=_|\Z)"
 )
-"""How a tactic's name tells what it reads and writes, multiplies and adds in, and scales in."""
+"""The types in a tactic's name: what it reads and writes, multiplies and adds in, and scales in.
+"""
 _MOVING = FOLLOWERS | {"Cast"}
 
 
@@ -49,8 +51,8 @@ class Finding:
 class Asked:
     """What is asked of one node: its number, and the float type that it should compute in.
 
-    `typed` tells whether the graph carries the plan as types; if not, its Casts say nothing.
-    `rtx` tells whether the engine is one of TensorRT-RTX, whose conversions are known best.
+    `typed` tells whether the graph carries the plan as types; if not, its Casts say nothing. `rtx`
+    tells whether the engine is one of TensorRT-RTX, whose conversions are known best.
     """
 
     number: int
@@ -60,12 +62,13 @@ class Asked:
 
 
 def examine(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding:
-    """Return what `kernel` shows about the node that is asked about, which it holds."""
+    """Return what `kernel` shows about the node asked about, which it holds."""
     found = (
         _by_weights(graph, kernel, asked)
         or _by_tactic(graph, kernel, asked)
         or _by_rest(graph, kernel, asked)
     )
+    # The rules below read inputs and outputs, between which an opaque kernel may do anything.
     if found is None and kernel.opaque:
         return _unseen(f"{_where(kernel)} is fused and does not show its inside")
     found = (
@@ -83,6 +86,7 @@ def _by_weights(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | No
     if not own or not kernel.weights:
         return None
     held = [c for c in kernel.weights if c.name in _WEIGHTS]
+    # An inspector names the weights of a layer's one product; others are matched by name and size.
     if held and _products(graph, kernel) == [asked.number]:
         types = float_types(held)
     else:
@@ -91,10 +95,10 @@ def _by_weights(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | No
 
 
 def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozenset[str]:
-    """Return the types of the constants that can be this initializer, none where that is unclear.
+    """Return the types of the constants that can be this initializer; none if that is unclear.
 
-    A constant that was not transformed keeps the initializer's name. Else every constant of that
-    many elements may be it, if there are as many as initializers of that size in the kernel.
+    A constant that was not transformed keeps the initializer's name. Otherwise every constant with
+    as many elements may be it, if there are as many as initializers of that size in the kernel.
     """
     name = re.compile(re.escape(weight) + r"_constant[A-Z][A-Za-z0-9]*(_myl\d+)?")
     named = [c for c in kernel.weights if name.fullmatch(c.name)]
@@ -109,13 +113,14 @@ def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozens
 def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
     """Look at the types in the name of the tactic that computes a product.
 
-    Weights have the type that it reads. Two results may be read low because they are, and
-    multiplied high all the same.
+    Weights have the type that it reads. Two computed operands may be read low because they are
+    stored low, and multiplied high all the same.
     """
     named = _tactic_types(kernel)
     if not named or not _computes_product(graph, kernel, asked.number):
         return None
     read, multiplied = named
+    # Both must agree, or nothing is known of a product without weights.
     types = frozenset((read, multiplied))
     if read in LOW and graph.weights[asked.number]:
         types = frozenset((read,))
@@ -124,9 +129,9 @@ def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | Non
 
 
 def _by_rest(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
-    """Look at the weights of a product that have the size of nothing else: it may be padded.
+    """Look at the weights of a product whose size no other weight has: they may be padded.
 
-    What is smaller is another operator's, such as a bias whose Add the metadata leaves out.
+    Smaller constants belong to another operator, such as a bias whose Add the metadata leaves out.
     """
     own = graph.weights[asked.number]
     if not own or asked.number not in _products(graph, kernel) or not _is_product(kernel):
@@ -139,7 +144,7 @@ def _by_rest(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
 
 
 def _by_operands(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
-    """Look at what a product reads, where nothing can have been converted before."""
+    """Look at what a product reads, if nothing can have been converted before."""
     if not _computes_product(graph, kernel, asked.number):
         return None
     if kernel.fused:
@@ -168,7 +173,7 @@ def _by_single_type(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding 
 
 
 def _by_conversions(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
-    """Count conversions. Around products they do vanish, so that those are left to other rules."""
+    """Count conversions. Around products they do vanish, so products are left to other rules."""
     if not asked.typed or graph.nodes[asked.number].op_type in _PRODUCTS:
         return None
     if not does_conversions_asked_for(graph, kernel, asked.number, asked.rtx):
@@ -182,7 +187,7 @@ def _by_conversions(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding 
 def _of_types(
     types: frozenset[str], wanted: str, reason: str, *, proof: bool = False
 ) -> Finding | None:
-    """Return the finding that these types alone give, None where they are mixed or unknown."""
+    """Return the finding that these types alone give; None if they are mixed or unknown."""
     if types in ({wanted}, _FP32):
         return Finding(honour=Honour.HONOURED, reason=reason, proof=proof)
     if types and types <= LOW - {wanted}:
@@ -195,8 +200,8 @@ def _of_weights(
 ) -> Finding | None:
     """Return the finding that these types of weights give.
 
-    High weights of a product prove nothing where they may only be converted for another kernel,
-    nor where the tactic reads or multiplies lower.
+    High weights of a product prove nothing if they may be converted for another kernel, or if the
+    tactic reads or multiplies lower.
     """
     reason = f"its weights are {_listed(types)} in {_where(kernel)}"
     found = _of_types(types, asked.wanted, reason, proof=True)
@@ -208,7 +213,7 @@ def _of_weights(
 
 
 def _tactic_types(kernel: Kernel) -> tuple[str, ...]:
-    """Return what the tactic's name says that it reads and multiplies in, () where nothing."""
+    """Return the types that the tactic's name says it reads and multiplies in, or ()."""
     found = _XMMA.search(kernel.layer.tactic)
     return tuple(normal_type(word) for word in found.groups()) if found else ()
 
@@ -220,8 +225,8 @@ def _unseen(reason: str) -> Finding:
 def _is_shown(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
     """Tell whether the kernel is seen to compute this node.
 
-    Builders drop what changes nothing, such as a product with one between two Casts, and list it
-    all the same.
+    Builders drop operators that change nothing, such as a product with one between two Casts, and
+    list them all the same.
     """
     op_type = graph.nodes[number].op_type
     if not kernel.operations:
@@ -246,9 +251,9 @@ def _computes_product(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
 
 
 def _may_multiply(kernel: Kernel) -> bool:
-    """Tell whether a product is in the kernel's name, where that lists any operations.
+    """Tell whether a product is in the kernel's name; True if that lists no operations.
 
-    Small ones are `MulSum`.
+    Small products are `MulSum`.
     """
     names = kernel.operations
     return not names or _is_product(kernel) or ("Mul", "Sum") in pairwise(names)

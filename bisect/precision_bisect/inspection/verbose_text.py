@@ -1,9 +1,9 @@
 """The layers of an engine from what TensorRT 10 and later and TensorRT-RTX log while they build.
 
 With detailed profiling and a verbose logger one message begins with `Layers:` and has a line per
-engine layer, also on a machine without a GPU, where nothing can be deserialized and asked. Names
-of tensors and nodes stand in it unescaped, and models are untrusted: fields are found by their
-fixed keys, one after the other, and what cannot be read is left out.
+engine layer. It comes on a machine without a GPU, too, where nothing can be deserialized and
+asked. Names of tensors and nodes stand in it unescaped, and models are untrusted. So fields are
+found by their fixed keys, one after the other, and what cannot be read is left out.
 
 TensorRT 10 writes types and layouts as one phrase, weights as `Weights: {"Type": "Half", ...}`,
 and constants among the inputs; later libraries list constants by themselves.
@@ -24,6 +24,7 @@ _HEADER = "Layers:\n"
 _ENDS = ("\n\nI/O Tensors:", "\n\nBindings:")
 _LINE = re.compile(r"\n(?=Name: )")
 _KIND = re.compile(r"\w*")
+# Digits are bounded: the text is untrusted, and Python refuses to convert thousands of them.
 _DIMENSIONS = re.compile(r", Dimensions: \[((?:-?\d{1,18}(?:,-?\d{1,18})*)?)\]")
 _DATATYPE = re.compile(r"Datatype: (.*?)(?:, Format: | \}|\Z)", re.S)
 _HELD = re.compile(r', (\w+): \{"Type": "(\w+)", "Count": (\d{1,18})\}')
@@ -35,6 +36,7 @@ def parse_layers(text: str) -> list[EngineLayer]:
     if not header:
         return []
     end = next((end for end in _ENDS if end in body), "")
+    # The last end counts: a name may hold the words of an end.
     lines = _LINE.split(body.rpartition(end)[0] if end else body)
     return [layer for line in lines if (layer := _layer(line.strip("\n"))) is not None]
 
