@@ -54,7 +54,7 @@ _QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantiz
 _CASTS = frozenset(("Cast", "CastLike", "BitCast"))
 _SHAPE_SOURCES = frozenset(("Shape", "Size"))
 _LEAVES_SHAPES = frozenset(("Range", "ConstantOfShape", "EyeLike", "Expand", "Tile", "OneHot"))
-"""Operators that make real data out of shapes: what follows them is no shape arithmetic."""
+"""Operators that turn shapes into data: what follows them is no shape arithmetic."""
 
 ElemTypes = Mapping[str, int]
 
@@ -75,6 +75,7 @@ def layer_table(
     layers = []
     for node in graph.node:
         exclusion = _exclusion(node, constants, shapes, elem_types, low_tensors)
+        # Nodes stand after what they read, so one pass suffices for both sets.
         if exclusion is Exclusion.CONSTANT:
             constants.update(node.output)
         if exclusion is Exclusion.SHAPE:
@@ -118,6 +119,7 @@ def _exclusion(
 ) -> Exclusion | None:
     inputs = [name for name in node.input if name]
     by_operator = _by_operator(node)
+    # Before the look at inputs: a Random node has none, and would count as constant.
     if by_operator in (Exclusion.CONTROL_FLOW, Exclusion.RANDOM):
         return by_operator
     if all(name in constants for name in inputs):
@@ -164,5 +166,6 @@ def _by_type(
     if first == onnx.TensorProto.DOUBLE:
         return Exclusion.DOUBLE
     if onnx.TensorProto.FLOAT not in types:
+        # A type that nobody could infer may hide a float; it is told apart in the table.
         return Exclusion.UNTYPED if 0 in types else Exclusion.NOT_FLOAT
     return Exclusion.FOLLOWER if is_follower(node) else None

@@ -1,7 +1,7 @@
 """The FP32 constants that layers read: weights in the file, and what nodes compute from them.
 
-A `Constant` node, or a chain of nodes over constants, is a weight to whoever reads it: rounded
-with the layer that reads it, once, rather than at every trial.
+A `Constant` node, or a chain of nodes over constants, is a weight to its readers: it is rounded
+once, with the layer that reads it, not at every trial.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Constants:
 
 
 def as_declared(model: Model, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return the node as the file means it: rounded where its outputs are declared 16-bit."""
+    """Return the node as the file means it: rounded if its outputs are declared 16-bit."""
     return rounded_where_declared(node, dict(model.low_tensors), _MARKER)
 
 
@@ -73,15 +73,17 @@ def constant_outputs(model: Model) -> set[str]:
 
 
 def _folded(model: Model, wanted: set[str]) -> dict[str, NDArray[np.generic]]:
-    """Return the values of the `wanted` tensors, which depend on nothing but constants."""
+    """Return the values of the `wanted` tensors, which depend only on constants."""
     if not wanted:
         return {}
     needed = set(wanted)
     chain: list[onnx.NodeProto] = []
+    # Backwards from what is wanted: only nodes that contribute are run.
     for node in reversed(model.proto.graph.node):
         if needed.intersection(node.output):
             chain.extend(reversed(as_declared(model, node)))
             needed.update(node.input)
+    # No inputs: ONNX Runtime computes the chain as it would in the model.
     graph = onnx.GraphProto(name="constants")
     graph.node.extend(reversed(chain))
     held = [tensor for tensor in model.proto.graph.initializer if tensor.name in needed]

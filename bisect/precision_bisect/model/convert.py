@@ -12,7 +12,7 @@ from precision_bisect.model.names import Names
 from precision_bisect.model.types import infer_elem_types
 
 _NOT_CONVERTED = ("Hardmax",)
-"""Operators whose meaning changed at opset 13 without onnx's converter knowing."""
+"""Operators whose meaning changed at opset 13, which onnx's converter does not know."""
 
 
 def hint_to_export(lowest: int) -> str:
@@ -23,14 +23,15 @@ def hint_to_export(lowest: int) -> str:
 def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Model:
     """Return the model itself, or converted to opset `lowest`, which `needing` needs.
 
-    Raises ModelError when onnx cannot convert it, or the conversion would lose a layer or change
-    what the nodes inside a subgraph mean (onnx leaves those as they are).
+    Raises ModelError if onnx cannot convert it, or if the conversion would lose a layer or change
+    the meaning of nodes inside a subgraph (onnx leaves those as they are).
     """
     have = opset(model.proto)
     if not 0 < have < lowest:
         return model
     hint = hint_to_export(lowest)
     what = f"the model has opset {have}, and {needing} needs {lowest}"
+    # The converter leaves the bodies of If, Loop and Scan at the old opset, and says nothing.
     if any(True for node in model.proto.graph.node for _ in subgraphs(node)):
         raise ModelError(f"{what}; onnx cannot convert models with subgraphs", hint)
     if any(node.op_type in _NOT_CONVERTED for node in model.proto.graph.node):
@@ -40,6 +41,7 @@ def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Mode
     except Exception as error:  # the converter raises what its C++ code throws
         text = " ".join(str(error).split())
         raise ModelError(f"{what}; onnx cannot convert it: {text}", hint) from error
+    # A layer that the converter replaced would be another one to the ledger.
     outputs = {node.name: tuple(n for n in node.output if n) for node in proto.graph.node}
     for layer in model.table.candidates:
         if outputs.get(layer.name) != layer.outputs:

@@ -1,4 +1,8 @@
-"""From a path to a `Model`: read, checked, named, typed, and its layers listed."""
+"""From a path to a `Model`: read, checked, named, typed, and its layers listed.
+
+The file is untrusted: any field may be missing, wrong or huge, and each such case ends in one
+line.
+"""
 
 import hashlib
 from collections import Counter
@@ -26,9 +30,13 @@ from precision_bisect.model.types import infer_elem_types
 from precision_bisect.model.weights import Weights, drop_unused, external_files, take_weights
 from precision_bisect.model.widen import declared_low, widened
 
+LOWEST_OPSET = 9
+"""The oldest opset that is read: PyTorch's legacy exporter writes 9 and later."""
 _HIGHEST_IR = 10
-"""Every supported ONNX Runtime reads this IR version; what later ones add changes no result."""
+"""The highest ONNX file format version that every supported ONNX Runtime reads; later ones change
+no result."""
 _PROTOBUF_LIMIT = 2**31
+"""Bytes: protobuf's limit on a message."""
 _AGAIN = "export or copy the file again"
 _TORCH = "export it in PyTorch: torch.onnx.export(model, inputs, 'model.onnx')"
 _TENSORFLOW = "convert it: python -m tf2onnx.convert (tf2onnx has the flags for each format)"
@@ -52,10 +60,10 @@ class InFile:
 class Model:
     """A model as the rest of the package sees it.
 
-    `proto` has unique node names, no local functions, FP32 wherever the file had a 16-bit float
-    (`low_tensors` remembers which tensors those were), and stubs for the large weights, which are
-    in `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is
-    the graph before that, None where the file has no 16-bit float. `digest` is the SHA-256 of the
+    `proto` has unique node names and no local functions. It is FP32 wherever the file had a 16-bit
+    float (`low_tensors` has these tensors), and has stubs for the large weights, which are in
+    `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is the
+    graph before widening, None if the file has no 16-bit float. `digest` is the SHA-256 of the
     file and its external data.
     """
 
@@ -101,10 +109,12 @@ def load_model(path: Path) -> Model:
 def _load(path: Path) -> Model:
     proto = _read(path)
     files = external_files(proto)
+    # Before anything copies the graph: weights are moved out once and never duplicated.
     weights = take_weights(proto, path.parent)
     digest = _digest(path, [path.parent / file for file in files])
     proto = _without_holes(proto)
     _check_text(proto)
+    # Counted before inlining, which makes up names.
     in_file = Counter(node.name for node in proto.graph.node)
     proto = _inline_functions(proto)
     check_nodes(proto)
@@ -143,6 +153,7 @@ def _read(path: Path) -> onnx.ModelProto:
         proto = (
             onnx.load(path, format="protobuf", load_external_data=False)
             if size < _PROTOBUF_LIMIT
+            # Not parsed at all: protobuf would take the memory first and fail then.
             else onnx.ModelProto()
         )
     except FileNotFoundError as error:
@@ -182,7 +193,7 @@ def _without_holes(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_text(message: Any) -> None:
-    """Raise ModelError for text that is no UTF-8: protobuf lets it through, as bytes."""
+    """Raise ModelError for text that is not UTF-8: protobuf returns it as bytes."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_MESSAGE, field.TYPE_STRING):
             continue
@@ -220,14 +231,15 @@ def _initializers_are_constants(proto: onnx.ModelProto) -> None:
 
 
 def _name_nodes(graph: onnx.GraphProto, in_file: Mapping[str, int]) -> dict[str, bool]:
-    """Give every node a unique name; return for each name whether the file carries it uniquely.
+    """Give every node a unique name; return for each name whether the file has it uniquely.
 
-    `in_file` counts the names of the file's own nodes; those that came out of local functions
-    have names that only this reading of the file gave them.
-    Nodes without a name are called after their first output and repeated names get a running
-    number, as TensorRT's parser does (`node_of_<output>`, `<name>_0`).
+    `in_file` counts the names of the file's own nodes; nodes from local functions get names that
+    only this reading of the file gives them. A node without a name is called after its first
+    output, and repeated names get a running number, as TensorRT's parser does (`node_of_<output>`,
+    `<name>_0`).
     """
     counts = Counter(node.name for node in graph.node)
+    # Unique names first: a name made up below must not take one of theirs.
     named = {name: in_file.get(name) == 1 for name, count in counts.items() if name and count == 1}
     for node in graph.node:
         if node.name and counts[node.name] == 1:
@@ -251,14 +263,17 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    """Return a dimension; Paddle2ONNX and Caffe2 write -1 and "?" for what is not known."""
+    """Return a dimension; Paddle2ONNX and Caffe2 write -1 and "?" for an unknown one."""
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None
     return None if dim.dim_param == "?" else dim.dim_param or None
 
 
 def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:
-    """Leave dimensions open where `_size` is None, in place: -1 is no size, and no two are "?"."""
+    """Leave unknown dimensions open, in place.
+
+    -1 is no size, and two dimensions called "?" need not be equal.
+    """
     for inner in all_graphs(graph):
         for value in (*inner.input, *inner.output, *inner.value_info):
             for dim in value.type.tensor_type.shape.dim:

@@ -14,9 +14,9 @@ from precision_bisect.precisions import HalfName, PrecisionName, QuantizedName
 class LowType:
     """A 16-bit float type.
 
-    `largest` is its largest finite value, `smallest_normal` its smallest positive
-    normal value, `digits` its significand bits with the hidden one, `lowest_opset`
-    the first ONNX opset whose Cast knows it.
+    `largest` is its largest finite value, `smallest_normal` its smallest positive normal value,
+    `digits` its significand bits with the hidden one. `lowest_opset` is the first ONNX opset whose
+    Cast knows it.
     """
 
     name: HalfName
@@ -66,6 +66,7 @@ class QuantizedType:
     def store(self, scaled: NDArray[np.float32], smallest: float) -> NDArray[np.generic]:
         """Return scaled values as this type stores them, saturated, of the same shape."""
         with np.errstate(all="ignore"):
+            # ml_dtypes rounds floats to nearest even by itself; a cast to an integer truncates.
             whole = np.rint(scaled) if self.numpy_type.kind == "i" else scaled
             stored: NDArray[np.generic] = np.clip(whole, smallest, self.largest).astype(
                 self.numpy_type

@@ -1,4 +1,4 @@
-"""Names for what is added to a graph, which cannot meet a name that the model has."""
+"""Names for what is added to a graph, none of which the model uses."""
 
 import threading
 from collections.abc import Iterator

@@ -9,6 +9,7 @@ NEVER_LOW_INPUTS: dict[str, tuple[int, ...]] = {
     "OneHot": (1,),
     "Range": (0, 1, 2),
 }
+"""Scales and sizes of a Resize, a Dropout's ratio, a OneHot's depth, the ends of a Range."""
 
 
 def settings_of(node: onnx.NodeProto) -> list[int]:

@@ -18,7 +18,7 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced:
-    """What a reduction with kept dimensions takes: `axes` from the last, -1, sorted."""
+    """A reduction with kept dimensions: its `axes`, counted from the last, -1, sorted."""
 
     node: onnx.NodeProto
     source: str
@@ -50,6 +50,7 @@ class View:
     @cached_property
     def _shapes(self) -> dict[str, Dims]:
         try:
+            # `data_prop` follows the values of shape arithmetic, so more dimensions are known.
             graph = onnx.shape_inference.infer_shapes(self._model.proto, data_prop=True).graph
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
             graph = self._model.proto.graph
@@ -112,7 +113,7 @@ class View:
                 yield node.input[i], value
 
     def reduced(self, name: str, op_type: str) -> Reduced | None:
-        """Return what a reduction over known axes takes, None where it drops them."""
+        """Return the reduction that makes a tensor, over known axes; None if it drops them."""
         node = self.made_by(name, op_type)
         if node is None:
             return None
@@ -123,12 +124,13 @@ class View:
         return Reduced(node=node, source=node.input[0], axes=axes) if axes else None
 
     def axes(self, node: onnx.NodeProto, like: Dims | None = None) -> tuple[int, ...] | None:
-        """Return what a reduction takes, from the last, -1, sorted; None where it is not known.
+        """Return the axes of a reduction, from the last, -1, sorted; None if they are not known.
 
-        () is what takes everything. `like` has as many dimensions as what is reduced.
+        () stands for all axes. `like` has as many dimensions as the tensor that is reduced.
         """
         held = attribute(node, "axes")
         axes = list(held.ints) if held is not None else []
+        # An attribute before opset 13 or 18, an input after.
         if held is None and len(node.input) > 1 and node.input[1]:
             array = self.array(node.input[1])
             if array is None:
@@ -144,7 +146,7 @@ class View:
         return tuple(sorted(axis if axis < 0 else axis - rank for axis in axes))
 
     def square(self, name: str) -> tuple[str, onnx.NodeProto] | None:
-        """Return what a tensor is the square of, by a power or a product, and the node."""
+        """Return the tensor that a tensor is the square of, and the node: a power or a product."""
         node = self.made_by(name, "Pow", "Mul")
         if node is None:
             return None

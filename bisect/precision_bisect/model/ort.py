@@ -1,10 +1,10 @@
 """The one place that makes ONNX Runtime sessions of FP32 graphs, on the CPU unless told otherwise.
 
-It hands the weights over beside the graph, so that no size limit of protobuf applies: each
-once, so that what the optimizer makes of one is what the session computes with.
+Weights are handed over beside the graph, so no size limit of protobuf applies. Each is handed over
+once: then a weight that the optimizer rewrites is the one that the session computes with.
 
-It refuses graphs whose verdict would be false: the CPU provider computes FP16-typed operators in
-FP32 (x=300: x*x/300 gives 300 there and inf on any device that computes FP16).
+Graphs whose verdict would be false are refused: the CPU provider computes FP16-typed operators in
+FP32 (x=300: x*x/300 gives 300 there, and inf on any device that computes FP16).
 """
 
 import os
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 CPU = "CPUExecutionProvider"
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, str]]]
-"""Names of execution providers, some with their options; the first that can takes a node."""
+"""Names of execution providers, some with options; the first that can run a node takes it."""
 ON_CPU: Providers = (CPU,)
 _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _UNPACKED = ("session.disable_prepacking", "1")
 _PREPACK_BYTES = 2**30
 _PREPACK_NODES = 2**12
-"""Above so many bytes of weights, or nodes, sessions keep no second, packed copy of them."""
+"""Bytes of weights, or nodes, above which sessions keep no second, packed copy of the weights.
+Bounds; nothing was measured."""
 
 
 def on_cpu() -> Providers:
@@ -64,7 +65,7 @@ _custom_ops: tuple[Path, ...] = ()
 
 
 def use_custom_ops(libraries: Sequence[Path]) -> None:
-    """Have every session of this process from now on know the operators of these libraries.
+    """Let every session of this process from now on know the operators of these libraries.
 
     Raises PluginError for one that ONNX Runtime cannot register.
     """
@@ -90,10 +91,10 @@ def session_options() -> "onnxruntime.SessionOptions":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A graph that a session may be opened over, apart from the message that it came from.
+    """A graph that a session may be opened over, without the message that it came from.
 
     `text` is the serialized graph, which has `nodes` nodes. Stubs in it stand for `weights`, or
-    for what files below `folder` hold.
+    for values in files below `folder`.
     """
 
     text: bytes
@@ -120,11 +121,11 @@ def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Checke
 class Session:
     """An ONNX Runtime session over a graph whose stubs stand for `weights`.
 
-    A checked graph has its own. The session copies weights that it cannot map from their file, and
-    needs the arrays no longer. `threads` is the number of intra-operator threads, 0 for one per
-    core; the `providers` can be loaded. One that is not `optimised` computes node by node what the
-    graph says; a `frugal` one computes first what frees values. Raises RefusedError for a graph
-    that computes in 16-bit floats, ModelError for one that ONNX Runtime cannot load.
+    A checked graph has its own weights. The session copies weights that it cannot map from their
+    file, and needs the arrays no longer. `threads` is the number of intra-operator threads, 0 for
+    one per core. The `providers` can be loaded. A session that is not `optimised` computes node by
+    node what the graph says. A `frugal` one computes first what frees values. Raises RefusedError
+    for a graph that computes in 16-bit floats, ModelError for one that ONNX Runtime cannot load.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Session:
             raise
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise RuntimeError(clean(error)) from error
-        # To iterate over the vector takes 80 us, an element 1 us.
+        # Iterating over the vector takes 80 us, an element by its index 1 us.
         values = binding.get_outputs_as_ortvaluevector()
         wrap = runtime().OrtValue
         return {name: wrap(values[i]) for i, name in enumerate(self.output_names)}
@@ -225,7 +226,7 @@ def _stoppable() -> "Iterator[onnxruntime.RunOptions]":
 
 
 def as_value(array: NDArray[Any]) -> "onnxruntime.OrtValue":
-    """Return an array as ONNX Runtime takes it, copied only where it is not contiguous."""
+    """Return an array as ONNX Runtime takes it, copied only if it is not contiguous."""
     held = np.require(array, requirements=("C", "A"))
     value: onnxruntime.OrtValue = runtime().OrtValue.ortvalue_from_numpy(held)
     return value
@@ -267,6 +268,7 @@ def _half_typed(proto: onnx.ModelProto) -> Iterator[str]:
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in HALF_TYPES:
                 yield value.name
+        # A tensor between two Casts is a round trip, which ONNX Runtime keeps as it is.
         yield from (t.name for t in graph.initializer if t.data_type in HALF_TYPES)
         used.update(output.name for output in graph.output)
         for node in graph.node:
@@ -332,7 +334,7 @@ def _pointing_to_files(
 
 
 def _leave_as_it_is(options: Any) -> None:
-    """Have a session neither rewrite its graph nor pack its weights."""
+    """Let a session neither rewrite its graph nor pack its weights."""
     options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(*_UNPACKED)
 
@@ -340,6 +342,7 @@ def _leave_as_it_is(options: Any) -> None:
 def _open(graph: Checked, options: Any, providers: Providers) -> "onnxruntime.InferenceSession":
     """Return a session over the graph and its weights."""
     ort = runtime()
+    # Fatal only: refusals are raised, and warnings would go to the terminal.
     options.log_severity_level = 4
     if graph.folder is not None:
         options.add_session_config_entry(
@@ -349,8 +352,8 @@ def _open(graph: Checked, options: Any, providers: Providers) -> "onnxruntime.In
         name: np.require(array, requirements=("C", "A")) for name, array in graph.weights.items()
     }
     if arrays:
-        # Not `add_initializer` too: it puts the old value back where the optimizer has rewritten a
-        # weight under its own name, as it does when it moves a Transpose past one.
+        # Not `add_initializer` as well: it puts the old value back if the optimizer has rewritten
+        # a weight under its own name, as it does when it moves a Transpose past one.
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
         options.add_external_initializers(list(arrays), values)
     try:

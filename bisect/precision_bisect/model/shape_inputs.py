@@ -1,7 +1,7 @@
 """Which inputs give shapes by their values: a Reshape's target, a Resize's sizes, a Slice's ends.
 
 TensorRT calls them shape tensors and reads their values on the host: an engine is built for a
-range of them.
+range of these values.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _FORGET_VALUES = frozenset(("Shape", "Size"))
 def shape_inputs(graph: onnx.GraphProto, inputs: Sequence[TensorSpec]) -> frozenset[str]:
     """Return the names of the integer inputs whose values decide shapes.
 
-    Only those of a known number of values count: TensorRT takes no others.
+    Only those with a known number of values count: TensorRT takes no others.
     """
     decisive = _decisive(graph)
     return frozenset(spec.name for spec in inputs if spec.name in decisive and _counted(spec))
@@ -58,6 +58,7 @@ def _decisive(graph: onnx.GraphProto) -> set[str]:
             continue
         found.add(name)
         maker = makers.get(name)
+        # The shape of a tensor does not depend on its values, so the way ends at a Shape.
         if maker is not None and maker.op_type not in _FORGET_VALUES:
             pending += [each for each in maker.input if each]
     return found

@@ -1,4 +1,4 @@
-"""A graph that shows its inside."""
+"""A graph that shows tensors from its inside as outputs."""
 
 from collections.abc import Iterable
 

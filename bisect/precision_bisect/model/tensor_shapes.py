@@ -19,7 +19,7 @@ def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     graph = proto.graph
-    # What the file says of shapes is for any input, and may be symbolic.
+    # The shapes in the file hold for any input, and may be symbolic.
     del graph.value_info[:]
     for output in graph.output:
         output.type.tensor_type.ClearField("shape")

@@ -1,4 +1,4 @@
-"""Element types of a model's tensors, as far as ONNX or else ONNX Runtime infers them."""
+"""Element types of a model's tensors, as far as ONNX, or else ONNX Runtime, infers them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, cycle
@@ -31,10 +31,10 @@ _BY_ORT_NAME = {
 
 
 def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> ElemTypes:
-    """Return ONNX element types by tensor name, those inside subgraphs among them.
+    """Return ONNX element types by tensor name, also of tensors inside subgraphs.
 
-    ONNX's own inference stops at operators of other domains; ONNX Runtime knows its own ones, so
-    it is asked about what is left. Tensors that neither knows, and sequences, are absent.
+    ONNX's own inference stops at operators of other domains. ONNX Runtime knows its own operators,
+    so it is asked about what is left. Tensors that neither knows, and sequences, are absent.
     """
     try:
         graph = onnx.shape_inference.infer_shapes(proto).graph
@@ -46,6 +46,7 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
         for tensor in inner.initializer:
             types.setdefault(tensor.name, tensor.data_type)
         for value in (*inner.value_info, *inner.input, *inner.output):
+            # Known to be a sequence or an optional: it has no element type to ask for.
             if value.type.WhichOneof("value") is not None:
                 known.add(value.name)
             if value.type.tensor_type.elem_type:
@@ -59,9 +60,10 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
 
 
 def _spread(proto: onnx.ModelProto, types: ElemTypes) -> None:
-    """Add what the signatures of standard operators tell behind one that nobody here knows.
+    """Add the types that signatures of standard operators tell behind an unknown operator.
 
-    An operand of a known type, such as a weight, gives its type to what must be of the same one.
+    An operand of a known type, such as a weight, gives its type to all that must have the same
+    one.
     """
     version = opset(proto)
     for node in proto.graph.node:
@@ -80,7 +82,7 @@ def _spread(proto: onnx.ModelProto, types: ElemTypes) -> None:
 
 
 def _formals(formals: Sequence[Any]) -> Iterator[Any]:
-    """Return the formal parameters; the last one again and again, where it is of any number."""
+    """Return the formal parameters; the last one again and again if it stands for any number."""
     many = onnx.defs.OpSchema.FormalParameterOption.Variadic
     last = formals[-1:] if formals and formals[-1].option == many else ()
     homogeneous = [each for each in last if each.is_homogeneous]

@@ -1,8 +1,8 @@
 """Weights apart from the graph: each is held once, and external ones are mapped, never read in.
 
-Protobuf stops at 2 GiB, so the graph is kept small: every large initializer becomes a stub that
-says "external", and its values live beside the graph as a numpy array (a memory map where the file
-has external data). Sessions get both back together, see `precision_bisect.model.ort`.
+Protobuf stops at 2 GiB, so the graph is kept small. Every large initializer becomes a stub that
+says "external", and its values lie beside the graph as a numpy array (a memory map if the file has
+external data). Sessions get both together, see `precision_bisect.model.ort`.
 """
 
 import math
@@ -21,7 +21,8 @@ from precision_bisect.model.soundness import refuse_segments
 Weights = dict[str, NDArray[np.generic]]
 
 INLINE_BYTES = 1024
-"""Initializers up to this size stay in the graph: shape inference reads small ones."""
+"""Bytes up to which an initializer stays in the graph, since shape inference reads small ones. Of
+taste; nothing was measured."""
 
 STUB_LOCATION = "weights held by precision-bisect"
 _AGAIN = "export or copy the model again"
@@ -51,6 +52,7 @@ def take_weights(model: onnx.ModelProto, folder: Path) -> Weights:
             continue
         else:
             array = _to_array(tensor)
+        # Small external data goes into the graph as well: shape inference must see it.
         if array.nbytes <= INLINE_BYTES:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(array), tensor.name))
             continue
@@ -127,6 +129,7 @@ def map_external(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
         ) from error
     needed = math.prod(tensor.dims) * dtype.itemsize
     available = path.stat().st_size - offset
+    # Sizes of untrusted files: Python's integers do not overflow, numpy's would.
     if offset < 0 or min(tensor.dims, default=0) < 0 or needed > available:
         raise ModelError(
             f"external data of {tensor.name!r} needs {needed} bytes at {offset}, but "
@@ -144,6 +147,7 @@ def map_external(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
 
 def _inside(folder: Path, location: str, name: str) -> Path:
     root = folder.resolve()
+    # `resolve` first: the way may lead out by ".." or by a symbolic link.
     path = (root / location).resolve()
     if not location or not path.is_relative_to(root):
         raise ModelError(
@@ -166,7 +170,7 @@ def _to_array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
 
 
 def _dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic] | None:
-    """Return the numpy type of the tensor, None for those that stay in the graph (int4, text)."""
+    """Return the tensor's numpy type, None for types that stay in the graph (int4, text)."""
     if tensor.data_type == onnx.TensorProto.BFLOAT16:
         held: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
         return held

@@ -1,9 +1,9 @@
-"""Graphs that already mix FP16 or BF16 with FP32: the same graph with every float in FP32.
+"""Graphs that mix FP16 or BF16 with FP32: the same graph with every float in FP32.
 
-ONNX Runtime's CPU provider computes FP16-typed operators in FP32 without saying so, so a graph
-with such types can be judged by nothing that runs there. Widening makes what happens explicit: the
-reference computes everything in FP32, and the emulator rounds exactly those tensors that the file
-declares in a 16-bit type.
+ONNX Runtime's CPU provider computes FP16-typed operators in FP32 without saying so, so nothing
+there can judge a graph with such types. Widening makes it explicit: the reference computes
+everything in FP32, and the emulator rounds exactly the tensors that the file declares in a 16-bit
+type.
 """
 
 from collections.abc import Mapping
@@ -36,6 +36,7 @@ def widened(proto: onnx.ModelProto, weights: Weights) -> tuple[onnx.ModelProto, 
                 _widen_tensor(tensor)
         for value in (*graph.input, *graph.output):
             _widen_type(value.type)
+        # Types between inputs and outputs are inferred anew from the widened ones.
         del graph.value_info[:]
         for node in graph.node:
             for attribute in node.attribute:
@@ -55,7 +56,7 @@ def _widen_attribute(attribute: onnx.AttributeProto) -> None:
 
 
 def _widen_type(kind: onnx.TypeProto) -> None:
-    """Widen a type, also the one inside a sequence or an optional."""
+    """Widen a type, also one inside a sequence or an optional."""
     what = kind.WhichOneof("value")
     if what in ("sequence_type", "optional_type"):
         _widen_type(getattr(kind, what).elem_type)
