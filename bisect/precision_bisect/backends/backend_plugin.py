@@ -25,7 +25,7 @@ SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a library says in a build; `severity` is its own word."""
+    """A message of a library during a build; `severity` is its own word."""
 
     severity: str
     text: str
@@ -48,8 +48,8 @@ class Availability:
 class Task:
     """What a backend is made for.
 
-    `samples` are all feeds of the run, by input name; `work` is an empty folder for files;
-    `scales` are those of what some plan quantizes.
+    `samples` are all feeds of the run, by input name. `work` is an empty folder for files.
+    `scales` are those of everything that some plan quantizes.
     """
 
     options: Options
@@ -67,7 +67,7 @@ class Task:
 class Builder:
     """What builds engines to look into, without running them; `remark` is for people.
 
-    In the context of `listening` the library's messages appear in a list, if it has any.
+    Inside the context `listening` the library's messages appear in a list, if it has any.
     """
 
     name: str
@@ -84,9 +84,9 @@ class BackendPlugin(Protocol):
         ...
 
     def make(self, task: Task) -> MakeBackend:
-        """Return what makes the backend of a model, which a child process can repeat.
+        """Return a function that makes the backend of a model; a child process can repeat it.
 
-        Called where `availability` says usable. Raises PluginError or RefusedError.
+        It is called where `availability` says usable. Raises PluginError or RefusedError.
         """
         ...
 
@@ -98,7 +98,8 @@ class BackendPlugin(Protocol):
 def sample_shapes(model: Model, samples: Sequence[Sample]) -> SampleShapes:
     """Return the shapes that each input takes over all samples, each once.
 
-    Of an input that gives a shape by its values it is these, as in a profile of TensorRT.
+    For an input that gives a shape by its values, these values stand in, as in a profile of
+    TensorRT.
     """
     values = shape_inputs(model.proto.graph, model.inputs)
     shapes: dict[str, dict[tuple[int, ...], None]] = {}

@@ -21,7 +21,7 @@ from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.engine_settings import EngineSettings
 
 AUTO = ("tensorrt", "tensorrt-rtx", "onnxruntime", "emulated")
-"""What `auto` takes, in this order; any other backend has to be named."""
+"""The backends that `auto` tries, in this order; any other has to be named."""
 _LIBRARIES = ("tensorrt", "tensorrt-rtx")
 NO_SCALES = Scales()
 
@@ -68,6 +68,7 @@ def pick_backend(options: Options) -> tuple[str, str]:
     """
     if options.backend == "auto":
         found = [_availability(name) for name in AUTO]
+        # The emulator is last and always usable.
         taken = next(entry for entry in found if entry.usable)
         passed_over = found[: found.index(taken)]
         return taken.name, "; ".join(f"{entry.name}: {entry.why}" for entry in passed_over)
@@ -87,6 +88,7 @@ def choose_builder(name: str, settings: EngineSettings, low: LowName = "fp16") -
     """
     if name != "auto":
         return _plugin(name).builder(settings, low)
+    # Sorting is stable: of two that can build, or cannot, the first named comes first.
     for each in sorted(_LIBRARIES, key=lambda each: not _availability(each).builds):
         try:
             return _plugin(each).builder(settings, low)

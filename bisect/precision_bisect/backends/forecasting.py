@@ -1,8 +1,8 @@
-"""What computes the emulator's forecasts where other backends judge: the CPU or a GPU.
+"""What computes the emulator's forecasts while other backends judge: the CPU or a GPU.
 
-ONNX Runtime's CUDA provider runs the emulator's graph as it is, many times as fast as the CPU
-where layers are large. What it computes differs by the order of sums; nothing but the choice of
-the next build rests on it.
+ONNX Runtime's CUDA provider runs the emulator's graph as it is, many times as fast as the CPU if
+layers are large. Its results differ by the order of sums. That is no harm: a forecast only decides
+what is built next.
 """
 
 from dataclasses import replace
@@ -22,21 +22,24 @@ if TYPE_CHECKING:
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
 
 _SHARE = 1 / 4
-"""Of a GPU's memory, for all that forecasts on it; builds need the rest."""
+"""Share of a GPU's memory for all processes that forecast on it; builds need the rest. Of taste;
+nothing was measured."""
 _COPIES = 4
-"""The weights of both types, and as much for what layers hand on."""
+"""Multiples of the model's weights that a session is taken to need: those of both types, and as
+much for values between layers. Of taste."""
 _WORTH_S = 0.1
-"""A GPU is worth starting from so many seconds of computation an inference on."""
+"""Seconds of a plain inference on all CPU cores, from which a GPU is worth its start. Of taste;
+nothing was measured."""
 
 
 def settle_forecasts(options: Options, model: Model, seconds: float) -> Options:
-    """Return the options with `forecast_on` told, which name the backend.
+    """Return the options, which name the backend, with `forecast_on` settled.
 
-    By themselves forecasts go to the GPU where child processes build sessions of ONNX Runtime on
-    CUDA, the model is small beside the GPU, and large for the CPU, whose cores take `seconds`
-    together for one plain inference. Raises UsageError for "cuda" where no build follows a
-    forecast, and where trials run in this process or on a cluster; PluginError or RefusedError
-    where ONNX Runtime has no CUDA.
+    By default forecasts go to the GPU if child processes build sessions of ONNX Runtime on CUDA,
+    and the model is small for the GPU and large for the CPU. `seconds` is one plain inference on
+    all cores together. Raises UsageError for "cuda" if no build follows a forecast, or if trials
+    run in this process or on a cluster; PluginError or RefusedError where ONNX Runtime has no
+    CUDA.
     """
     if options.forecast_on == "cuda":
         if options.backend == "emulated":
@@ -79,10 +82,10 @@ def forecaster(
 ) -> "EmulatedBackend":
     """Return the emulator of a model for the options' pair; raises as `EmulatedBackend` does.
 
-    It computes as the backend does that judges, as far as that is known to differ. With `factors`
+    It computes as the judging backend does, as far as that is known to differ. With `factors`
     copies of the samples are made inside.
     """
-    # It brings in ONNX Runtime, which a process that only plans may not need.
+    # Imported here: ONNX Runtime is of no use to a process that only plans.
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
 
     return EmulatedBackend(
@@ -114,6 +117,7 @@ def _fits(model: Model, options: Options) -> bool:
 
 
 def _most_bytes(options: Options) -> int | None:
-    """Return what one session may take of the first GPU; None where there is no GPU."""
+    """Return the bytes that one session may take of the first GPU; None without a GPU."""
+    # With several GPUs the workers share them evenly, rounded up.
     sharing = options.workers if not options.gpus else -(-options.workers // len({*options.gpus}))
     return next((int(gpu.memory_mib * _SHARE / sharing) * 2**20 for gpu in devices()), None)

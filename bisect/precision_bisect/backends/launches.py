@@ -1,6 +1,6 @@
 """How long one launch on a CUDA stream takes: by CUDA events, or by the host's clock.
 
-Events lie on the stream round the launch, so their time is the device's, with the gaps between
+Events lie on the stream around the launch, so their time is the device's, with the gaps between
 kernels that a slow host leaves. The host's clock starts before the launch and stops once the host
 has seen its end, some microseconds later. Events need PyCUDA: Polygraphy's streams have none.
 """
@@ -30,13 +30,14 @@ class Launches(Protocol):
 
 @contextmanager
 def launches(own: Any) -> Iterator[Launches]:
-    """Yield what times launches; by the host on `own`, a stream of Polygraphy, without PyCUDA."""
+    """Yield what times launches: PyCUDA's events, else the host on Polygraphy's `own` stream."""
     context = None
-    # Not installed, or for another CUDA: what it raises shares no base but Exception.
+    # PyCUDA may be missing, or for another CUDA: what it raises shares no base but Exception.
     with suppress(Exception):
         from pycuda import driver
 
         driver.init()
+        # The primary context is the one that TensorRT and Polygraphy use as well.
         context = driver.Device(0).retain_primary_context()
     if context is None:
         yield _ByHost(own)

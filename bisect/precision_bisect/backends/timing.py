@@ -8,12 +8,15 @@ import numpy as np
 from precision_bisect.trial import Latency, LatencyMethod
 
 WARM_UP_RUNS = 3
+"""Untimed runs before a measurement, at least: the first ones load kernels."""
 WARM_UP_S = 0.02
+"""Seconds of untimed runs, at least: clocks rise under load. Of taste."""
 LEAST_RUNS = 10
+"""Timed runs, at least, for a median and quartiles. Of taste."""
 TIME_S = 0.1
-"""Timed runs go on for so long, and for `LEAST_RUNS` at least: the driver times in short turns."""
+"""Seconds that timed runs go on for: short, as the driver times in turns. Of taste."""
 LONGEST_S = 4.0
-"""No measurement takes longer, however few runs that allows."""
+"""Seconds that a measurement takes at most, however few runs that allows. A bound."""
 
 
 def measure(run: Callable[[], None]) -> Latency:

@@ -1,7 +1,7 @@
 """Plans as ONNX Runtime sessions, and the layers that ONNX Runtime cannot run low.
 
-Which provider the sessions use is the opener's affair. Whatever provider that is, a low layer must
-not be placed on the CPU provider: it computes 16-bit operators in FP32.
+The opener decides which provider the sessions use. On any provider a low layer must not be placed
+on the CPU provider, which computes 16-bit operators in FP32.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 
 _UNNAMED = ""
 _MOST_ROUNDS = 100
+"""Sessions that are opened to find layers that cannot run low, at most; each names one or more. A
+bound."""
 _ON_CPU = "ONNX Runtime places it on its CPU provider, which would compute it in FP32"
 _ABOUT_OPERATORS = ("Could not find an implementation", "is invalid")
-"""Parts of errors that hold for every node of the operator."""
+"""Parts of errors that hold for every node of the operator, not only for the one named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
     """A session for a plan, how it was opened, remarks on that, and the layers of the plan.
 
-    `layers` are the names of all nodes of the model, `kept` and `low` those of its candidates that
-    stay high and run low, in network order, `high` the type of those that stay.
+    `layers` are the names of all nodes of the model. `kept` and `low` are those of its candidates
+    that stay high and run low, in network order. `high` is the type of those that stay.
     """
 
     session: "onnxruntime.InferenceSession"
@@ -71,6 +73,7 @@ class TypedSessions:
             raise failure(TrialStatus.BUILD_FAILED, str(error)) from error
         except TimeoutError as error:
             raise failure(TrialStatus.TIMED_OUT, str(error)) from error
+        # Before any run: its outputs would look right, as FP32 computed them.
         if stray := self._on_cpu(plan, opened):
             raise not_honoured(stray)
         table = self._model.table
@@ -87,8 +90,9 @@ class TypedSessions:
     def unbuildable(self) -> Mapping[LayerName, str]:
         """Return the candidates that ONNX Runtime cannot run low, each with the reason.
 
-        The graph with every layer low is opened, and again with those kept that it stumbled over,
-        until it holds. What no layer can be named for stays for the trials to report.
+        The graph with every layer low is opened. If ONNX Runtime names layers that it cannot take,
+        it is opened again with these kept, until it opens. An error that names no layer is left
+        for the trials to report.
         """
         stuck: dict[LayerName, str] = {}
         for _ in range(_MOST_ROUNDS):
@@ -112,10 +116,11 @@ class TypedSessions:
         ]
 
     def _on_cpu(self, plan: Plan, opened: Opened) -> Sequence[LayerName]:
-        """Return the low layers on the CPU, those among them whose bodies took their place."""
+        """Return the low layers on the CPU, also those that were replaced by their bodies."""
         placed = placement(opened.session)
         low = self._low(plan)
         there = {name for name in low if CPU in placed.get(name, ())}
+        # A body's nodes have no names: any low layer that has vanished may be the one.
         if CPU in placed.get(_UNNAMED, ()):
             there |= {name for name in low if name not in placed and self._has_body(name)}
         return [name for name in low if name in there]
@@ -131,7 +136,7 @@ class TypedSessions:
         return bool(schema.has_function or schema.has_context_dependent_function)
 
     def _stumbles(self, stuck: Collection[LayerName]) -> dict[LayerName, str]:
-        """Return what is in the way of a session in which all but `stuck` run low."""
+        """Return the layers that prevent a session in which all but `stuck` run low."""
         names = self._model.table.names
         plan = Plan.of(i for i, name in enumerate(names) if name in stuck)
         try:
@@ -149,6 +154,7 @@ class TypedSessions:
         named = [
             name
             for name in low
+            # The forms in which ONNX Runtime's errors name a node.
             if any(form in error for form in (f"'{name}'", f"({name})", f"(node {name})"))
         ]
         if not any(part in error for part in _ABOUT_OPERATORS):
@@ -157,9 +163,9 @@ class TypedSessions:
         return [name for name in low if self._candidates[name].op_type in about]
 
     def _behind_unnamed(self, error: str, plan: Plan) -> Sequence[LayerName]:
-        """Return the low layers of whose bodies a node is refused, which the error cannot name.
+        """Return the low layers with a refused node in their bodies, which the error cannot name.
 
-        They are of the operator without which the error is another one or none.
+        They have the operator without which the error is another one, or none.
         """
         if "name ''" not in error:
             return []

@@ -1,8 +1,8 @@
 """Real FP16 and BF16 kernels: typed graphs on ONNX Runtime's CUDA provider.
 
-ONNX Runtime always adds its CPU provider for what CUDA does not take, and computes 16-bit
-operators there in FP32. So layers that land there are found before a search (`unbuildable`), and a
-plan of which a low layer lands there all the same has no verdict.
+ONNX Runtime always adds its CPU provider for nodes that CUDA does not take, and computes 16-bit
+operators there in FP32. So layers that land there are found before a search (`unbuildable`). A
+plan with a low layer that still lands there has no verdict.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter
 
 _FATAL = 4
+"""ONNX Runtime's severity that logs only fatal errors."""
 
 
 class CudaBackend:
@@ -37,7 +38,8 @@ class CudaBackend:
 
     def __init__(self, writer: TypedWriter, settings: EngineSettings, workdir: Path) -> None:
         require_cuda()
-        # cuDNN's refusals of single algorithms would fill the terminal; others are taken then.
+        # cuDNN's refusals of single algorithms would fill the terminal, though another one is
+        # taken.
         runtime().set_default_logger_severity(_FATAL)
         self._options = cuda_options(tf32=settings.tf32, own=settings.ort_options)
         opener = Opener(

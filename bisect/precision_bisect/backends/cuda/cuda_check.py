@@ -1,7 +1,7 @@
 """Whether ONNX Runtime can compute FP16 on a GPU here, and if not, what is missing.
 
-ONNX Runtime falls back to its CPU provider, which computes FP16-typed operators in FP32, whenever
-its CUDA provider does not load. So nothing is believed before a session has shown that it runs on
+If its CUDA provider does not load, ONNX Runtime falls back to its CPU provider, which computes
+FP16-typed operators in FP32. So nothing is believed before a session has shown that it runs on
 CUDA, and that 300 * 300 is infinite there in FP16.
 """
 
@@ -34,9 +34,10 @@ def why_not() -> str | None:
     return None
 
 
+# Once a process: loading CUDA takes seconds, and the answer does not change.
 @cache
 def require_cuda() -> None:
-    """Return where ONNX Runtime computes FP16 on a GPU.
+    """Return if ONNX Runtime computes FP16 on a GPU.
 
     Raises PluginError where onnxruntime is missing, too old or built without CUDA, RefusedError
     where there is no GPU, a library does not load, or FP16 is not computed in FP16.
@@ -66,12 +67,13 @@ def require_cuda() -> None:
 
 
 def _square_on_cuda(ort: ModuleType) -> float:
-    """Return what CUDA makes of 300 * 300 in FP16."""
+    """Return 300 * 300 in FP16 as CUDA computes it."""
     half = onnx.TensorProto.FLOAT16
     x, y = (helper.make_tensor_value_info(name, half, [1]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Mul", ["x", "x"], ["y"])], "square", [x], [y])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    # Finds CUDA and cuDNN that pip installed; what it prints of missing ones is said below.
+    # `preload_dlls` finds CUDA and cuDNN that pip installed. What it prints of missing ones is
+    # said below.
     with contextlib.redirect_stdout(io.StringIO()):
         ort.preload_dlls()
     ort.set_default_logger_severity(_QUIET)
@@ -79,6 +81,7 @@ def _square_on_cuda(ort: ModuleType) -> float:
         session = ort.InferenceSession(
             proto.SerializeToString(), providers=[CUDA], enable_fallback=0
         )
+        # A session opens even without the provider that was asked for.
         if CUDA not in session.get_providers():
             raise RefusedError(
                 f"ONNX Runtime {ort.__version__} cannot load its CUDA provider{_reason(ort)}",
@@ -98,7 +101,7 @@ def _square_on_cuda(ort: ModuleType) -> float:
 
 
 def _reason(ort: ModuleType) -> str:
-    """Return the system's word on the provider's library, if it has one."""
+    """Return the dynamic loader's message on the provider's library, if it has one."""
     for library in sorted((Path(ort.__file__ or "").parent / "capi").glob("*providers_cuda.*")):
         try:
             ctypes.CDLL(str(library))

@@ -28,7 +28,8 @@ def as_bound(session: "onnxruntime.InferenceSession", feed: Sample) -> dict[str,
 class SessionEngine:
     """A session for one plan on `device` ("cuda" or "cpu").
 
-    The first run is profiled: what ran, not what was planned, tells whether the plan was obeyed.
+    The first run is profiled: the kernels that ran, not those that were planned, tell whether the
+    plan was obeyed.
     """
 
     def __init__(self, built: Built, device: str) -> None:
@@ -54,6 +55,7 @@ class SessionEngine:
             values = session.run(names, as_bound(session, feed))
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
+        # Profiling ends with the first run, so later ones are timed without it.
         if self._trace is None:
             self._trace = self._look()
         return dict(zip(names, values, strict=True))
@@ -67,7 +69,7 @@ class SessionEngine:
             raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
 
     def evidence(self) -> Evidence:
-        """Return the remarks of the build, and once it ran what its kernels show."""
+        """Return the remarks of the build, and after a run what its kernels show."""
         built = self._open
         trace = self._trace
         honours = [trace.honour(name, built.high) for name in built.kept] if trace else ()

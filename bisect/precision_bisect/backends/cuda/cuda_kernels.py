@@ -1,9 +1,9 @@
 """Which kernel ran each layer, on which provider and types: from the session's own records.
 
-Two records exist. When the graph is partitioned ONNX Runtime notes which provider takes which
-node; that is early, most fusions come later. The profile of a run then names the kernels that ran,
-with the types of their tensors. A kernel keeps its node's name, or is called
-`<layer>/<fusion>Fusion/` after one of the layers that it replaces, or has a name of its own.
+There are two records. When the graph is partitioned, ONNX Runtime notes which provider takes which
+node; most fusions come later. The profile of a run names the kernels that ran, with the types of
+their tensors. A kernel keeps its node's name, or is called `<layer>/<fusion>Fusion/` after one of
+the layers that it replaces, or has a name of its own.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _TIMED = "_kernel_time"
 _FUSED = re.compile(r"(.+)/\w+Fusion(?:/.*)?")
 _NAMES: Mapping[HighName, str] = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16"}
-"""The types that layers are kept in, as ONNX Runtime calls them."""
+"""The types that layers are kept in, in the words of ONNX Runtime."""
 _FLOATS = frozenset(_NAMES.values())
 
 
@@ -42,10 +42,10 @@ class Kernel:
 
 
 def placement(session: "onnxruntime.InferenceSession") -> Mapping[str, frozenset[str]]:
-    """Return the providers that take the nodes of a name.
+    """Return the providers that take the nodes of each name.
 
-    A node without a name is part of an operator's body: ONNX Runtime puts the body, as the ONNX
-    standard defines it, in place of an operator for which it has no kernel.
+    A node without a name is part of an operator's body: if ONNX Runtime has no kernel for an
+    operator, it puts the body that the ONNX standard defines in its place.
     """
     placed: dict[str, set[str]] = {}
     for subgraph in session.get_provider_graph_assignment_info():
@@ -76,7 +76,7 @@ def _kernel(name: str, facts: Mapping[str, Any]) -> Kernel:
 
 
 class Trace:
-    """What a run's kernels tell about layers; `layers` are the names of all nodes of the model."""
+    """What the kernels of a run tell about layers; `layers` has the names of all nodes."""
 
     def __init__(self, kernels: Sequence[Kernel], layers: Collection[str]) -> None:
         self._of: dict[str, list[Kernel]] = {}
@@ -101,6 +101,7 @@ class Trace:
         enough = {_NAMES["fp32"], _NAMES[high]}
         if types <= enough:
             return _honour(name, Honour.HONOURED, ran)
+        # A fused kernel reads what its other layers read: its types may be theirs.
         if types.isdisjoint(enough) and all(kernel.name == name for kernel in kernels):
             return _honour(name, Honour.DEMOTED, ran)
         return _honour(name, Honour.NOT_OBSERVABLE, f"{ran}, which may compute in either")
@@ -112,6 +113,7 @@ class Trace:
 def _layer(kernel: str, layers: Collection[str]) -> str:
     """Return the name of the layer that a kernel is called after, or its own."""
     fused = _FUSED.fullmatch(kernel)
+    # A model may have a node with such a name.
     return fused[1] if fused and kernel not in layers else kernel
 
 

@@ -19,6 +19,7 @@ class CudaPlugin:
 
     def make(self, task: Task) -> MakeBackend:
         """Return what makes the backend of a model."""
+        # Imported here: naming the plug-in must load no library.
         from precision_bisect.backends.cuda.cuda_backend import CudaBackend
 
         return lambda model: CudaBackend(task.writer(model), task.options.engine, task.work)

@@ -1,7 +1,7 @@
-"""What ONNX Runtime's own options make of FP32 itself, in the words of a warning.
+"""The outcome of FP32 itself under ONNX Runtime's own options, in the words of a warning.
 
-They allow TF32, whose products have 10 bits of mantissa, as many as FP16's. So do trtexec and
-TensorRT. Range is kept by TF32, digits are not.
+These options allow TF32, whose products have 10 bits of mantissa, as many as FP16's. So do trtexec
+and TensorRT. TF32 keeps the range of FP32, but not its digits.
 """
 
 from precision_bisect.results.deployment import Recheck
@@ -10,9 +10,9 @@ _TF32 = "use_tf32="
 
 
 def warning_of(high: Recheck, tolerance: float | None) -> str:
-    """Return what to do where the model fails with every layer high; "" where it does not.
+    """Return what to do if the model fails with every layer high; "" if it does not.
 
-    `high` is what became of it by the options of the run, and by the library's own.
+    `high` has the outcomes under the options of the run, and under the library's own.
     """
     defaults = high.library_defaults
     if high.outcome != "pass" or defaults is None or defaults.outcome != "fail":

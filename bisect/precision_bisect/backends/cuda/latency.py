@@ -1,11 +1,11 @@
 """How long one inference takes on the device.
 
-Inputs lie on the device and outputs stay there, bound once, so a run copies nothing but what the
-graph itself copies. Each run ends with a synchronisation. Events on ONNX Runtime's own stream
-would leave out the launch of the first kernel and that last wait, some microseconds, but need a
-stream handed over through another package; this needs none. No CUDA graph is captured, since it
-would exclude plans with a node on the CPU, so launch gaps are in the figures: small models look
-slower than in a deployment that captures one.
+Inputs lie on the device and outputs stay there, bound once, so a run copies only what the graph
+itself copies. Each run ends with a synchronisation. Events on ONNX Runtime's own stream would
+leave out the launch of the first kernel and the last wait, some microseconds. They need a stream
+that another package creates; this needs none. No CUDA graph is captured, since a node on the CPU
+excludes that. So the gaps between launches are in the figures, and small models look slower than
+in a deployment that captures a graph.
 """
 
 from typing import TYPE_CHECKING, Any

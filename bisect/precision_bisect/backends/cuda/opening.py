@@ -1,9 +1,9 @@
-"""Opening typed graphs in ONNX Runtime, those that one of its fusions breaks among them.
+"""Opening typed graphs in ONNX Runtime, also those that one of its fusions breaks.
 
-The optimizer can fuse mixed-typed neighbours into an ill-typed operator, such as a
+The optimizer can fuse neighbours of mixed types into an ill-typed operator, such as a
 SkipLayerNormalization that reads both float and float16. No session can be made of that, though
 the graph is right. So a refused graph is tried again: without the fusions that make the operators
-which the error names, without any fusion, then at lower optimisation levels.
+which the error names, then without any fusion, then at lower optimisation levels.
 """
 
 import re
@@ -51,7 +51,7 @@ _OPERATOR = re.compile(r"(?:[Oo]p ?type|operator|and type) \((\w+)\)|\bfor (\w+)
 
 
 class OpeningError(Exception):
-    """ONNX Runtime refuses the graph however it is optimised; the text is its own, one line."""
+    """ONNX Runtime refuses the graph at every level; the text is its own, one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ class Opened:
 class Opener:
     """Opens files of typed graphs on `providers`.
 
-    Sessions record which provider takes which node, and a profile (until they are told to end it)
-    in files whose names begin with `profiles`. `timeout_s` is the limit on one opening with all
-    its attempts, None for no limit.
+    Sessions record which provider takes which node. They also write a profile, until they are told
+    to end it, in files whose names begin with `profiles`. `timeout_s` is the limit in seconds on
+    one opening with all its attempts, None for no limit.
     """
 
     providers: Providers
@@ -84,6 +84,8 @@ class Opener:
         deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         off: frozenset[str] = frozenset()
         errors: list[OpeningError] = []
+        # Switching one fusion off may let another one break the graph: go on while errors name new
+        # ones.
         while not errors or fusions_behind(str(errors[-1])) - off:
             off = off.union(*(fusions_behind(str(error)) for error in errors))
             try:
@@ -140,16 +142,17 @@ class Opener:
 
 
 def opening_without(off: Collection[str], level: str = "ORT_ENABLE_ALL") -> Opening:
-    """Return the opening that leaves out these optimizers and those that are never wanted."""
+    """Return the opening without these optimizers and those that are never wanted."""
     return Opening(level=level, disabled=tuple(sorted(CPU_LAYOUTS.union(off))))
 
 
 @contextmanager
 def _cancelled_at(deadline: float | None, options: Any) -> Iterator[None]:
-    """Have ONNX Runtime give up making the session once the deadline is over."""
+    """Let ONNX Runtime give up making the session once the deadline is over."""
     if deadline is None:
         yield
         return
+    # The flag stops ONNX Runtime between its steps; no thread has to be killed.
     left = deadline - time.monotonic()
     timer = threading.Timer(max(left, 0.0), options.set_load_cancellation_flag, (True,))
     if left > 0:
@@ -169,7 +172,7 @@ def fusions_behind(error: str) -> frozenset[str]:
 
 
 def _notes(off: str, errors: Sequence[OpeningError]) -> tuple[str, ...]:
-    """Say what was switched off and for which error; nothing where nothing was."""
+    """Say what was switched off and for which error; nothing if nothing was."""
     return tuple(
         f"ONNX Runtime's optimizer spoiled the graph, so {off} were switched off: {error}"
         for error in errors[:1]

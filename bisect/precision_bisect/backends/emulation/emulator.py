@@ -1,9 +1,9 @@
 """The emulated backend: predicts any plan on any machine, one inference a trial.
 
-It computes in FP32 and rounds what is stored, layer by layer, to the type that the layer stores
-it in, as tensor cores do with FP32 accumulation inside an operator. One session serves every plan
-(see `switched`), or one for each segment (see `segmented`). What it says is a prediction; the
-target has the last word.
+It computes in FP32, and rounds each layer's outputs to the type that the layer stores them in.
+Inside an operator sums stay in FP32, as in tensor cores. One session serves every plan (see
+`switched`), or one for each segment (see `segmented`). Its result is a prediction; the target has
+the last word.
 """
 
 import ctypes
@@ -42,12 +42,13 @@ from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
 class EmulatedBackend:
     """Evaluates plans of one model by switched round trips to the low type.
 
-    `scales` has the scale of everything that some plan quantizes. `providers` is asked what
-    computes whenever the session is opened. `stored_sums` computes means as ONNX Runtime's CUDA
-    provider does; with `factors` feeds may hold FACTORS. The graph is run in segments where that
-    pays, unless it is to be run `whole`. Raises what `providers` does, RefusedError when this ONNX
-    Runtime does not keep explicit round trips (the self-test at start), and ModelError when it
-    cannot load the model.
+    `scales` has the scale of everything that some plan quantizes. `providers` is called for the
+    providers whenever the session is opened. `stored_sums` computes means as ONNX Runtime's CUDA
+    provider does. With `factors` feeds may hold FACTORS. The graph runs in segments if that pays,
+    unless it is to run `whole`.
+
+    Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
+    trips (the self-test at start), and ModelError if it cannot load the model.
     """
 
     name: ClassVar[str] = "emulated"
@@ -78,6 +79,7 @@ class EmulatedBackend:
         self._in_segments = not whole
         self._candidates = len(model.table.candidates)
         ones = np.ones(self._candidates, np.float32)
+        # Factors of one change nothing; the graph has the input all the same.
         self._whole: Sample = {FACTORS: ones} if factors else {}
         self._opening = Lock()
         self._opened: _Opened | None = self._open(in_segments=self._in_segments)
@@ -106,12 +108,14 @@ class EmulatedBackend:
         opened = self._session()
         low = np.ones(self._candidates, np.bool_)
         low[list(plan.kept)] = False
+        # Short inferences lose more by several sessions than they save.
         if isinstance(opened.session, Segmented) and opened.session.brief:
             self._leave_segments(opened)
             opened = self._session()
         try:
             return opened.session.run({**self._whole, **feed, FLAGS: opened.switches.flags(low)})
         except RuntimeError as error:
+            # The error may be of the segments' making: the whole graph has the last word.
             if isinstance(opened.session, Segmented):
                 self._leave_segments(opened)
                 return self.evaluate(plan, feed)
@@ -120,13 +124,13 @@ class EmulatedBackend:
             ) from error
 
     def _session(self) -> "_Opened":
-        """Return what is open, or open it."""
+        """Return the open session, or open it."""
         with self._opening:
             self._opened = self._opened or self._open(in_segments=self._in_segments)
             return self._opened
 
     def _leave_segments(self, opened: "_Opened") -> None:
-        """Have the next plan open the whole graph in place of what is `opened`."""
+        """Make the next plan open the whole graph in place of what is `opened`."""
         with self._opening:
             self._in_segments = False
             if self._opened is opened:
@@ -184,6 +188,7 @@ def _open(
     providers = choose()
     kinds = [KINDS[name] for name in rounded_to(model.table, pair)]
     for kind in kinds:
+        # With the providers in use: another provider may not keep round trips.
         self_test(kind, providers)
     newest = max(kinds, key=lambda kind: kind.lowest_opset, default=None)
     usable = model
@@ -194,7 +199,8 @@ def _open(
         switches = graph.switches
         segments = list(cut(graph, usable)) if in_segments and providers == ON_CPU else []
         checked = check(graph.proto, graph.weights) if not segments else segments[0].checked
-        # Of thousands of layers the graph takes as much memory as their weights.
+        # With thousands of layers the graph takes as much memory as their weights: free it before
+        # the session takes its own.
         del graph
         session: Session | Segmented
         if segments:
@@ -202,6 +208,7 @@ def _open(
         else:
             session = Session(checked, threads=threads, providers=providers)
     except ModelError as error:
+        # The whole graph may load where a segment does not.
         if in_segments:
             return _open(model, pair, switched, threads, choose, in_segments=False)
         if newest is None or usable is model:
@@ -218,10 +225,10 @@ def _open(
 
 
 def trim() -> None:
-    """Give freed memory back to the system, where the C library is one that keeps it (glibc).
+    """Give freed memory back to the system, if the C library is one that keeps it (glibc).
 
-    Worth it after something large: opening a session over thousands of nodes frees some 50 MB
-    that nothing of that size asks for again.
+    It is worth it after something large: opening a session over thousands of nodes frees some 50
+    MB that nothing of that size asks for again.
     """
     try:
         release = ctypes.CDLL(None).malloc_trim

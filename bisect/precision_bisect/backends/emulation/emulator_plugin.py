@@ -18,6 +18,7 @@ class EmulatorPlugin:
     def make(self, task: Task) -> MakeBackend:
         """Return what makes the emulator of a model."""
         options = task.options
+        # Copies are made inside if no sample has a float input to change.
         factors = options.copies > 0 and not can_change(task.samples)
         return lambda model: forecaster(model, options, task.scales, factors=factors)
 

@@ -1,4 +1,8 @@
-"""One factor per layer, for what it computes before that is rounded: another draw of rounding."""
+"""One factor per layer, for its value before it is rounded: another draw of rounding.
+
+Inputs that are all integers cannot be changed a little; a factor of 1 +- 1e-6 on each layer does
+the same to rounding.
+"""
 
 from collections.abc import Mapping
 
@@ -30,7 +34,7 @@ def take_factors(proto: onnx.ModelProto, model: Model, raw: Mapping[str, str]) -
     factors = [f"precision_bisect/factor/{i}" for i in range(len(index))]
     nodes = []
     for i, factor in enumerate(factors):
-        # A scalar leaves the shape of what it multiplies as it is.
+        # A scalar leaves the shape of the other operand as it is.
         place = onnx.numpy_helper.from_array(np.array(i), f"{factor}/place")
         graph.initializer.append(place)
         nodes.append(helper.make_node("Gather", [FACTORS, place.name], [factor]))

@@ -1,7 +1,7 @@
 """Edges between layers of any forms: a value is rounded as it is stored, and again as it is read.
 
-What the two forms of a layer have in common is no switch but a part of the graph. A reader rounds
-only what may be stored in another type than its own.
+If both forms of a layer round alike, the rounding is a fixed part of the graph, not a switch. A
+reader rounds only values that may be stored in another type than its own.
 """
 
 from collections.abc import Mapping
@@ -73,6 +73,7 @@ class FormedEdges:
         high = _read_as(forms.high, held, operand=position in OPERANDS)
         if not low and not high:
             return name
+        # One edge for all layers that read it alike in both forms.
         layer = NO_LAYER if low == high else self._index[LayerName(node.name)]
         key = (name, layer, low, high)
         if key not in self._edges:
@@ -119,9 +120,10 @@ class FormedEdges:
 
 
 def _read_as(form: Form, held: frozenset[HighName], *, operand: bool) -> Steps:
-    """Return how a layer of that form rounds what it reads; `held` is what it may come in.
+    """Return how a layer of that form rounds an input; `held` has the types it may be stored in.
 
-    Operands are quantized as they come: QuantizeLinear takes every float type.
+    Operands are quantized from the type that they are stored in: QuantizeLinear takes every float
+    type.
     """
     as_stored: Steps = () if form.stored == "fp32" else (form.stored,)
     if form.quantized and operand:
@@ -132,7 +134,7 @@ def _read_as(form: Form, held: frozenset[HighName], *, operand: bool) -> Steps:
 def _held(
     model: Model, forms: Mapping[LayerName, LayerForms]
 ) -> Mapping[str, frozenset[HighName]]:
-    """Return the types in which each tensor may be stored; those of none are FP32."""
+    """Return the types in which each tensor may be stored; a tensor without an entry is FP32."""
     held: dict[str, frozenset[HighName]] = {}
     for node in model.proto.graph.node:
         found = forms.get(LayerName(node.name))

@@ -13,8 +13,8 @@ from precision_bisect.model.node_settings import settings_of
 def stored_names(model: Model) -> set[str]:
     """Return the tensors that the switched graph holds as stored, under their own name.
 
-    Those are the ones that a bystander reads, and those that several layers read, so that a low
-    layer's value is rounded once and not for each of them.
+    They are those that a node reads which is no candidate, and those that several layers read: a
+    low layer's value is then rounded once, not for each reader.
     """
     graph = model.proto.graph
     candidates = set(model.table.names)
@@ -31,11 +31,12 @@ def stored_names(model: Model) -> set[str]:
 
 
 def settled_for(model: Model) -> dict[str, str]:
-    """Return the tensors that one layer alone reads, in part through followers, and that layer.
+    """Return the tensors that only one layer reads, in part through followers, with that layer.
 
-    Rounding commutes with moving, so such a value is rounded for its reader before the followers,
-    where the layer that computes it is rounded anyway; the reader takes it as it comes. Holds for
-    tensors of layers that followers read, and for what these followers make of nothing else.
+    Rounding commutes with moving. So such a value is rounded for its reader before the followers,
+    where the layer that computes it is rounded anyway, and the reader takes it as it comes. This
+    holds for outputs of layers that followers read, and for what these followers make of nothing
+    else.
     """
     graph = model.proto.graph
     candidates = set(model.table.names)
@@ -50,11 +51,12 @@ def settled_for(model: Model) -> dict[str, str]:
 
 
 def _sole_readers(model: Model) -> dict[str, str]:
-    """Return the tensors whose values come to one layer only, and that layer."""
+    """Return the tensors whose values reach only one layer, with that layer."""
     graph = model.proto.graph
     candidates = set(model.table.names)
     elsewhere = {output.name for output in graph.output}
     readers: dict[str, set[str]] = {}
+    # Backwards: the readers of a follower's output are known before the follower.
     for node in reversed(graph.node):
         elsewhere |= captured(node)
         if node.name in candidates:

@@ -1,7 +1,7 @@
-"""Recurrences in a 16-bit type: the state is stored after every step, and rounded as it is.
+"""Recurrences in a 16-bit type: the state is rounded after every step, as it is stored.
 
-LSTM, GRU, RNN and CumSum are one operator of many steps. Rounding only what they return would miss
-what a low state does: a sum of halves stalls at 1024 in FP16. So their low form becomes a Scan of
+LSTM, GRU, RNN and CumSum are one operator of many steps. Rounding only their outputs would miss
+what a low state does: in FP16 a sum of halves stalls at 1024. So their low form becomes a Scan of
 single steps. Engines may keep some of a state in FP32 between steps: they have the last word.
 """
 
@@ -23,7 +23,7 @@ _FLOAT = onnx.TensorProto.FLOAT
 _INT32 = onnx.TensorProto.INT32
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 _LENGTHS, _FIRST_STATE = 4, 5
-"""Positions of the inputs `sequence_lens` and `initial_h`, after which comes `initial_c`."""
+"""Positions of the inputs `sequence_lens` and `initial_h`; `initial_c` comes after these."""
 
 
 def unpredicted(model: Model) -> str:
@@ -45,12 +45,12 @@ def unpredicted(model: Model) -> str:
 
 
 def is_recurrence(node: onnx.NodeProto) -> bool:
-    """Tell whether the node computes in steps, each from the state that the last has left."""
+    """Tell whether the node computes in steps, each from the state that the last one left."""
     return node.domain in ("", "ai.onnx") and (node.op_type in _STATES or node.op_type == "CumSum")
 
 
 class Recurrences:
-    """Knows the recurrences of a model's main graph whose steps can be written one by one."""
+    """Finds the recurrences of a model's main graph whose steps can be written one by one."""
 
     def __init__(self, view: View, opset: int) -> None:
         self._view = view
@@ -101,8 +101,8 @@ def _summed(node: onnx.NodeProto, low: LowType, axis: int) -> list[onnx.NodeProt
 class _Cells:
     """Writes one LSTM, GRU or RNN as a Scan over the operator itself, one step at a time.
 
-    Both directions of a bidirectional one go through the same Scan: each step computes both for
-    either end of the sequence, and takes one of each.
+    Both directions of a bidirectional one go through the same Scan. Each step computes both
+    directions, for the value at either end of the sequence, and takes one of each.
     """
 
     def __init__(self, node: onnx.NodeProto, low: LowType, opset: int) -> None:
@@ -129,6 +129,7 @@ class _Cells:
         ]
         told = after[0]
         if self._input(_LENGTHS):
+            # Rows whose sequence has ended give 0 and keep their state, as ONNX defines it.
             count = f"{self._tag}/count"
             valid = self._valid(count)
             told = self._body("Where", valid, told, self._body.constant(np.float32(0)))
@@ -137,6 +138,7 @@ class _Cells:
                 for new, old in zip(after, states, strict=True)
             ]
             zero = self._outer.constant(np.zeros(1, np.int32))
+            # A Scan has no counter of its own, so the step's number is a state.
             states[count] = (zero, _INT32, f"{count}/end")
             after.append(self._body("Add", count, self._body.constant(np.ones(1, np.int32))))
         parts = [f"{self._tag}/all/{i}" for i in range(len(self._ways))]
@@ -192,6 +194,7 @@ class _Cells:
         steps = self._outer("Gather", shape, self._outer.constant(np.array([0])), axis=0)
         last = self._outer("Sub", steps, self._outer.constant(np.array([1])))
         last = self._outer("Cast", last, to=_INT32)
+        # The backward direction meets the padding of short rows first.
         places = [self._body("Sub", last, count) if way else count for way in self._ways]
         return self._body(
             "Concat", *(self._body("Less", place, lengths) for place in places), axis=0
@@ -216,6 +219,7 @@ class _Cells:
         return outer("ConstantOfShape", shape)
 
     def _unsqueezed(self, name: str) -> str:
+        # Axes became an input at opset 13.
         if self._opset < 13:
             return self._body("Unsqueeze", name, axes=[0])
         return self._body("Unsqueeze", name, self._body.constant(np.array([0])))
@@ -262,8 +266,8 @@ def _scan(
 ) -> onnx.NodeProto:
     """Return a Scan.
 
-    `states` has for each name in the body where it starts, its type and the name it ends under;
-    `values` what is scanned; `results` are the states after a step and what is stacked.
+    `states` has, for each name in the body, where it starts, its type, and the name it ends under.
+    `values` are scanned; `results` are the states after a step, then the values to stack.
     """
     kinds = [kind for _, kind, _ in states.values()]
     graph = helper.make_graph(

@@ -1,4 +1,8 @@
-"""The constants that layers read, in each form that some layer needs."""
+"""The constants that layers read, in each form that some layer needs.
+
+They are rounded once, when the graph is made. A switch per weight at run time would round
+gigabytes in every trial.
+"""
 
 import numpy as np
 import onnx
@@ -17,8 +21,7 @@ _EXACT = Form(stored="fp32")
 class LayerWeights:
     """Makes a rounded copy of a constant when a form first asks for it.
 
-    `initializers` are what the graph must hold beside the model's own, `held` the values of those
-    that are stubs.
+    `initializers` are added to those of the model; `held` has the values of those that are stubs.
     """
 
     def __init__(self, constants: Constants, scales: Scales) -> None:
@@ -59,6 +62,7 @@ class LayerWeights:
             rounded = dequantized(quantized(values, scale, kind), scale)
         if form.stored != "fp32":
             rounded = LOW_TYPES[form.stored].round(rounded)
+        # Equal values share one name, so the layer needs no second version.
         if np.array_equal(rounded, values, equal_nan=True):
             return exact
         types = form.stored if form.quantized is None else f"{form.quantized}-{form.stored}"

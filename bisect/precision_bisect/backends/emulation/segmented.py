@@ -1,8 +1,8 @@
-"""The switched graph run in segments: a plan computes only what follows its first other switch.
+"""The switched graph run in segments: a plan computes only what follows its first changed switch.
 
-What crosses a cut depends on the sample and on the switches before it: a plan that agrees with an
-earlier one up to a cut starts there. Where each plan has one layer low, that saves a third of the
-work and more.
+What crosses a cut depends on the sample and on the switches before it. So a plan that agrees with
+an earlier one up to a cut starts there. In a ranking, where each plan has one layer low, that
+saves a third of the work and more.
 """
 
 import hashlib
@@ -24,21 +24,23 @@ if TYPE_CHECKING:
     import onnxruntime
 
 WORTH_S = 5e-3
-"""Shorter inferences are left whole: a session more takes 0.1 ms."""
+"""Seconds of an inference below which it is left whole: one session more takes 0.1 ms."""
 KEPT_BYTES, KEPT_SHARE = 2**30, 1 / 8
-"""What crosses cuts is kept up to so many bytes, and up to this share of the free memory."""
+"""Bytes that crossing values are kept up to, and the same as a share of the free memory. Bounds;
+nothing was measured."""
 _REMEMBERED = 2**16
-"""So many keys of what was computed once are remembered."""
+"""Keys that are remembered of values computed once. A bound on memory: 16 bytes each."""
 
 _Values: TypeAlias = "Mapping[str, onnxruntime.OrtValue]"
 
 
 class Segmented:
-    """The sessions of the segments, and what crosses the cuts in what was evaluated.
+    """The sessions of the segments, and values that crossed cuts in earlier evaluations.
 
-    Several threads may run it at once. What crosses is kept once it is computed a second time;
-    what was not asked for longest goes first. `brief` tells that inferences are too short for it.
-    `outputs` are the names of those of the whole. Raises ModelError as Session does.
+    Several threads may run it at once. Crossing values are kept once they are computed a second
+    time; of those kept, the longest unused go first. `brief` tells that inferences are too short
+    for this. `outputs` are the names of the whole graph's outputs. Raises ModelError as Session
+    does.
     """
 
     def __init__(self, segments: Sequence[Segment], outputs: Sequence[str], threads: int) -> None:
@@ -71,15 +73,17 @@ class Segmented:
             }
             if number + 1 < len(own):
                 self._kept.offer(keys[number], number + 1, values)
+        # Only a full run tells how long an inference takes.
         if start == 0 and time.perf_counter() - began < WORTH_S:
             self.brief = True
         return {name: values[name].numpy() for name in self._outputs}
 
 
 def _keys(feed: Sample, own: Sequence[NDArray[np.bool_]]) -> Iterator[bytes]:
-    """Yield what decides all that is computed up to the end of each segment."""
+    """Yield, for each segment, a key of everything that decides the values up to its end."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(feed.keys() - {FLAGS}):
+        # Shape and type as well: equal bytes may mean different values.
         digest.update(f"{name} {feed[name].shape} {feed[name].dtype} ".encode())
         digest.update(feed[name].tobytes())
     for flags in own:
@@ -88,7 +92,7 @@ def _keys(feed: Sample, own: Sequence[NDArray[np.bool_]]) -> Iterator[bytes]:
 
 
 class _Kept:
-    """What crosses cuts, by what decides it."""
+    """Values that crossed cuts, by the key of what decides them."""
 
     def __init__(self) -> None:
         import psutil  # for late code
@@ -100,18 +104,20 @@ class _Kept:
         self._values: OrderedDict[bytes, tuple[int, _Values, int]] = OrderedDict()
 
     def latest(self, keys: Sequence[bytes]) -> tuple[int, _Values]:
-        """Return the first segment that is to be computed, and what it reads of earlier ones."""
+        """Return the first segment to compute, and the values that it reads of earlier ones."""
         with self._lock:
             for key in reversed(keys):
+                # A later cut saves more, so the last key that is known wins.
                 if key in self._values:
                     self._values.move_to_end(key)
                     return self._values[key][:2]
         return 0, {}
 
     def offer(self, key: bytes, start: int, values: _Values) -> None:
-        """Keep what the segments from `start` on read, where it was computed before."""
+        """Keep the values that segments from `start` on read, if they were computed before."""
         nbytes = sum(value.tensor_size_in_bytes() for value in values.values())
         with self._lock:
+            # Most plans are evaluated once; keeping all would push out what is used again.
             if key not in self._once:
                 if len(self._once) >= _REMEMBERED:
                     self._once.clear()

@@ -1,8 +1,8 @@
 """The switched graph, cut into segments that are computed one after the other.
 
-Results are those of one session, bit for bit. What crosses a cut is what a switch gives or takes,
-and no optimisation sees through switches; what no layer computes (shapes, flags, constants) is
-there in each segment that reads it. `segmented` runs them.
+Results are those of one session, bit for bit. A cut runs only through outputs and inputs of
+switches, and no optimisation looks through a switch. What no layer computes (shapes, flags,
+constants) is repeated in each segment that reads it. `segmented` runs them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +22,14 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.ort import Checked, check
 
 MOST, FEWEST = 8, 4
-"""Segments of a graph. With 8, a ranking of NAFNet and PP-OCR det takes 0.64 and 0.70 of the time,
-and a plan that shares nothing 1.1 times; 4 and 16 are no better at either."""
+"""Segments of a graph, at most and at least. With 8 a ranking of NAFNet and of PP-OCR det takes
+0.64 and 0.70 of the time, and a plan that shares nothing 1.1 times; 4 and 16 are no better on
+either."""
 SWITCHES = 16
-"""The fewest switches of a segment, on average."""
+"""Switches of a segment, at least, on average. A bound; nothing was measured."""
 REPEATED_WEIGHTS = 0.1
-"""The most bytes of weights that segments may hold again, as a share of all."""
+"""Share of the weights' bytes that segments may hold a second time, at most. A bound; nothing was
+measured."""
 _TENSORS = onnx.TensorProto
 _PLAIN_TYPES = (_TENSORS.FLOAT, _TENSORS.DOUBLE, _TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
 _NOT_FLOATS = (_TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
@@ -38,8 +40,8 @@ _RANDOM = ("Random", "Multinomial", "Bernoulli")
 class Segment:
     """A part of the switched graph, ready to be opened.
 
-    `flags` are the numbers of its flags in the whole. `carried` are the tensors made up to its end
-    that later segments or the caller read.
+    `flags` are the numbers of its flags in the whole graph. `carried` are the tensors, made up to
+    its end, that later segments or the caller read.
     """
 
     checked: Checked
@@ -48,7 +50,7 @@ class Segment:
 
 
 def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
-    """Yield the segments of a model's graph in order; none where it is small or cuts inexact.
+    """Yield the segments of a model's graph in order; none if it is small or cuts are inexact.
 
     Raises RefusedError as `check` does.
     """
@@ -74,8 +76,9 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
 class _Wiring:
     """Who makes and who reads each tensor.
 
-    A tensor crosses a cut at a position when a node before it makes the tensor and one from it on
-    reads it, directly or through `light` nodes, which each segment has for itself.
+    A tensor crosses a cut at a position if a node before it makes the tensor and a node from there
+    on reads it. Reading through `light` nodes counts, since each segment has its own copy of
+    these.
     """
 
     def __init__(self, graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
@@ -100,8 +103,8 @@ class _Wiring:
     def narrow(self, count: int, declared: "_Declared") -> list[int]:
         """Return up to `count` - 1 positions where few tensors cross, and all of them may.
 
-        Those are made by a switch or read by switches only, so that they are fused with nothing
-        beyond, and known as far as kernels are chosen by it.
+        A tensor may cross if a switch makes it or only switches read it, so that no fusion spans
+        the cut. Its shape must be known as far as kernels are chosen by it.
         """
         direct = {name for node in self.nodes for name in node.input} | self.outputs
         crossing, barred = (np.zeros(len(self.nodes) + 1, np.int64) for _ in range(2))
@@ -111,6 +114,7 @@ class _Wiring:
                 crossing[start + 1 : end + 1] += 1
                 fused = name in direct and self.nodes[start].op_type != "If"
                 barred[start + 1 : end + 1] += fused or not declared.is_known(name)
+        # Cut at equal numbers of switches: that is where plans begin to differ.
         done = np.cumsum([0, *(node.op_type == "If" for node in self.nodes)])
         step = done[-1] / count
         found = []
@@ -118,6 +122,8 @@ class _Wiring:
             off = np.abs(done - number * step)
             near = np.flatnonzero((off <= step / 3) & (barred == 0))
             if near.size:
+                # Fewest crossing tensors first; of equal positions the one nearest to its ideal
+                # place.
                 found.append(int(near[np.lexsort((off[near], crossing[near]))[0]]))
         return sorted({*found})
 
@@ -130,7 +136,7 @@ class _Wiring:
         }
 
     def within(self, wanted: Sequence[str], given: set[str]) -> list[int]:
-        """Return the nodes, in order, that make what is wanted of what is given."""
+        """Return the nodes, in order, that compute the `wanted` tensors from the `given` ones."""
         found: set[int] = set()
         pending = list(wanted)
         while pending:
@@ -142,7 +148,7 @@ class _Wiring:
         return sorted(found)
 
     def _light(self, fixed: set[str], types: Mapping[str, int]) -> list[bool]:
-        """Tell which nodes make constants, flags, factors and whole numbers; fills up `fixed`."""
+        """Tell which nodes make constants, flags, factors and whole numbers; adds to `fixed`."""
         light = []
         for node, reads in zip(self.nodes, self.reads, strict=True):
             constant = reads <= fixed
@@ -176,12 +182,12 @@ def _is_switch(node: onnx.NodeProto) -> bool:
 
 
 class _Declared:
-    """Types and shapes of what crosses: ONNX Runtime chooses some kernels by shapes."""
+    """Types and shapes of crossing tensors: ONNX Runtime chooses some kernels by shapes."""
 
     def __init__(self, graph: SwitchedGraph, model: Model) -> None:
         proto = onnx.ModelProto()
         proto.CopyFrom(model.proto)
-        # What files say of tensors in between may be wrong.
+        # The file's own declarations of tensors in between may be wrong.
         del proto.graph.value_info[:]
         try:
             inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.value_info
@@ -189,6 +195,7 @@ class _Declared:
             inferred = proto.graph.value_info
         self._types = {value.name: value.type for value in inferred}
         self._elem_types = model.elem_types
+        # Convolutions are chosen by the number of channels.
         self._images = any("Conv" in n.op_type or "Pool" in n.op_type for n in proto.graph.node)
         self._stored = {raw: name for name, raw in graph.raw.items()}
         self._passed = {
@@ -207,7 +214,7 @@ class _Declared:
         return helper.make_tensor_value_info(name, kind, None)
 
     def is_known(self, name: str) -> bool:
-        """Tell whether a tensor's rank is known, and of images the number of channels."""
+        """Tell whether a tensor's rank is known, and for images the number of channels."""
         known = self._types.get(self._in_model(name))
         if known is None or not known.tensor_type.HasField("shape"):
             return False
@@ -215,7 +222,7 @@ class _Declared:
         return not self._images or len(dims) != 4 or dims[1].HasField("dim_value")
 
     def _in_model(self, name: str) -> str:
-        """Return the tensor of the model that is passed on or rounded under that name."""
+        """Return the tensor of the model that this name passes on or rounds."""
         while name not in self._elem_types and name in self._passed:
             name = self._passed[name]
         # Before its factor, a value has this suffix.
@@ -225,7 +232,7 @@ class _Declared:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What a segment consists of: the numbers of its nodes, and names of tensors."""
+    """The parts of a segment: the numbers of its nodes, and names of tensors."""
 
     nodes: Sequence[int]
     read: set[str]
@@ -235,7 +242,7 @@ class _Span:
 
     @classmethod
     def between(cls, wiring: _Wiring, start: int, end: int) -> "_Span":
-        """Take the nodes from `start` to before `end`, with what is light of those before."""
+        """Take the nodes from `start` to before `end`, and light ones before that they need."""
         given = wiring.crossing(start)
         needed = wiring.crossing(end) | wiring.outputs
         leaving = sorted(name for name in needed if start <= wiring.maker[name] < end)
@@ -261,7 +268,7 @@ def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: _Declared, span: _
     proto = onnx.ModelProto(ir_version=source.ir_version, graph=part)
     proto.opset_import.extend(source.opset_import)
     weights = {name: array for name, array in graph.weights.items() if name in read}
-    # Each packs its weights where the whole would: else results could differ.
+    # Weights are packed if those of the whole graph would be: otherwise results could differ.
     nbytes = sum(array.nbytes for array in graph.weights.values())
     checked = replace(check(proto, weights), nodes=len(source.graph.node), nbytes=nbytes)
     return Segment(checked, np.array(flags, np.int64), span.carried)

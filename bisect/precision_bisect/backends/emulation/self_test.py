@@ -1,4 +1,8 @@
-"""Checks that ONNX Runtime rounds where the emulator asks it to."""
+"""Checks that ONNX Runtime rounds where the emulator asks it to.
+
+It is one tiny inference at start. Without it an optimizer that removes round trips would turn
+every verdict into one on FP32.
+"""
 
 import numpy as np
 import onnx
@@ -13,7 +17,7 @@ from precision_bisect.model.round_trips import round_trip
 from precision_bisect.quantization.rounding import fake_quantized
 
 _SCALE = 0.0123
-"""Of the values that probe a quantized type; no power of two."""
+"""Scale of the values that probe a quantized type; no power of two, so that division rounds."""
 
 
 def self_test(kind: LowType | QuantizedType, providers: Providers = ON_CPU) -> None:

@@ -1,11 +1,11 @@
 """Edges between layers that run in one 16-bit type or in FP32: one switch for both ends.
 
-The value that runs from a layer to a reader of it is rounded to the low type and back when the
-layer or the reader runs low. A value with several readers is rounded as its layer stores it, once,
-and again only where that layer runs high and the reader low.
+The value that runs from a layer to a reader is rounded to the low type and back if the layer or
+the reader runs low. A value with several readers is rounded once, as its layer stores it; a reader
+rounds it only if that layer runs high and the reader low.
 
 Readers that are no candidates (followers, control flow, outputs) see the value as the layer stored
-it. Rounding is idempotent, so rounding again after a follower changes nothing.
+it. Rounding twice is rounding once, so rounding again after a follower changes nothing.
 """
 
 import onnx
@@ -59,6 +59,7 @@ class SharedEdges:
             return name
         layer = self._index[node.name]
         stored = name in self._stored or name not in self._producer
+        # Its layer's switch already covers this reader.
         if stored and self._settled.get(name) == layer:
             return name
         source = self._producer.get(name, NO_LAYER)

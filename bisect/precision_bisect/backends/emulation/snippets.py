@@ -11,13 +11,13 @@ from precision_bisect.model.lowtypes import QuantizedType
 
 NO_LAYER = -1
 SHORT = "pb:"
-"""Begins the names of which there are thousands: sessions copy each some dozen times."""
+"""A short prefix for names of which there are thousands: sessions copy each some dozen times."""
 
 Branch = tuple[list[onnx.NodeProto], list[str]]
 """The nodes of a branch and the names of its outputs."""
 
 Condition = tuple[int, int, int]
-"""Candidates: on when one of the first two runs low and the third does not, or is NO_LAYER."""
+"""Three candidates: on if one of the first two runs low and the third does not, or is NO_LAYER."""
 
 
 @dataclass(slots=True)
@@ -50,6 +50,7 @@ class Quantizers:
         zero = f"precision_bisect/zero/{kind.name}"
         scaled = f"precision_bisect/scale/{np.float32(scale).tobytes().hex()}"
         self.initializers[zero] = helper.make_tensor(zero, kind.onnx_type, [], [0])
+        # Equal scales share one initializer: the name is made of the value's bytes.
         self.initializers[scaled] = onnx.numpy_helper.from_array(
             np.array(scale, np.float32), scaled
         )
@@ -86,6 +87,7 @@ def switch_node(flag: str, kinds: dict[str, int], low: Branch, high: Branch) -> 
 def split_flags(flags: str, names: Sequence[str], opset: int) -> onnx.NodeProto:
     """Return the node that splits the input `flags` into one boolean per name."""
     node = helper.make_node("Split", [flags], names, axis=0)
+    # From opset 18 on Split wants the number of its outputs, or their sizes.
     if opset >= 18:
         node.attribute.append(helper.make_attribute("num_outputs", len(names)))
     return node

@@ -1,12 +1,13 @@
 """Means as ONNX Runtime's CUDA provider computes them: the sum is stored before it is divided.
 
-Where the values of each mean lie side by side in memory, or those of all means in turn, the sum
-is accumulated in FP32 and stored in the layer's type; so is their number, and the one is divided
-by the other. A mean that FP16 could hold becomes infinite where its sum leaves the range, and 0 or
-NaN where it is that of 65520 values or more. Elsewhere cuDNN reduces, and stores nothing between.
-Nor is anything stored where a norm becomes one kernel. Source: ONNX Runtime,
-core/providers/cuda/reduction, `get_applicable_matrix_reduction` in reduction_functions.cc and
-`ReduceComputeCore` in reduction_ops.cc; the norms as seen on an H200.
+Suppose the values of each mean lie side by side in memory, or those of all means take turns. Then
+the sum is accumulated in FP32 and stored in the layer's type, the number of values is stored in it
+too, and one is divided by the other. A mean that FP16 could hold becomes infinite if its sum
+leaves the range, and 0 or NaN if it is over 65520 values or more. In other layouts cuDNN reduces
+and stores nothing in between. Nor is anything stored if a norm becomes one kernel.
+
+Source: ONNX Runtime, core/providers/cuda/reduction, `get_applicable_matrix_reduction` in
+reduction_functions.cc and `ReduceComputeCore` in reduction_ops.cc; the norms as seen on an H200.
 """
 
 import math
@@ -43,9 +44,9 @@ class StoredSums:
         return together(dims or _of_any_rank(axes), axes, unknown=1 if dims else 2)
 
     def summed(self, node: onnx.NodeProto, shape: Sequence[int] | None) -> int:
-        """Return the number of values in each sum that a layer stores, 0 where it stores none.
+        """Return the number of values in each sum that a layer stores, 0 if it stores none.
 
-        `shape` is that of what it reads, None where it is not known.
+        `shape` is that of its input, None if it is not known.
         """
         axes = self._axes(node)
         if not axes or shape is None or not together(tuple(shape), axes):
@@ -53,10 +54,10 @@ class StoredSums:
         return math.prod(shape[axis] for axis in axes)
 
     def norm(self, node: onnx.NodeProto) -> Sequence[LayerName]:
-        """Return the layers that become one kernel with a mean where all run in one type.
+        """Return the layers that become one kernel with a mean if all run in one type.
 
         ONNX Runtime fuses norms along the last axes that divide by a root and have a scale, which
-        may be of another type; such a kernel stores nothing between.
+        may be of another type. Such a kernel stores nothing in between.
         """
         return self._norms.get(node.name, ())
 
@@ -81,7 +82,7 @@ class StoredSums:
         """Return the nodes of a layer that `stores`, with its sum stored in `low`.
 
         `renamed` is the layer under the names that the nodes read and write. Their output is not
-        rounded yet. `fused` names a boolean scalar, on when nothing is stored after all.
+        rounded yet. `fused` names a boolean scalar that is on if nothing is stored after all.
         """
         axes, out = self._axes(node), renamed.output[0]
         shape = self._view.shape(node.input[0])
@@ -100,6 +101,7 @@ class StoredSums:
         return [
             plain,
             *_count(renamed.input[0], count, [dims[axis] for axis in axes], at),
+            # The sum is taken from the mean, so that both alternatives rest on one reduction.
             helper.make_node("Mul", [mean, count], [f"{total}/exact"]),
             *round_trip(f"{total}/exact", total, low.onnx_type),
             *round_trip(count, f"{count}/stored", low.onnx_type),
@@ -108,7 +110,7 @@ class StoredSums:
         ]
 
     def _axes(self, node: onnx.NodeProto) -> tuple[int, ...]:
-        """Return what a mean is taken over, from the last, -1; nothing where it is not known."""
+        """Return the axes of a mean, from the last, -1; () if they are not known."""
         axes = self._view.axes(node) if node.op_type == "ReduceMean" else None
         if axes == ():
             axes = tuple(range(-len(self._view.shape(node.input[0]) or ()), 0))
@@ -116,13 +118,14 @@ class StoredSums:
 
 
 def together(dims: Dims, axes: Sequence[int], unknown: int = 2) -> bool:
-    """Tell whether the reduced dimensions come before all others, or after them, but for ones.
+    """Tell whether the reduced dimensions come before all others, or after them, apart from ones.
 
     `axes` are negative; `unknown` stands for dimensions that are not known.
     """
     sizes = [unknown if size is None else size for size in dims]
     reduced = {axis + len(sizes) for axis in axes}
     first = [i in reduced for i, size in enumerate(sizes) if size != 1]
+    # A dimension of 1 may stand anywhere without moving a value in memory.
     return first in (sorted(first), sorted(first, reverse=True))
 
 
@@ -134,9 +137,9 @@ def _of_any_rank(axes: Sequence[int]) -> Dims:
 def _where(
     conditions: Sequence[list[onnx.NodeProto]], stored: str, plain: str, out: str
 ) -> list[onnx.NodeProto]:
-    """Return the nodes that give `stored` where all conditions hold, each its nodes' last output.
+    """Return the nodes that give `stored` if all conditions hold, else `plain`.
 
-    Nothing where there is none.
+    A condition is the last output of its nodes. Without conditions there are no nodes.
     """
     told = [nodes[-1].output[0] for nodes in conditions]
     nodes = [node for each in conditions for node in each]
@@ -151,7 +154,7 @@ def _count(
 ) -> list[onnx.NodeProto]:
     """Return the nodes that give the number of values of a mean, as a scalar in FP32.
 
-    `sizes` are those of the dimensions that it is taken over, which are `at` these places.
+    `sizes` are those of the dimensions that the mean is taken over, `at` has their places.
     """
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes):
@@ -168,7 +171,7 @@ def _count(
 def _whether_together(
     source: str, out: str, axes: Sequence[int], dims: Dims
 ) -> list[onnx.NodeProto]:
-    """Return the nodes that tell what `together` tells, once the shape is there.
+    """Return the nodes that compute `together` at run time, when the shape is known.
 
     They count the pairs of dimensions larger than 1 that are in the wrong order.
     """

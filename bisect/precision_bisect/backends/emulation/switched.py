@@ -5,10 +5,10 @@ How a plan becomes one inference, without a build:
 * Values are rounded on their way from layer to layer, by `If(flag) {round trip} else {Identity}`
   (see `shared_edges` and `formed_edges`). ONNX Runtime executes only the branch taken (under a
   microsecond of overhead), and never removes an explicit round trip.
-* A layer with weights that its low form changes becomes `If(flag) {layer with those weights}
-  else {layer}`: both copies are constants, so that ONNX Runtime can pack them once. Constants that
-  nodes compute are weights, too.
-* So does one whose low form computes otherwise on the engine that is forecast (see
+* A layer whose low form changes its weights becomes `If(flag) {layer with those weights} else
+  {layer}`. Both copies are constants, so ONNX Runtime can pack them once. Constants that nodes
+  compute are weights, too.
+* So does a layer whose low form computes in another way on the forecast engine (see
   `stored_sums`), and one whose state is rounded at every step (see `recurrences`).
 * All flags are one boolean input, split into scalars inside the graph.
 """
@@ -49,7 +49,8 @@ from precision_bisect.quantization.scales import Scales
 FLAGS = "precision_bisect/flags"
 
 _LARGEST_KERNEL = 2**22
-"""In bytes; larger convolution weights stay outside the graph, which protobuf limits to 2 GiB."""
+"""Bytes; larger convolution weights stay outside the graph, which protobuf limits to 2 GiB. Of
+taste; nothing was measured."""
 _EXACT = Form(stored="fp32")
 
 
@@ -57,14 +58,15 @@ _EXACT = Form(stored="fp32")
 class Switches:
     """How a plan sets the flags of a graph.
 
-    `layers` has shape (flags, 3): a flag is on when one of the first two candidates runs low and
-    the third does not; NO_LAYER stands for no candidate.
+    `layers` has shape (flags, 3): a flag is on if one of the first two candidates runs low and the
+    third does not; NO_LAYER stands for no candidate.
     """
 
     layers: NDArray[np.int64]
 
     def flags(self, low: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the flags, shape (flags,), for `low`, shape (candidates,): True where low."""
+        # NO_LAYER is -1, so it reads the value that is appended at the end.
         padded = np.append(low, False)
         first, second, unless = padded[self.layers.T]
         switched: NDArray[np.bool_] = (first | second) & ~unless
@@ -102,8 +104,8 @@ def switch(
 ) -> SwitchedGraph:
     """Return the switched graph of a model for a pair of precisions.
 
-    `stored_sums` computes means as ONNX Runtime's CUDA provider does. With `factors` the graph has
-    the input FACTORS in addition.
+    `stored_sums` computes means as ONNX Runtime's CUDA provider does. With `factors` the graph
+    also has the input FACTORS.
     """
     sums = StoredSums(View(model)) if stored_sums else None
     graph = _Builder(model, pair, scales, sums).build()
@@ -117,7 +119,7 @@ class _Builder:
         self._model = model
         self._sums = sums
         self._recurrences = Recurrences(View(model), opset(model.proto))
-        # What computes in FP32 whatever the plan rounds nothing: it needs no edges.
+        # A layer that is FP32 in both forms rounds nothing: it needs no edges.
         self._forms = {
             name: forms
             for name, forms in forms_of(model.table, pair).items()
@@ -130,6 +132,7 @@ class _Builder:
         self._formed: FormedEdges | None = None
         self._together: dict[tuple[LayerName, ...], str] = {}
         self._edges: _Edges
+        # The common case, one low type against FP32: one switch serves both ends of an edge.
         if (
             pair.high == "fp32"
             and pair.low in LOW_TYPES
@@ -164,6 +167,7 @@ class _Builder:
         proto = onnx.ModelProto(ir_version=source.ir_version, graph=graph)
         proto.opset_import.extend(source.opset_import)
         weights = {**self._model.weights, **self._weights.held}
+        # Weights that are only read in their rounded form are dropped.
         drop_unused(proto.graph, weights)
         conditions = np.array(self._flags.conditions, np.int64).reshape(-1, 3)
         raw = {
@@ -176,7 +180,7 @@ class _Builder:
         return SwitchedGraph(proto, weights, Switches(conditions), raw)
 
     def _as_declared(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return a node that no plan decides on as the file means it."""
+        """Return a node that no plan decides on, as the file means it."""
         declared = {self._model.low_tensors.get(name) for name in node.output}
         kind = next((kind for kind in LOW_TYPES.values() if kind.onnx_type in declared), None)
         if kind is not None and self._recurrences.has_steps(node):
@@ -184,7 +188,7 @@ class _Builder:
         return as_declared(self._model, node)
 
     def _layer(self, node: onnx.NodeProto, forms: LayerForms) -> None:
-        """Append a layer and its edges, in two versions where its weights differ by its form."""
+        """Append a layer with its edges, in two versions if its weights differ by its form."""
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         settings = settings_of(node)
@@ -213,7 +217,7 @@ class _Builder:
         self._edges.store(node)
 
     def _rounds_inside(self, node: onnx.NodeProto) -> bool:
-        """Tell whether the layer stores something between that its form rounds."""
+        """Tell whether the layer stores values in between that its form rounds."""
         stores = self._sums is not None and self._sums.stores(node)
         return stores or self._recurrences.has_steps(node)
 
@@ -228,6 +232,7 @@ class _Builder:
             return [renamed]
         norm = self._sums.norm(node)
         forms = [self._forms[layer] for layer in norm if layer in self._forms]
+        # A norm is one kernel only if all of its layers run in the low type.
         if not norm or len(forms) < len(norm) or any(f.low.stored == "fp32" for f in forms):
             return self._sums.written(node, renamed, kind)
         pairs = zip(norm, forms, strict=True)
@@ -271,7 +276,7 @@ class _Builder:
         return switched
 
     def _is_spatial_convolution(self, node: onnx.NodeProto) -> bool:
-        """Tell whether ONNX Runtime has blocked kernels for the layer that pay for themselves."""
+        """Tell whether ONNX Runtime has blocked kernels for the layer, and they pay."""
         kernel = self._weights.array(node.input[1]) if node.op_type == "Conv" else None
         if kernel is None or kernel.nbytes > _LARGEST_KERNEL:
             return False

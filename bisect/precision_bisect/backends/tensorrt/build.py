@@ -1,6 +1,6 @@
 """One build: from an ONNX file to engine bytes, through Polygraphy's loaders.
 
-One path for all libraries; what a library has decides the flags.
+There is one path for all libraries; what a library has decides the flags, never its version.
 """
 
 import glob
@@ -34,7 +34,7 @@ from precision_bisect.trial import CUDA_FAILED, Outcome, TrialStatus
 class Marks:
     """What weak typing asks for: the nodes kept in FP32, and the type that all others may take.
 
-    `low` is None where nothing may be low.
+    `low` is None if nothing may be low.
     """
 
     kept: tuple[LayerName, ...]
@@ -43,12 +43,11 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to build, beside the graph itself.
+    """How to build, apart from the graph itself.
 
-    `marks` is None for a typed graph. `ranges` are the shapes of dynamic inputs, and the values of
-    those inputs whose `values` give a shape. `timing_cache`
-    is the file that all builds of a run share, None where the library measures nothing; a build
-    `afresh` does not look into it.
+    `marks` is None for a typed graph. `ranges` are the shapes of dynamic inputs, or the values of
+    those inputs whose `values` give a shape. `timing_cache` is the file that all builds of a run
+    share, None if the library measures nothing. A build `afresh` does not look into it.
     """
 
     settings: EngineSettings
@@ -63,9 +62,9 @@ class Recipe:
 class Built:
     """A built engine: its bytes, and what the build said of it.
 
-    `layers` is the builder's own description of the engine layer by layer, "" where the library
-    gives none; `remarks` are what it warned of; `seconds` is how long parsing and building took.
-    `timings` are the contents of its timing cache, b"" for none.
+    `layers` is the builder's own description of the engine layer by layer, "" if the library gives
+    none. `remarks` are its warnings. `seconds` is the time of parsing and building. `timings` are
+    the contents of its timing cache, b"" for none.
     """
 
     engine: bytes
@@ -94,9 +93,11 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
                 engine = bytes(_loader(flavour, source, own, watch, unmarked)())
                 timings = cache.read_bytes() if cache is not None and cache.exists() else b""
         except PolygraphyException as error:
+            # A cancelled build fails with a message of its own: the deadline is the cause.
             if watch.expired:
                 raise _timed_out(limit_s) from error
             raise _build_failed(messages, error) from error
+        # Some libraries cannot be cancelled: the engine is there, but too late.
         if watch.expired:
             raise _timed_out(limit_s)
     return Built(
@@ -160,8 +161,8 @@ def prepare_network(
 ) -> None:
     """Mark the kept layers.
 
-    Those with nothing to mark go into `unmarked`. Raises BackendFailure where that is all of them:
-    the engine would be that of the plan that keeps none.
+    Kept layers with nothing to mark go into `unmarked`. Raises BackendFailure if that is all of
+    them: the engine would be that of the plan that keeps none.
     """
     if marks is None:
         return
@@ -182,8 +183,9 @@ def prepare_network(
 def served_ranges(recipe: Recipe, network: Any) -> dict[str, ShapeRange]:
     """Return the ranges that the network takes: of values where it reads values for a shape.
 
-    Raises RefusedError for an input that it reads so, and of which no values are known.
+    Raises RefusedError for an input that it reads this way and of which no values are known.
     """
+    # The parser decides which inputs are shape tensors, and only once it has parsed.
     tensors = [network.get_input(index) for index in range(network.num_inputs)]
     shaping = {tensor.name for tensor in tensors if tensor.is_shape_tensor}
     for name in sorted(shaping - recipe.values):
@@ -201,8 +203,8 @@ def served_ranges(recipe: Recipe, network: Any) -> dict[str, ShapeRange]:
 def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Callable[..., Any]:
     """Return a callable that makes the builder's configuration from builder and network.
 
-    TF32 is on by default in TensorRT; here it is on only where the settings ask for it. The
-    user's own script has the last word.
+    TensorRT turns TF32 on by default; here it is on only if the settings ask for it. The user's
+    own script has the last word.
     """
     from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
     from polygraphy.backend.trt import CreateConfig, PostprocessConfig
@@ -215,6 +217,7 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
             tf32=settings.tf32,
             fp16=low == "fp16",
             bf16=low == "bf16",
+            # "prefer" would let the builder ignore marks without a word.
             precision_constraints="obey" if marks else None,
             **common,
         )
@@ -232,6 +235,7 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
 
     def with_tf32(builder: Any, network: Any) -> Any:
         config = create(builder, network)
+        # Polygraphy's configuration for RTX leaves TF32 on, as the library does.
         if not settings.tf32:
             config.clear_flag(flavour.module.BuilderFlag.TF32)
         return config
@@ -240,15 +244,15 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
 
 
 def pin_tactics(trt: ModuleType, config: Any) -> None:
-    """Have the build note each layer's kernel in a timing cache of its own, where it can.
+    """Let the build note each layer's kernel in a timing cache of its own, if it can.
 
-    A build that loads such a cache takes the kernels that are noted; of any other cache it takes
-    the times, and layers alike share them. Each layer is timed by itself then, which takes longer.
+    A build that loads such a cache takes the noted kernels. From any other cache it takes only
+    times, and equal layers share them. Here each layer is timed by itself, which takes longer.
     """
     flag = getattr(trt.BuilderFlag, "EDITABLE_TIMING_CACHE", None)
     if flag is not None:
         config.set_flag(flag)
-        # The one that is there was made for a configuration without the flag.
+        # The present cache was made for a configuration without the flag.
         config.set_timing_cache(config.create_timing_cache(b""), False)
 
 
@@ -259,11 +263,11 @@ def _common(flavour: Flavour, recipe: Recipe, monitor: Any) -> dict[str, Any]:
     trt, settings = flavour.module, recipe.settings
     profile = Profile()
     for name, shapes in recipe.ranges.items():
-        # Polygraphy takes the names for patterns.
+        # Polygraphy takes the names as patterns.
         profile.add(glob.escape(name), shapes.least, shapes.best, shapes.most)
     arguments: dict[str, Any] = {
         "profiles": [profile],
-        # Names alone would not tell what was computed at which precision.
+        # Names alone would not tell which layer computes in which precision.
         "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
         "builder_optimization_level": settings.optimization_level,
         "progress_monitor": monitor,

@@ -1,7 +1,7 @@
 """What TensorRT's warnings say about a build, in a few short lines, and which layers they mean.
 
-The texts are those of TensorRT 8.4 to 11 and of TensorRT-RTX; what is not known here is not shown.
-Names come with a warning, or in the message next to it that only a verbose log shows.
+The texts are those of TensorRT 8.4 to 11 and of TensorRT-RTX; unknown texts are not shown. Names
+come with a warning, or in the message next to it that only a verbose log shows.
 """
 
 import re
@@ -16,8 +16,9 @@ from precision_bisect.errors import printable
 from precision_bisect.trial import Listed
 
 MOST_NOTES = 12
+"""Remarks of one build, at most; a bound for readers."""
 MOST_LISTED = 512
-"""Names for one remark; all trials of a run are in its ledger."""
+"""Names for one remark, at most: the ledger holds those of all trials of a run."""
 
 _AFFECTED = re.compile(r"^\s*- ?(\d+) weights? (?:are|is) affected by this issue: (.*)", re.M)
 _OLD_WEIGHT = re.compile(
@@ -36,14 +37,14 @@ _QUOTED = tuple(
         r"No low-precision conv kernel available for this strongly-typed .*",
     )
 )
-"""Remarks worth quoting as they stand, as far as the pattern reaches."""
+"""Remarks worth quoting as they are, as far as the pattern reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remarks:
-    """Remarks of the builder, each once and on one line, and the names that it listed with them.
+    """Remarks of the builder, each once and on one line, with the names that it listed.
 
-    At most `MOST_NOTES`, where the last one counts the rest.
+    There are at most `MOST_NOTES`; the last one counts the rest.
     """
 
     notes: Sequence[str] = ()
@@ -51,7 +52,7 @@ class Remarks:
 
 
 def remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -> Remarks:
-    """Return what the builder remarked in these messages, those of one build.
+    """Return what the builder remarked in the messages of one build.
 
     `unmarked` are the kept layers that it could not be told of.
     """
@@ -66,7 +67,7 @@ def remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -> Remark
     if len(found) > MOST_NOTES:
         left = len(found) - MOST_NOTES + 1
         found = [*found[: MOST_NOTES - 1], f"and {left} more remarks of the builder"]
-    # TensorRT's order differs between builds.
+    # Sorted, since TensorRT's order differs between builds.
     listed = [
         Listed(note=note, names=tuple(sorted({*names})[:MOST_LISTED]))
         for note, names in heard.listed()
@@ -77,7 +78,7 @@ def remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -> Remark
 
 @dataclass(slots=True)
 class _Heard:
-    """What was heard so far: quotations, and by kind how many weights, with names for both."""
+    """What was heard so far: quotations, and the count of weights by kind, with their names."""
 
     quoted: dict[str, list[str]] = field(default_factory=dict)
     weights: Counter[str] = field(default_factory=Counter)
@@ -85,7 +86,7 @@ class _Heard:
     last_kind: str = ""
 
     def hear(self, before: Message, message: Message) -> None:
-        """Take in a message; names may be in the one before it, or it has those of that one."""
+        """Take in a message; names may be in the message before it, or the other way round."""
         text = message.text
         for count, kind in _AFFECTED.findall(text):
             self.last_kind = one_line(kind)
@@ -132,5 +133,5 @@ def _counted(kind: str, count: int) -> str:
 
 
 def _split(names: str) -> list[str]:
-    """Return the names of a list; that of a fused layer may come in pieces, as its layers do."""
+    """Return the names of a list; a fused layer's name may come in pieces, one for each layer."""
     return [printable(name.strip()) for name in names.split(",") if name.strip()]

@@ -1,7 +1,7 @@
 """The user's own settings of a build: a script that changes the builder's configuration.
 
-It is the script of Polygraphy's `--trt-config-postprocess-script`: for flags of deployed engines
-such as version or hardware compatibility, refit, weight streaming and DLA.
+It is the script of Polygraphy's `--trt-config-postprocess-script`, for flags of deployed engines:
+version or hardware compatibility, refit, weight streaming, DLA.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, script_and_f
 
 
 def with_script(config: Callable[..., Any], script: str | None) -> Callable[..., Any]:
-    """Return what makes the same configuration and has the script change it, if there is one.
+    """Return a callable that makes the same configuration and lets the script change it, if any.
 
-    Raises UsageError where the script does not run or lacks the function, and, when a
-    configuration is made, where the function fails.
+    Raises UsageError if the script does not run or lacks the function and, when a configuration is
+    made, if the function fails.
     """
     if script is None:
         return config

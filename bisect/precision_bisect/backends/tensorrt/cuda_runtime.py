@@ -1,4 +1,4 @@
-"""CUDA's runtime library, where Polygraphy's runners do not find it by themselves."""
+"""Finds CUDA's runtime library where Polygraphy's runners do not find it by themselves."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ _SEARCHED = "LD_LIBRARY_PATH"
 
 
 def load_cuda_runtime() -> None:
-    """Have Polygraphy load the library, for the rest of the process.
+    """Make Polygraphy load the library, for the rest of the process.
 
-    It looks into the folders of the search path and of pip's packages for CUDA 12; those for CUDA
-    13 are laid out differently. Raises RefusedError where there is none.
+    Polygraphy looks into the search path and into pip's packages for CUDA 12; those for CUDA 13
+    are laid out differently. Raises RefusedError where there is none.
     """
     from polygraphy import cuda
 

@@ -8,7 +8,8 @@ from precision_bisect.precisions import QUANTIZED_NAMES, Pair
 FP8_CAPABILITY = "8.9"
 """The lowest compute capability with FP8; for lower ones every build fails."""
 _WITHOUT_KERNEL = {"tensorrt": frozenset[str](), "tensorrt-rtx": frozenset(("ConvTranspose",))}
-"""Operators that are built in the float type, from operands that were quantized: 1.7.1."""
+"""Operators that are built in the float type though their operands were quantized (TensorRT-RTX
+1.7.1)."""
 
 
 def has_fp8(capability: str) -> bool:
@@ -28,4 +29,5 @@ def without_kernel(name: FlavourName, model: Model, pair: Pair) -> dict[LayerNam
 
 
 def _number(capability: str) -> tuple[int, ...]:
+    # As numbers: "12.0" sorts before "8.9" as text.
     return tuple(map(int, capability.split(".")))

@@ -1,8 +1,8 @@
 """Which TensorRT libraries are installed, and what they can do.
 
-Everything is decided by what a library has, never by its version: TensorRT 8.6 to 10.x mark
-precisions on layers (weak typing), 10.x, 11.x and TensorRT-RTX take them from the graph (strong
-typing), and only TensorRT-RTX builds for a GPU that is not there.
+Everything is decided by what a library has, never by its version. TensorRT 8.6 to 10.x mark
+precisions on layers (weak typing). 10.x, 11.x and TensorRT-RTX take them from the graph (strong
+typing). Only TensorRT-RTX builds for a GPU that is not there.
 """
 
 import importlib.util
@@ -28,11 +28,11 @@ _PARTS = ("", "_bindings", "_libs")
 class Flavour:
     """One installed TensorRT library.
 
-    `weak`: layers can be marked with a precision; `strong`: precisions can come from the graph.
-    `targets` are the compute capabilities that it can build for without such a GPU at hand, empty
-    where it builds only for the GPU of this machine. `device` and `compute_capability` are those
-    of the first GPU, None without one. `why_not` says in one sentence why engines cannot run
-    here and what to do; it is empty where `can_run`.
+    With `weak` layers can be marked with a precision, with `strong` precisions can come from the
+    graph. `targets` are the compute capabilities that it can build for without such a GPU, empty
+    if it builds only for the GPU of this machine. `device` and `compute_capability` are those of
+    the first GPU, None without one. `why_not` says in one sentence why engines cannot run here and
+    what to do; it is empty if they `can_run`.
     """
 
     name: FlavourName
@@ -59,6 +59,7 @@ def load_flavour(name: FlavourName) -> Flavour:
     module = _import(name)
     gpus = devices()
     gpu = gpus[0] if gpus else None
+    # TensorRT 11 has no FP16 flag and no settable precision.
     weak = hasattr(module.ILayer, "precision") and hasattr(module.BuilderFlag, "FP16")
     strong_flag = hasattr(module.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
     targets = _targets(module)
@@ -67,6 +68,7 @@ def load_flavour(name: FlavourName) -> Flavour:
         module=module,
         version=module.__version__,
         weak=weak,
+        # A library that has only strong typing needs no flag for it.
         strong=strong_flag or not weak,
         targets=targets,
         device=gpu.name if gpu else None,
@@ -78,8 +80,8 @@ def load_flavour(name: FlavourName) -> Flavour:
 def distributions(name: FlavourName) -> dict[str, str]:
     """Return the installed packages of a library, for any CUDA, each with its version.
 
-    `import tensorrt` is served by `tensorrt` or, for one CUDA, `tensorrt_cu12`. Where there is
-    neither it may be a part that is left: bindings, or else libraries.
+    `import tensorrt` is served by `tensorrt` or, for one CUDA, by `tensorrt_cu12`. If neither is
+    there, a leftover part may be: bindings, or else libraries.
     """
     for part in _PARTS:
         found = {}
@@ -92,13 +94,13 @@ def distributions(name: FlavourName) -> dict[str, str]:
 
 
 def absent(name: FlavourName) -> bool:
-    """Tell whether nothing of the library is there, neither by pip nor put there otherwise."""
+    """Tell whether nothing of the library is there, from pip or put there in another way."""
     spec = importlib.util.find_spec(_MODULES[name])
     return not distributions(name) and (spec is None or spec.origin is None)
 
 
 def cannot_start(flavour: Flavour) -> RefusedError:
-    """Return what to say where the library loads, and makes no builder or runtime."""
+    """Return what to say if the library loads, but makes no builder or runtime."""
     packages = ", ".join(f"{each} {found}" for each, found in distributions(flavour.name).items())
     driver, cuda = driver_version(), cuda_version()
     served = f"driver {driver} serves CUDA up to {cuda}" if cuda else "there is no driver"
@@ -113,8 +115,8 @@ def cannot_start(flavour: Flavour) -> RefusedError:
 def use_in_polygraphy(flavour: Flavour) -> None:
     """Make Polygraphy use this library for the rest of the process.
 
-    Polygraphy picks one library as its TensorRT modules are imported, by `USE_TENSORRT_RTX` of
-    `polygraphy.config`. Raises RefusedError where they are loaded with the other library already.
+    Polygraphy picks one library when its TensorRT modules are imported, by `USE_TENSORRT_RTX` of
+    `polygraphy.config`. Raises RefusedError if they are loaded with the other library already.
     """
     from polygraphy import config
     from polygraphy.mod.trt_importer import lazy_import_trt
@@ -129,7 +131,7 @@ def use_in_polygraphy(flavour: Flavour) -> None:
             "start another process for it",
         )
     config.USE_TENSORRT_RTX = rtx
-    # What Polygraphy's comparators import holds a lazy reference to the library chosen so far.
+    # Modules that Polygraphy's comparators import hold a lazy reference to the earlier library.
     for user in _polygraphy_modules():
         if "trt" in vars(user):
             setattr(user, "trt", lazy_import_trt())  # noqa: B010 - a module's global
@@ -150,7 +152,7 @@ def _import(name: FlavourName) -> ModuleType:
     except Exception as error:  # a library that it needs is missing, broken or of another version
         raise PluginError(f"{name} does not load: {in_words(error)}", hint) from error
     if module.__file__ is None:
-        # Any folder of that name beside the user's files can be imported, as a namespace.
+        # Any folder of that name beside the user's files can be imported, as a namespace package.
         raise PluginError(f"{name} is not {_there(name)}", hint)
     if not hasattr(module, "ILayer"):
         raise PluginError(
@@ -161,7 +163,7 @@ def _import(name: FlavourName) -> ModuleType:
 
 
 def install_hint(name: FlavourName) -> str:
-    """Return what to install; where a part is there, that which fits it, and no other major."""
+    """Return what to install; a part that is there is completed in its own version."""
     for package, found in distributions(name).items():
         whole = package.removesuffix("_bindings").removesuffix("_libs")
         return f"{package} {found} is there: pip install --force-reinstall {whole}=={found}"
@@ -169,9 +171,9 @@ def install_hint(name: FlavourName) -> str:
 
 
 def suited(name: FlavourName) -> str:
-    """Return what pip should install of a library: for the CUDA that this machine's driver serves.
+    """Return what pip should install of a library, for the CUDA that this driver serves.
 
-    Where there is no driver it is the newest.
+    Without a driver it is the newest.
     """
     cuda = cuda_version()
     old = cuda is not None and int(cuda.partition(".")[0]) < 13

@@ -15,9 +15,9 @@ def inspected(trt: ModuleType, engine: Any, context: Any) -> list[EngineLayer]:
 def information(trt: ModuleType, engine: Any, context: Any) -> str:
     """Return the inspector's JSON on the engine.
 
-    Where shapes are dynamic, an inspector without a context, or one whose context has no shapes,
-    gives neither shapes nor types. Shapes that `context` has already stay; others become those
-    that the engine is best at.
+    If shapes are dynamic, an inspector gives neither shapes nor types unless it has a context with
+    shapes. Shapes that `context` already has stay; others become those that the engine is tuned
+    for.
     """
     for name in _inputs(trt, engine):
         if -1 in tuple(context.get_tensor_shape(name)):

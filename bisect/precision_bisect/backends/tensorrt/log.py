@@ -3,10 +3,10 @@
 TensorRT wants one logger per process: a second one draws a warning and may be ignored. Polygraphy
 takes the logger that lies in its module, so all messages of its loaders and runners come here.
 
-Where something else in the process has a logger of its own, TensorRT complains with a lock held
-that the end of a builder takes, too. A garbage collection in the midst of that message may end an
-earlier builder (that of a failed build is in a reference cycle with its exception), and wait for
-the lock for ever. So there is none meanwhile.
+If something else in the process has a logger of its own, TensorRT complains while it holds a lock
+that the end of a builder takes, too. A garbage collection during that message may end an earlier
+builder (that of a failed build is in a reference cycle with its exception) and wait for the lock
+for ever. So garbage collection is off meanwhile.
 """
 
 import gc
@@ -25,30 +25,31 @@ from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.shared_context import SharedContext
 
 LAYERS = "Layers:"
-"""How the message begins that describes a built engine layer by layer."""
+"""The beginning of the message that describes a built engine layer by layer."""
 AFFECTED = "List of affected weights:"
-"""How the message begins, spaces apart, that names the weights of the warning before it."""
+"""The beginning, apart from spaces, of the message that names the weights of the warning before.
+"""
 IMPORTED = "Importing initializer: "
-"""How the message begins before those on the values of an initializer."""
+"""The beginning of the message before those on the values of an initializer."""
 UNLISTED = re.compile(r"\s*Detected layernorm nodes in \w+\.?\s*")
-"""A warning that the next message lists the names to, with commas between."""
+"""A warning whose names the next message lists, separated by commas."""
 NOTHING_MADE = "factory function returned nullptr"
-"""What the bindings say where TensorRT made no builder or runtime."""
+"""What the bindings say if TensorRT made no builder or runtime."""
 LOUD = ("INTERNAL_ERROR", "ERROR", "WARNING")
 """The severities that are always kept; names come with lower ones."""
 _EACH_VALUE = "is out of range. Clamping to: "
-"""A warning of every single value that is clamped; one of them all follows."""
+"""A warning on every single value that is clamped; one on all of them follows."""
 
 
 @contextmanager
 def collected(flavour: Flavour) -> Iterator[list[Message]]:
     """Yield the list in which the messages of the block appear; nothing is printed.
 
-    Kept are errors, warnings, the names that belong to them, and the description of the engine: a
-    build says much more. Of blocks in several threads each has its own thread's messages, and
-    those of threads without a block. A block has those of a block inside it once that one ends.
-    Raises RefusedError where Polygraphy uses the other library already, and where CUDA does not
-    start, so that TensorRT makes nothing.
+    Errors, warnings, the names that belong to them and the description of the engine are kept; a
+    build says much more. If several threads have blocks, each gets its own thread's messages, and
+    those of threads without a block. A block gets the messages of a block inside it once that one
+    ends. Raises RefusedError where Polygraphy uses the other library already, and where CUDA does
+    not start, so that TensorRT makes nothing.
     """
     use_in_polygraphy(flavour)
     from polygraphy.backend.trt import util as trt_util
@@ -76,7 +77,7 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Let Polygraphy call what some library has deprecated, for the sake of the others."""
+    """Let Polygraphy call what some library has deprecated, since other libraries need it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
@@ -112,6 +113,7 @@ def _logger(module: ModuleType) -> Any:
 
         def log(self, severity: Any, msg: str) -> None:
             own = self.blocks.get(threading.get_ident())
+            # A thread without a block (TensorRT starts some) is heard by every block.
             for messages in tuple(self.blocks.values()) if own is None else (own,):
                 _note(messages, Message(severity.name, msg))
 
@@ -119,14 +121,14 @@ def _logger(module: ModuleType) -> Any:
 
 
 def _note(messages: list[Message], message: Message) -> None:
-    """Append a message if it is one to keep; an initializer is while messages are about it."""
+    """Append a message if it is one to keep; an initializer only if a message is about it."""
     text, before = message.text, messages[-1].text if messages else ""
     if message.severity in LOUD:
         if _EACH_VALUE not in text:
             messages.append(message)
         return
     if before.startswith(IMPORTED):
-        # Nothing was said of that one; what comes may be about a node.
+        # Nothing was said of that initializer; the next message may be about a node.
         messages.pop()
     if (
         text.startswith((LAYERS, IMPORTED))

@@ -7,11 +7,11 @@ from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.errors import printable
 
 _LONGEST = 300
-"""In characters."""
+"""Characters of a line, at most; a bound for readers."""
 _SCAFFOLD = re.compile(r"--- (?:Begin|End) node ---|While parsing node number|cudaError 35\b")
-"""Lines round an error that are none: the importer's frame, and that there is no driver."""
+"""Lines around an error that are none: the importer's frame, and the lack of a driver."""
 _SKIPPED = re.compile(r"Skipping tactic")
-"""An error that a build goes on after, so that a later one says why it failed."""
+"""An error after which a build goes on, so a later one says why it failed."""
 _API_ERROR = re.compile(r"Error Code \d+: [\w ]+ \((.*)\)\s*$", re.S)
 _PLACE = re.compile(r"\s*In \w+ at \S+:\d+")
 _IMPORTER = re.compile(r"In function (\w+):\s*\[\d+\]\s*(.*)", re.S)
@@ -44,15 +44,15 @@ def first_error(messages: Sequence[Message]) -> str:
 
 
 def cuda_failed(messages: Sequence[Message]) -> bool:
-    """Tell whether CUDA failed, after which a process may have no context that works."""
+    """Tell whether CUDA failed, after which a process may have no working context."""
     return any("ERROR" in message.severity and _CUDA.search(message.text) for message in messages)
 
 
 def parser_error(function: str, description: str) -> str:
     """Return what the parser says against a node, on one line.
 
-    `function` is the parser's own that found it, which alone says something where the description
-    is a failed check of the parser's.
+    `function` is the parser's own that found it. If the description is a failed check of the
+    parser's, only the function's name says something.
     """
     for line in description.splitlines():
         if _API_ERROR.search(line) and not _SCAFFOLD.search(line):
@@ -67,7 +67,7 @@ def clean(text: str) -> str:
 
 
 def _checked(function: str, description: str) -> str:
-    """Return what a failed check of the parser says, without the condition where it has words."""
+    """Return the message of a failed check of the parser; its condition only without one."""
     return f"{function}: {_CONDITION.sub('', description)}"
 
 

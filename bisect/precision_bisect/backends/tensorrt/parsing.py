@@ -1,4 +1,7 @@
-"""Asking the parser which layers it refuses low, so that a search can go on without them."""
+"""Asking the parser which layers it refuses low, so that a search can go on without them.
+
+Parsing takes far less than a build.
+"""
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -33,9 +36,9 @@ def refused_low(
 
     `names` are the candidates, `write` makes the typed graph of a plan, `folder` is where it goes.
     The all-low graph is parsed; the layers that its errors name are kept high, and it is parsed
-    again, until nothing new is named. The parser may stop at its first error, so that there are as
-    many rounds as refused layers. A layer that is refused kept, too, is absent: it is not its
-    precision, and every build will say so.
+    again, until nothing new is named. A parser may stop at its first error, which takes one round
+    per refused layer. A layer that is refused even when it is kept is left out: its precision is
+    not the reason, and every build will say so.
     """
     pinned: dict[LayerName, str] = {}
     while True:
@@ -53,7 +56,7 @@ def refused_low(
 
 
 def refusals(flavour: Flavour, source: Path) -> Sequence[Refusal]:
-    """Parse a typed ONNX file and return what TensorRT's parser has against it."""
+    """Parse a typed ONNX file and return the parser's objections to it."""
     trt = flavour.module
     with collected(flavour):
         from polygraphy.backend.trt import CreateNetwork, get_trt_logger
@@ -74,7 +77,7 @@ def refusals(flavour: Flavour, source: Path) -> Sequence[Refusal]:
 def to_blame(graph: onnx.GraphProto, node_name: str, candidates: Set[str]) -> list[LayerName]:
     """Return the candidates that an error at a node comes from.
 
-    That is the node itself, or, for a follower or a Cast, the nearest candidates that feed it.
+    That is the node itself or, for a follower or a Cast, the nearest candidates that feed it.
     """
     nodes = {node.name: node for node in graph.node}
     makers = {output: node.name for node in graph.node for output in node.output}

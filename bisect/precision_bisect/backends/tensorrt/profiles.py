@@ -17,7 +17,7 @@ SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
 class ShapeRange:
     """The shapes that an engine takes for one input, and the one that it is tuned for.
 
-    Of an input that gives a shape by its values it is the values, in a row.
+    If the input gives a shape by its values, these are the values, in a row.
     """
 
     least: tuple[int, ...]
@@ -40,11 +40,12 @@ def shape_ranges(
 ) -> dict[str, ShapeRange]:
     """Return the range of each dynamic input: as the settings say, else as the samples need.
 
-    Several sample shapes span the range, and the engine is tuned for the largest. Those inputs
-    whose `values` give a shape have values for sizes, in settings and samples as well; tuned for
-    are those of one sample, since others need not fit the model. Raises
-    UsageError for settings that name no input, contradict the model or leave out a sample, and
-    for an input of which neither settings nor samples say anything.
+    Several sample shapes span the range, and the engine is tuned for the largest. Inputs whose
+    `values` give a shape have values in place of sizes, in settings and samples as well. They are
+    tuned for the values of one sample, since a mixture of several need not fit the model.
+
+    Raises UsageError for settings that name no input, contradict the model or leave out a sample,
+    and for an input of which neither settings nor samples say anything.
     """
     specs = {
         spec.name: replace(spec, shape=(None,) * value_count(spec))

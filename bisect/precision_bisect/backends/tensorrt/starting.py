@@ -1,6 +1,6 @@
-"""Whether a TensorRT library starts on this machine: it is asked in a process of its own.
+"""Whether a TensorRT library starts on this machine, asked in a process of its own.
 
-A library that is newer than the driver, or not whole, can fail as its first object is made, and
+A library that is newer than the driver, or incomplete, can fail when its first object is made, and
 may take the process with it.
 """
 
@@ -13,15 +13,15 @@ from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.errors import PrecisionBisectError, printable
 
 _LIMIT_S = 180.0
-"""Loading all libraries from a slow disk takes a minute."""
+"""Seconds; loading all libraries from a slow disk takes a minute. A bound."""
 _ANSWER = "precision-bisect hears: "
-"""What the answer follows; a library, or what Python starts with, may print before it."""
+"""What the answer follows: a library, or Python's own start, may print before it."""
 
 
 @cache
 def why_not_started(name: FlavourName) -> str:
     """Return in one line why the library makes no builder here, "" where it does."""
-    # -P: not to import what lies in the folder that it is started in.
+    # -P: modules in the folder that it is started in must not be imported.
     command = [sys.executable, "-P", "-m", __name__, name]
     try:
         ended = subprocess.run(
@@ -39,6 +39,7 @@ def why_not_started(name: FlavourName) -> str:
         return f"no process could be started to try {name}: {error.strerror}"
     _, answered, answer = ended.stdout.rpartition(_ANSWER)
     if ended.returncode == 0 and answered:
+        # Both: a process may die after its answer, or end well without one.
         return answer.split("\n", 1)[0].strip()
     last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
     return printable(f"{name} made no builder: its process ended with {last}")

@@ -32,9 +32,9 @@ from precision_bisect.typed.rewrite import TypedWriter
 class TensorRTBackend:
     """Builds plans of the writer's model as TensorRT engines.
 
-    With strong typing a plan is written into the graph; with weak typing the FP32 graph is built
-    with the kept layers marked. `shapes` are those that the samples have, by input; `workdir` is
-    an empty folder that outlives the engines. Raises RefusedError for what the library cannot do,
+    With strong typing a plan is written into the graph. With weak typing the FP32 graph is built
+    with the kept layers marked. `shapes` are those of the samples, by input. `workdir` is an empty
+    folder that outlives the engines. Raises RefusedError for what the library cannot do,
     UsageError for settings that do not fit the library or the model.
     """
 
@@ -66,11 +66,11 @@ class TensorRTBackend:
         self._values = shape_inputs(model.proto.graph, model.inputs)
         self._ranges = shape_ranges(model.inputs, settings, shapes, self._values)
         self._folder = TypedFolder(workdir)
-        # A library that builds for absent GPUs times no kernels.
+        # A library that builds for absent GPUs times no kernels, so it has no timings to keep.
         self._timing_cache = None if flavour.targets else workdir / TIMING_CACHE
 
     def versions(self) -> Mapping[str, str]:
-        """Return the libraries, the GPU, what is built for and how precisions are expressed."""
+        """Return versions, the GPU, the target of builds, and how types are expressed."""
         import polygraphy
 
         return {
@@ -88,13 +88,14 @@ class TensorRTBackend:
         """
         if self._typing == "weak":
             return {}
+        # Without guards: the question is what the parser says of each layer's own low form.
         write = partial(self._writer.write, guard_islands=False)
         refused = refused_low(self._flavour, self._model.table.names, write, self._folder)
         idle = without_kernel(self.name, self._model, self._pair)
         return {**self._writer.not_low, **idle, **refused}
 
     def build(self, plan: Plan, *, afresh: bool = False) -> TensorRTEngine:
-        """Build the plan; this works without a GPU where the library does.
+        """Build the plan; this works without a GPU if the library can.
 
         A build `afresh` times kernels anew, as builds elsewhere do. Raises BackendFailure where
         TensorRT cannot build it, or not in time.
@@ -134,7 +135,8 @@ class TensorRTBackend:
 
     def _marks(self, plan: Plan) -> Marks:
         names = self._model.table.names
-        # With nothing low the flag is left off: layers that are no candidates could use it, too.
+        # If nothing runs low the flag is left off: layers that are no candidates could use it,
+        # too.
         low = self._pair.low if len(plan) < len(names) else None
         return Marks(kept=tuple(names[index] for index in plan.indices), low=low)
 
@@ -170,7 +172,7 @@ def _typing(flavour: Flavour, settings: EngineSettings, pair: Pair) -> Literal["
 def _target(flavour: Flavour, settings: EngineSettings) -> str:
     """Return the compute capability to build for.
 
-    Raises RefusedError where there is nothing to build for, UsageError for one that the library
+    Raises RefusedError if there is nothing to build for, UsageError for one that the library
     cannot build for.
     """
     asked, library = settings.compute_capability, f"{flavour.name} {flavour.version}"

@@ -30,8 +30,8 @@ Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]
 class TensorRTEngine:
     """One plan as an engine, which is saved with the timing cache of its build, if it has one.
 
-    `why_not` says why this machine cannot run it, "" where it can; it can be judged and saved all
-    the same.
+    `why_not` says why this machine cannot run it, "" if it can. It can be judged and saved in both
+    cases.
     """
 
     def __init__(self, flavour: Flavour, built: Built, why_not: str, judge: Judge) -> None:
@@ -47,7 +47,7 @@ class TensorRTEngine:
     def __exit__(self, *_: object) -> None:
         if self._runner is not None:
             runner, self._runner = self._runner, None
-            # Deactivating frees everything but these.
+            # Deactivating frees everything except these buffers.
             for buffer in runner.output_allocator.buffers.values():
                 buffer.free()
             runner.deactivate()
@@ -59,7 +59,7 @@ class TensorRTEngine:
         """
         with self._running() as runner:
             outputs = runner.infer(_as_bound(runner, feed))
-            # The runner uses its buffers again.
+            # A copy, since the runner uses its buffers again.
             return {name: np.array(array) for name, array in outputs.items()}
 
     def time(self, feed: Sample) -> Latency:
@@ -70,7 +70,7 @@ class TensorRTEngine:
         with self._running() as runner, ExitStack() as held:
             from polygraphy.cuda import DeviceArray
 
-            # What gives a shape is read on the host.
+            # An input that gives a shape is read on the host.
             on_device = {
                 name: array
                 if runner.engine.is_shape_inference_io(name)
@@ -78,6 +78,7 @@ class TensorRTEngine:
                 for name, array in _as_bound(runner, feed).items()
             }
             # This sets shapes and addresses, which stay for the launches below.
+            # Outputs stay on the device: copying them would be timed as well.
             outputs = runner.infer(on_device, check_inputs=False, copy_outputs_to_host=False)
             _fix_outputs(runner, outputs)
             timer = held.enter_context(launches(runner.stream))
@@ -164,8 +165,8 @@ def _activated(engine: bytes) -> Any:
 def _fix_outputs(runner: Any, outputs: Mapping[str, Any]) -> None:
     """Give outputs whose shape is known an address in place of Polygraphy's allocator.
 
-    TensorRT calls an allocator in every launch, and this one is Python. The next inference by
-    Polygraphy sets its allocator again.
+    TensorRT calls an allocator in every launch, and this one is Python, so it would add host time
+    to the latency. The next inference by Polygraphy sets its allocator again.
     """
     for name, view in outputs.items():
         if -1 not in tuple(runner.context.get_tensor_shape(name)):

@@ -23,7 +23,7 @@ from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
 
 DEFAULT_CAPABILITY = "8.6"
-"""What an engine is built for where no GPU can run it and nothing else is asked."""
+"""Compute capability to build for if no GPU can run the engine and none was asked for."""
 
 
 class TensorRTPlugin:
@@ -40,6 +40,7 @@ class TensorRTPlugin:
         except PluginError as error:
             why = error.message if absent(name) else error.one_line()
             return Availability(name=name, usable=False, why=why)
+        # It loads, and may yet fail or crash with its first object: ask in another process.
         if flavour.can_run and (trouble := why_not_started(name)):
             return Availability(name=name, usable=False, why=trouble)
         why = f"{flavour.version} on {flavour.device}" if flavour.can_run else flavour.why_not
@@ -93,7 +94,7 @@ class TensorRTPlugin:
 def _target(
     flavour: Flavour, settings: EngineSettings, low: LowName
 ) -> tuple[EngineSettings, str]:
-    """Return the settings with what is built for, and that in words."""
+    """Return the settings with the compute capability to build for, and a sentence on it."""
     if settings.compute_capability is None and flavour.targets and not flavour.can_run:
         default = FP8_CAPABILITY if low == "fp8" else DEFAULT_CAPABILITY
         settings = replace(settings, compute_capability=default)

@@ -1,7 +1,7 @@
 """The timing cache that all builds of a run share.
 
-Polygraphy locks the file against other processes, not against other threads, and writes it in
-place. So each build has a copy of its own, which takes the place of the shared file whole.
+Polygraphy locks the file against other processes, but not against other threads, and writes it in
+place. So each build has a copy of its own, which then replaces the shared file as a whole.
 """
 
 import shutil
@@ -18,7 +18,7 @@ def private(shared: Path | None, *, afresh: bool = False) -> Iterator[Path | Non
     """Yield a copy of the cache for one build; it becomes the shared one if the build succeeds.
 
     A build `afresh` begins without timings, and leaves the shared ones as they are. Of builds side
-    by side the last to end wins: what the others timed is timed again, no more.
+    by side the last one to end wins; what the others timed is then timed again.
     """
     if shared is None:
         yield None

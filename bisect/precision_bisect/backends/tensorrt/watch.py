@@ -1,8 +1,8 @@
-"""Ending a build early: at its deadline, by Ctrl-C, or by SIGTERM where it is handled.
+"""Ending a build early: at its deadline, by Ctrl-C, or by SIGTERM if it is handled.
 
-A build is one call into C++. Python would raise KeyboardInterrupt in whatever callback of the
-build comes next, where the bindings print and swallow it. So the interrupt is noted, the build
-cancelled by its progress monitor, and the interrupt raised once the build has returned.
+A build is one call into C++. Python would raise KeyboardInterrupt in the next callback of the
+build, where the bindings print and swallow it. So the interrupt is noted, the build is cancelled
+by its progress monitor, and the interrupt is raised once the build has returned.
 """
 
 import signal
@@ -16,9 +16,9 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class BuildWatch:
-    """A context round one build. `limit_s` is in seconds, None for no limit.
+    """A context around one build. `limit_s` is in seconds, None for no limit.
 
-    A library without progress monitors (TensorRT 8.6) finishes its build first; so does a single
+    A library without progress monitors (TensorRT 8.6) finishes its build first. So does a single
     step of any library.
     """
 
@@ -28,9 +28,11 @@ class BuildWatch:
         self._outer: dict[int, _Handler] = {}
 
     def __enter__(self) -> Self:
+        # Python allows signal handlers only in the main thread.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 outer = signal.getsignal(number)
+                # SIG_DFL and SIG_IGN are no functions: then nobody wants to handle the signal.
                 if callable(outer):
                     self._outer[number] = outer
                     signal.signal(number, self._note)

@@ -1,9 +1,8 @@
 """Weak typing: TensorRT layers marked with the precision of the ONNX node they come from.
 
-The parser writes the node into the metadata of each layer that it makes. Names of layers do not
-tell: a node can become several layers, and layers of equal name are renamed. A node inside a
-subgraph is written with the names of the nodes round it behind it, so it never looks like a node
-of the main graph.
+The parser writes the node into the metadata of each layer that it makes. Layer names do not tell:
+a node can become several layers, and layers with equal names are renamed. A node inside a subgraph
+is written with the names of the nodes around it, so it never looks like a node of the main graph.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ _FLOATS = ("FLOAT", "HALF", "BF16")
 def layers_of(network: Any) -> dict[str, list[Any]]:
     """Return the network's layers by the name of the ONNX node that they come from, in order.
 
-    Helper layers that the parser adds carry no metadata and are absent. Metadata is there since
+    Helper layers that the parser adds carry no metadata and are left out. Metadata exists since
     TensorRT 8.6.
     """
     found: dict[str, list[Any]] = {}
@@ -59,6 +58,7 @@ def to_mark(
 def mark_high(layers: Iterable[Any], trt: ModuleType) -> None:
     """Ask for FP32 inside these layers and at each of their floating-point outputs."""
     for layer in layers:
+        # Both: without an output type the builder may still hand the result on in FP16.
         layer.precision = trt.float32
         for index in range(layer.num_outputs):
             if _is_float(layer.get_output(index)):
