@@ -150,13 +150,10 @@ def _every(problem: Problem, plan: Plan, seen: JudgedTrials, *, together: bool) 
 def _open(
     plan: Plan, seen: JudgedTrials, limit: float | None, settled: frozenset[int] = frozenset()
 ) -> list[int]:
-    """Return the kept layers of which nothing is known, or whose drop is known to have passed.
-
-    A failing plan proves the one layer needed that it lacks of those that `plan` keeps.
-    """
+    """Return the kept layers of which nothing is known, or whose drop is known to have passed."""
     drops = {i: plan.without((i,)) for i in plan.indices if i not in settled}
-    # Bit masks: this runs once a step over all failing plans, of which there may be hundreds.
-    lacking = {plan.mask & ~failed for failed in seen.failed(limit)}
+    # Once a step, over all failing plans: there may be hundreds of them.
+    needed = {shown_needed(plan, failed) for failed in seen.failed(limit)}
     return [
         layer
         for layer, drop in drops.items()

@@ -140,9 +140,7 @@ class _Records:
 
     def _implied(self, layer: int, name: str, alone: Plan) -> Need | None:
         """Return what the smallest failing plan proves that lacks only this layer of the plan."""
-        rest, bit = alone.mask, 1 << layer
-        found = (each for mask, each in self._beyond if not mask & bit and mask & rest == rest)
-        smallest = next(found, None)
+        smallest = self._smallest.get(layer)
         if smallest is None:
             return None
         outcome, limit = self._verdicts[smallest], self._terms.limit

@@ -30,8 +30,6 @@ from precision_bisect.model.types import infer_elem_types
 from precision_bisect.model.weights import Weights, drop_unused, external_files, take_weights
 from precision_bisect.model.widen import declared_low, widened
 
-LOWEST_OPSET = 9
-"""The oldest opset that is read: PyTorch's legacy exporter writes 9 and later."""
 _HIGHEST_IR = 10
 """The highest ONNX file format version that every supported ONNX Runtime reads; later ones change
 no result."""

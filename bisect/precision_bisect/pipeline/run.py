@@ -86,7 +86,7 @@ def _chart(prepared: Prepared, driver: Driver, ending: Ending) -> None:
     if not answered and (ending.status is not Status.STOPPED or options.until != "curve"):
         return
     # The answer stands: whatever ends this early costs only points of the curve.
-    with suppress(BudgetSpent, CrashLoop, KeyboardInterrupt):
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         driver.run(chart(prepared, driver, prepared.curve, ending))
 
 
