@@ -168,7 +168,7 @@ class Folders:
         if rng.random() < 0.3:
             path = run / "result.json"
         what = rng.random()
-        if not path.exists():
+        if not path.is_file() or path.is_symlink():
             return
         if what < 0.15:
             path.unlink()
