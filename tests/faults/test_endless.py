@@ -41,8 +41,8 @@ def loop(path: Path, *, after_rounding: bool = False) -> Path:
     ]
     constants = [numpy_helper.from_array(np.array(2**62, np.int64), "trips")]
     if after_rounding:
-        constants += [numpy_helper.from_array(np.float32(1e-4), "small")]
-        constants += [numpy_helper.from_array(np.float32(5e-5), "limit")]
+        constants += [numpy_helper.from_array(np.array(1e-4, np.float32), "small")]
+        constants += [numpy_helper.from_array(np.array(5e-5, np.float32), "limit")]
     else:
         constants += [numpy_helper.from_array(np.array(True), "less")]
     ends = [scalar(name, FLOAT, [1, 8]) for name in "xy"]

@@ -64,7 +64,7 @@ def _segment(model: onnx.ModelProto) -> None:
 
 
 def _segmented_constant(model: onnx.ModelProto) -> None:
-    value = numpy_helper.from_array(np.float32(1))
+    value = numpy_helper.from_array(np.array(1, np.float32))
     value.segment.end = 1
     model.graph.node.append(helper.make_node("Constant", [], ["q"], value=value))
 

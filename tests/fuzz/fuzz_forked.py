@@ -65,7 +65,7 @@ def warm() -> None:
     from precision_bisect import plugins
 
     # What is installed stays the same; to look takes longer than many a case.
-    plugins.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[attr-defined]
+    setattr(plugins, "entry_points", functools.cache(importlib.metadata.entry_points))  # noqa: B010
     for package in (precision_bisect, precision_bisect_reports, precision_bisect_strategies):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if any(part in module.name for part in (".testing", "__main__", ".pareto")):

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import warnings
 import zipfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def _json(rng: random.Random, folder: Path) -> str:
         "array": "k05VTVBZ",
         "polygraphy_class": rng.choice(("ndarray", "FormattedArray", "Nope")),
     }
-    value = rng.choice(
+    value: Any = rng.choice(
         ([{"x": array}], {"x": array}, [], [[]], "x", [{"x": [1.0] * 8}], {"lst": [array]})
     )
     text = json.dumps(changed(rng, value))
@@ -130,7 +130,18 @@ def changed(rng: random.Random, value: Any) -> Any:
     deep: Any = []
     for _ in range(rng.choice((3, 100))):
         deep = [deep]
-    choices = (None, True, [], {}, deep, "", 10**400, *HOSTILE[:-1], *INTEGERS, *FIGURES)
+    choices: tuple[Any, ...] = (
+        None,
+        True,
+        [],
+        {},
+        deep,
+        "",
+        10**400,
+        *HOSTILE[:-1],
+        *INTEGERS,
+        *FIGURES,
+    )
     return rng.choice(choices)
 
 
@@ -199,21 +210,16 @@ def _change_json(rng: random.Random, path: Path) -> None:
 def _change_ledger(rng: random.Random, path: Path) -> None:
     """Change one column of a trial or of the header, or a table itself."""
     values: tuple[Any, ...] = (None, "", b"\xff\xfe", "nan", *HOSTILE[:4], *INTEGERS[:8], 1e308)
-    try:
-        with sqlite3.connect(path) as ledger:
-            ledger.execute("PRAGMA journal_mode=DELETE")
-            if rng.random() < 0.1:
-                ledger.execute(rng.choice(("DROP TABLE trials", "DELETE FROM header", "VACUUM")))
-                return
-            table = rng.choice(("trials", "header"))
-            columns = [row[1] for row in ledger.execute(f"PRAGMA table_info({table})")]
-            column = rng.choice(columns)
-            sql = f"UPDATE {table} SET {column} = ? WHERE rowid % ? = 0"
-            ledger.execute(sql, (rng.choice(values), rng.choice((1, 2, 5))))
-    except (sqlite3.Error, ValueError):
-        pass
-    finally:
-        ledger.close()
+    with suppress(sqlite3.Error, ValueError), closing(sqlite3.connect(path)) as ledger, ledger:
+        ledger.execute("PRAGMA journal_mode=DELETE")
+        if rng.random() < 0.1:
+            ledger.execute(rng.choice(("DROP TABLE trials", "DELETE FROM header", "VACUUM")))
+            return
+        table = rng.choice(("trials", "header"))
+        columns = [row[1] for row in ledger.execute(f"PRAGMA table_info({table})")]
+        column = rng.choice(columns)
+        sql = f"UPDATE {table} SET {column} = ? WHERE rowid % ? = 0"
+        ledger.execute(sql, (rng.choice(values), rng.choice((1, 2, 5))))
 
 
 def jobs(rng: random.Random, folder: Path) -> list[str]:

@@ -49,7 +49,7 @@ def with_segment(model: onnx.ModelProto) -> None:
 
 def with_segmented_constant(model: onnx.ModelProto) -> None:
     """Add a constant that is a part of another."""
-    value = numpy_helper.from_array(np.float32(1))
+    value = numpy_helper.from_array(np.array(1, np.float32))
     value.segment.end = 1
     model.graph.node.append(helper.make_node("Constant", [], ["q"], value=value))
 
