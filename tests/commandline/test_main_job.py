@@ -220,11 +220,11 @@ def on_a_terminal(environment: dict[str, str], tmp_path: Path) -> tuple[int, str
 
 
 def test_terminal_shows_live_progress_in_color(tmp_path: Path) -> None:
-    """On a terminal one line is redrawn with what is tried and how much is left."""
+    """On a terminal one line is redrawn with what was spent and the best plan so far."""
     code, shown = on_a_terminal({"NO_COLOR": ""}, tmp_path)
     assert 3 == code
     assert "\x1b[2K" in shown
-    assert "trials left" in shown
+    assert "evaluations, best " in shown
     assert "\x1b[1;33mBudget spent" in shown
 
 
