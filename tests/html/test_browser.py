@@ -290,6 +290,7 @@ def test_a_layer_of_a_ladder_tells_of_each_type(opened: Open, tmp_path: Path) ->
     for text in ("Why not FP16", "overflow: so", "Why not INT8", "outliers: so"):
         expect(detail).to_contain_text(text)
     expect(detail.locator(".chart")).to_have_count(1)
+    expect(detail.locator(".chart canvas")).to_have_count(1)
     expect(detail).to_contain_text("Magnitudes of its values, against INT8")
     limits = page.evaluate(
         "echarts.getInstanceByDom(document.querySelector('#detail .chart'))"
