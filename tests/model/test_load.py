@@ -1,5 +1,6 @@
 """Intake of well-formed models: every kind of file that exporters write."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,30 @@ from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.model.ort import output_types
 from precision_bisect.model.tensor_shapes import tensor_shapes
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.typed.rewrite import TypedWriter
 
-NEWEST_OPSET = min(onnx.defs.onnx_opset_version(), 26)
-"""The newest released opset that both onnx and the lowest ONNX Runtime on test accept."""
+
+def newest_opset(most: int) -> int:
+    """Return the newest opset up to `most` that onnx and ONNX Runtime know."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    node = helper.make_node("Identity", ["x"], ["y"])
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    for version in range(min(onnx.defs.onnx_opset_version(), most), 9, -1):
+        opsets = [helper.make_opsetid("", version)]
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        with suppress(ModelError):
+            output_types(proto, {})
+            return version
+    return 9
+
+
+NEWEST_OPSET = newest_opset(26)
+"""The newest released opset that both onnx and the ONNX Runtime on test accept."""
 
 
 def both_ends(model: Model, feed: Sample, low: LowName = "fp16") -> tuple[Sample, Sample]:
