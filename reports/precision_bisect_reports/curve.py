@@ -37,6 +37,9 @@ def words(result: Result) -> str:
     if not culprits:
         start = result.curve[0].error_median
         rest = _rest(result, 0, start)
+        causes = {each.cause for each in result.diagnosis if each.layer in result.kept}
+        if causes and "rounding" not in causes:
+            return f"No layer breaks {low} alone: {', '.join(sorted(causes))} in several{rest}"
         return f"No single layer breaks {low}; rounding is spread over the network{rest}"
     together = culprits[0].error_with
     fall = f"{_figure(result.curve[0].error_median)} -> {_figure(together)}"

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from precision_bisect.certificate.record import Certificate
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Advised, Culprit, CurvePoint, Result, Rung
+from precision_bisect.results.result import Advised, Culprit, CurvePoint, Diagnosis, Result, Rung
 from precision_bisect_reports.curve import MOST_POINTS, curve, needed, words
 from precision_bisect_reports.summary import final_screen
 
@@ -106,6 +106,14 @@ def test_no_culprit() -> None:
     assert (
         "No single layer breaks FP16; rounding is spread over the network: 0.01 takes 143 of 329."
     ) == words(result)
+
+
+def test_overflow_in_several_layers_is_not_called_rounding() -> None:
+    """Where none is a culprit alone and all kept ones overflow, that is what breaks the type."""
+    points = [point(0, 0.5, "all_low"), point(2, 0.009, "answer")]
+    found = [Diagnosis(layer=name, cause="overflow", evidence="") for name in ("a", "b")]
+    result = replace(RESULT, culprits=[], curve=points, kept=["a", "b"], diagnosis=found)
+    assert words(result).startswith("No layer breaks FP16 alone: overflow in several")
 
 
 def test_advice_that_passed_is_named() -> None:
