@@ -62,7 +62,7 @@ def test_limits_come_from_the_flags(
         ({"tol": -1.0}, "--tol -1.0 is not above zero"),
         ({"tol": math.nan}, "--tol nan is not above zero"),
         ({"tol": math.inf}, "not finite"),
-        ({"tol": "1e-2"}, "no number"),
+        ({"tol": "1e-2"}, "give a number, or a dict of numbers by output name"),
         ({"tol": True}, "no number"),
         ({"atol": -1.0}, "--atol -1.0 is no number from zero up"),
         ({"atol": math.nan}, "--atol nan is no number"),

@@ -106,7 +106,8 @@ def test_without_a_run_it_says_what_to_give(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PrecisionBisectError) as error:
         export(write_model(tmp_path / "tiny.onnx"), None, None, EngineSettings())
-    assert "no finished run: tiny.onnx.precision-bisect does not exist" in error.value.one_line()
+    assert "tiny.onnx" in error.value.message
+    assert error.value.hint
 
 
 def test_nothing_is_written_where_every_layer_stays(tmp_path: Path) -> None:
