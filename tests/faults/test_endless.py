@@ -83,7 +83,9 @@ def test_sigterm_ends_an_endless_reference(tmp_path: Path) -> None:
     assert "interrupted before the search began" in said
 
 
-@pytest.mark.parametrize("flags", [("--max-time", "4"), ("--trial-timeout", "2")])
+@pytest.mark.parametrize(
+    "flags", [("--max-time", "4"), ("--trial-timeout", "2", "--max-trials", "5")]
+)
 def test_limits_end_a_trial_that_rounding_makes_endless(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:
