@@ -1,5 +1,6 @@
 """run_onnxruntime.py: opens the exported model by the run's options, and judges by its limits."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+from exports_models import chain, export_of
 from models import broken_norm, load_text, normal, save
 from precision_bisect.backends.cuda.opening import Opener, opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
@@ -19,6 +22,7 @@ from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
+from precision_bisect.exports.run_script import write_run_script
 from precision_bisect.exports.write import write_judged
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU, Session
@@ -288,3 +292,22 @@ def test_a_check_of_the_users_own(tmp_path: Path) -> None:
         assert "worst(): error " in found.lines[0]
     file.unlink()
     assert 2 == ran(tmp_path, "--cpu").code
+
+
+def test_the_script_needs_numpy_alone(tmp_path: Path) -> None:
+    """What is written imports nothing of this package: the target may not have it."""
+    path = tmp_path / "m.onnx"
+    onnx.save(chain(["a", "b"]), path)
+    text = write_run_script(export_of(path, ["a"]), OPTIONS, {}, "emulated")
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(text))
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+    }
+    assert {"numpy", "onnxruntime"} == imported - sys.stdlib_module_names

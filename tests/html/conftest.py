@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, Request, sync_playwright
 
+from report_page import write_report_of_80
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
@@ -65,3 +67,9 @@ def opened(browser: Browser) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert [] == troubles
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the report of a timed run of 80 layers with a diagnosis."""
+    return write_report_of_80(tmp_path_factory.mktemp("run"))

@@ -9,13 +9,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import run_folders
-from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, RESULT
+from precision_bisect.run_folder.runfolder import POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
+from report_page import KEPT, NAMES
 
 Open = Callable[..., Page]
-NAMES = run_folders.names(80)
-KEPT = (3, 12, 47)
-LONG = "/module" * 40
 CURVE = "echarts.getInstanceByDom(document.querySelector('#curve .chart'))"
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -25,34 +23,6 @@ HOSTILE = (
     "<!--<script>",
     "__proto__",
 )
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the report of a timed run of 80 layers with a diagnosis."""
-    folder = run_folders.write_run(tmp_path_factory.mktemp("run"), NAMES, KEPT, timed=True)
-    counts = {"inputs": [0, 5, 90, 5], "outputs": [0, 0, 40, 60], "weights": []}
-    entries = [
-        {
-            "layer": NAMES[layer],
-            "cause": cause,
-            "evidence": f"evidence of {cause}",
-            "figures": {"largest": 141000.0},
-            "histogram": {"lowest_exponent": 14, "counts": counts},
-            "hurts": {
-                "output": "y",
-                "error": "inf",
-                "path": [NAMES[layer], NAMES[layer + 1]],
-                "errors": ["inf", 0.125],
-            },
-        }
-        for layer, cause in zip(KEPT, ("overflow", "overflow", "underflow"), strict=True)
-    ]
-    advice = [{"id": "a", "title": "Do it", "text": LONG, "layers": [NAMES[3]], "evidence": "e"}]
-    spread = [{"layer": NAMES[3], "born": "inf", "path": [NAMES[3], NAMES[4]]}]
-    told = {"schema": 1, "low": "fp16", "layers": entries, "spread": spread, "advice": advice}
-    (folder / "diagnosis.json").write_text(json.dumps(told))
-    return write_report(folder)
 
 
 def see_everything(page: Page) -> None:
@@ -152,50 +122,6 @@ def with_estimates(folder: Path) -> Path:
     return folder
 
 
-def test_words_find_layers(opened: Open, report: Path) -> None:
-    """Words match name, operator and cause; all must match, and modules with a match open."""
-    page = opened(report)
-    shown = page.locator("#shown")
-    expect(shown).to_have_text("80 of 80 nodes")
-    page.fill("#find", "op_4 matmul")
-    expect(shown).to_have_text("8 of 80 nodes")
-    expect(page.locator("#tree .row.layer")).to_have_count(8)
-    page.fill("#find", "UNDERFLOW")
-    expect(page.locator("#tree .row.layer .label")).to_have_text(["Op_47"])
-    page.fill("#find", "(")
-    expect(page.locator("#tree .row")).to_have_count(0)
-
-
-def test_states_are_filtered(opened: Open, report: Path) -> None:
-    """A chip takes its state out of the list and puts it back."""
-    page = opened(report)
-    low = page.get_by_role("button", name="low 77")
-    low.click()
-    expect(low).to_have_attribute("aria-pressed", "false")
-    expect(page.locator("#shown")).to_have_text("3 of 80 nodes")
-    low.click()
-    expect(page.locator("#shown")).to_have_text("80 of 80 nodes")
-
-
-def test_only_kept_layers_are_one_click_away(opened: Open, report: Path) -> None:
-    """The list has nothing else then, and the chips say so; a second click brings all back."""
-    page = opened(report)
-    page.get_by_role("button", name="Only kept").click()
-    expect(page.locator("#shown")).to_have_text("3 of 80 nodes")
-    expect(page.locator("#tree .row.layer")).to_have_count(3)
-    expect(page.get_by_role("button", name="low 77")).to_have_attribute("aria-pressed", "false")
-    page.get_by_role("button", name="All again").click()
-    expect(page.locator("#shown")).to_have_text("80 of 80 nodes")
-
-
-def test_patterns_come_before_layers(opened: Open, report: Path) -> None:
-    """Why begins with a table of what the kept layers are, with the cause."""
-    page = opened(report)
-    rows = page.locator("#groups tbody tr")
-    assert 1 <= rows.count() <= 3
-    expect(rows.first).to_contain_text("overflow")
-
-
 def test_what_was_run_is_said(opened: Open, tmp_path: Path) -> None:
     """The command line, the model, the date and the version of the run stand below the answer."""
     folder = run_folders.write_run(tmp_path, NAMES, KEPT)
@@ -212,127 +138,6 @@ def test_what_was_not_measured_has_no_tile(opened: Open, report: Path) -> None:
     page = opened(report)
     expect(page.locator("#figures h3")).to_contain_text(["Error", "Certificate"])
     expect(page.locator("#figures")).not_to_contain_text("not measured")
-
-
-def test_the_tree_is_used_by_keyboard(opened: Open, report: Path) -> None:
-    """Arrows open modules and move, the active row is announced, its layer is told."""
-    page = opened(report)
-    tree = page.locator("#tree")
-    tree.focus()
-    page.keyboard.press("Home")
-    active = page.locator("#tree .row[aria-selected=true]")
-    expect(active.locator(".label")).to_have_text("stages.0")
-    expect(tree).to_have_attribute("aria-activedescendant", "row-0")
-    page.keyboard.press("ArrowLeft")
-    expect(active).to_have_attribute("aria-expanded", "false")
-    page.keyboard.press("Enter")
-    for _ in range(3):
-        page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowDown")
-    expect(page.locator("#detail h3")).to_have_text("Op_1")
-    page.keyboard.press("ArrowLeft")
-    expect(active.locator(".label")).to_have_text("norm")
-    page.keyboard.press("End")
-    expect(active.locator(".label")).to_have_text("blocks.3")
-
-
-def test_every_control_is_reached_by_tab_and_shows_it(opened: Open, report: Path) -> None:
-    """Tab goes through links, buttons, fields and lists, each with a visible outline."""
-    page = opened(report)
-    reached = set()
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
-        outline = "getComputedStyle(document.activeElement).outlineStyle"
-        assert page.evaluate(f"document.activeElement === document.body || {outline} !== 'none'")
-    assert {"print", "theme", "find", "fold", "tree", "state-1", "A", "BUTTON"} <= reached
-
-
-def test_a_layer_tells_what_is_known_of_it(opened: Open, report: Path) -> None:
-    """Cause, sensitivity, proof, engine, neighbours, figures: from the kept list by one click."""
-    page = opened(report)
-    page.locator("#kept").get_by_role("button", name="Op_47").click()
-    detail = page.locator("#detail")
-    expect(detail.locator("h3")).to_have_text("Op_47")
-    for text in (
-        *("underflow: evidence of underflow", "kept: FP32", "141000"),
-        "output y, where NaN or Inf come out; the way there, with the error",
-        "Op_47not finiteOp_480.13",
-        "error 0.05 when it alone runs FP16, all else high (5 × the tolerance); rank 1 of 80",
-        *("dropping it alone fails: error 0.03, 3 × the tolerance", "honoured: its constants"),
-    ):
-        expect(detail).to_contain_text(text)
-    detail.get_by_role("button", name="Op_46").click()
-    expect(detail.locator("h3")).to_have_text("Op_46")
-    expect(detail).to_contain_text("low: FP16")
-
-
-def test_a_layer_of_a_ladder_tells_of_each_type(opened: Open, tmp_path: Path) -> None:
-    """Why not FP16 and why not INT8, each with its histogram; near misses say what they take."""
-    folder = run_folders.write_run(tmp_path, NAMES, KEPT)
-    counts = {"inputs": [5, 90, 5], "outputs": [], "weights": [1, 0, 2]}
-    entry = {"layer": NAMES[3], "kept": True, "evidence": "so"}
-    layers = [
-        {**entry, "low": "fp16", "cause": "overflow", "histogram": None},
-        {**entry, "low": "int8", "cause": "outliers", "figures": {"scale": 0.5}}
-        | {"histogram": {"lowest_exponent": -3, "scaled": True, "counts": counts}},
-        {**entry, "layer": NAMES[0], "kept": False, "low": "int8", "cause": "clipping"}
-        | {"figures": {"share": 0.34}},
-    ]
-    (folder / "diagnosis.json").write_text(json.dumps({"low": "int8", "layers": layers}))
-    page = opened(write_report(folder))
-    expect(page.locator("#kept tbody tr").first).to_contain_text("FP16")
-    misses = page.locator("#misses")
-    for text in ("34 %", "INT8", "clipping"):
-        expect(misses).to_contain_text(text)
-    page.locator("#kept tbody tr").first.get_by_role("button").click()
-    detail = page.locator("#detail")
-    for text in ("Why not FP16", "overflow: so", "Why not INT8", "outliers: so"):
-        expect(detail).to_contain_text(text)
-    expect(detail.locator(".chart")).to_have_count(1)
-    expect(detail.locator(".chart canvas")).to_have_count(1)
-    expect(detail).to_contain_text("Magnitudes of its values, against INT8")
-    limits = page.evaluate(
-        "echarts.getInstanceByDom(document.querySelector('#detail .chart'))"
-        ".getOption().series[0].markLine.data.map((line) => line.name)"
-    )
-    assert ["127", "½"] == limits
-
-
-def test_causes_and_phases_are_filtered(opened: Open, report: Path) -> None:
-    """The kept list follows the chips of causes, the trials those of phases."""
-    page = opened(report)
-    page.get_by_role("button", name="overflow 2").click()
-    expect(page.locator("#kept tbody tr")).to_have_count(1)
-    page.locator("#search summary").first.click()
-    before = page.locator("#search details").first.locator("tbody tr").count()
-    page.get_by_role("button", name="preflight 2").click()
-    expect(page.locator("#search summary").first).to_have_text(f"{before - 2} trials as a table")
-    page.get_by_role("button", name="ranking 80").click()
-    expect(page.locator("#search summary").first).to_have_text(f"{before + 78} trials as a table")
-
-
-def test_exports_are_copied_with_one_click(opened: Open, report: Path) -> None:
-    """The clipboard holds the file's text, the button says so, and so does the live region."""
-    page = opened(report, permissions=["clipboard-read", "clipboard-write"])
-    expect(page.locator("#copies article h3").first).to_have_text("model.mixed.onnx")
-    card = page.locator("#copies article", has_text="trtexec --layerPrecisions")
-    card.get_by_role("button").first.click()
-    expect(card.get_by_role("button", name="Copied")).to_be_focused()
-    expect(page.locator("#said")).to_have_text("Copied to the clipboard")
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert (report.parent / LAYER_PRECISIONS).read_text() == copied
-
-
-def test_without_a_clipboard_the_selection_is_copied(opened: Open, report: Path) -> None:
-    """Where the page may not write the clipboard, the older way copies, and leaves no trace."""
-    page = opened(report, permissions=["clipboard-read"])
-    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
-    page.locator("#prints").get_by_role("button", name="Copy as JSON").click()
-    expect(page.locator("#prints button")).to_have_text("Copied")
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert run_folders.FINGERPRINT == json.loads(copied)
-    assert 0 == page.locator("textarea").count()
 
 
 def test_hostile_names_are_text(opened: Open, tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ ROOMS = [room for line in ORDER for room in line.split()]
 
 MOST_AT_ROOT = 12
 MOST_LINES = 400
-STANDALONE = {"run_onnxruntime.py"}
-"""It is copied to users as one file."""
 LEAST_LINES = 30
 """A smaller module with one importer belongs into it."""
 
@@ -124,7 +122,7 @@ def test_modules_have_a_size() -> None:
     lines = {
         name: len(path.read_text(encoding="utf-8").splitlines())
         for name, path in EVERY.items()
-        if path.name not in {"__init__.py", "__main__.py", *STANDALONE}
+        if path.name not in ("__init__.py", "__main__.py")
     }
     assert [name for name, count in lines.items() if count > MOST_LINES] == []
     small = [name for name, count in lines.items() if count < LEAST_LINES and importers[name] == 1]

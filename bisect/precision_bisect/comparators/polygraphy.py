@@ -237,15 +237,15 @@ class PolygraphyComparator:
                 check_error_stat=_DIFFERENCES[self.metric],
                 error_quantile=self.quantile if self.metric == "quantile" else None,
             )
-        if self.metric == "l2":
-            return comparator.L2CompareFunc(l2_threshold=limit)
-        if self.metric == "cosine":
-            return comparator.CosineSimilarityCompareFunc(cosine_similarity_threshold=1.0 - limit)
-        if self.metric == "psnr":
-            return comparator.PsnrCompareFunc(psnr_threshold=limit)
-        if self.metric == "snr":
-            return comparator.SnrCompareFunc(snr_threshold=limit)
-        raise NotImplementedError(self.metric)
+        # By name, so that a metric without a function of its own is not judged by another's.
+        return {
+            "l2": lambda: comparator.L2CompareFunc(l2_threshold=limit),
+            "cosine": lambda: comparator.CosineSimilarityCompareFunc(
+                cosine_similarity_threshold=1.0 - limit
+            ),
+            "psnr": lambda: comparator.PsnrCompareFunc(psnr_threshold=limit),
+            "snr": lambda: comparator.SnrCompareFunc(snr_threshold=limit),
+        }[self.metric]()
 
 
 def _ratio(value: float, limit: float) -> float:

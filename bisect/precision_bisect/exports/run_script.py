@@ -15,6 +15,8 @@ from precision_bisect.run_folder.runfolder import (
 )
 
 _SETTINGS = "SETTINGS: dict[str, Any] = {}\n"
+_METRICS = "target_metrics.py"
+_IMPORT = "from precision_bisect.exports.target_metrics import CannotJudge, multiple\n\n"
 LOW_LAYERS = "low_layers"
 _HALVES = ("fp16", "bf16")
 
@@ -44,10 +46,19 @@ def write_run_script(
         "custom_ops": [str(path.absolute()) for path in export.settings.ort_custom_ops],
         LOW_LAYERS: _low_layers(export),
     }
-    template = files(__package__).joinpath(RUN_SCRIPT).read_text(encoding="utf-8")
-    before, _, after = template.partition(_SETTINGS)
+    before, _, after = _in_one_file().partition(_SETTINGS)
     literals = "".join(_line(key, value) for key, value in settings.items())
     return f"{before}SETTINGS: dict[str, Any] = {{\n{literals}}}\n{after}"
+
+
+def _in_one_file() -> str:
+    """Return the template with the arithmetic in place of its import."""
+    folder = files(__package__)
+    template = folder.joinpath(RUN_SCRIPT).read_text(encoding="utf-8")
+    metrics = folder.joinpath(_METRICS).read_text(encoding="utf-8")
+    _, _, own = metrics.partition("import numpy as np\n\n")
+    before, _, after = template.partition(_IMPORT)
+    return f"{before}{own}\n{after}"
 
 
 def of_plan(script: str, export: Export) -> str:

@@ -1,0 +1,58 @@
+"""The final screen of a run, as text."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from precision_bisect.certificate.record import Certificate, How, Need
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Diagnosis, Result
+from precision_bisect_reports.summary import final_screen
+
+KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")
+RESULT = Result(
+    status=Status.FOUND,
+    backend="emulated",
+    emulated=True,
+    low="fp16",
+    high="fp32",
+    tolerance=1e-2,
+    error=5e-3,
+    noise_floor=0.0,
+    layers_total=20,
+    candidates=10,
+    kept=KEPT,
+    layer_precisions="/a/norm/Pow:fp32",
+    layer_precisions_reason=None,
+    certificate=Certificate(minimal=True, checked=KEPT, unchecked=()),
+    trials=9,
+    builds=0,
+    evaluations=19,
+    wall_s=2.5,
+    latency_ms=None,
+    honoured=None,
+    diagnosis=(Diagnosis(layer="/a/norm/Pow", cause="overflow", evidence="reaches 1e5"),),
+    fingerprint={},
+    message="4 of 10 layers",
+    out=Path("my run"),
+)
+
+
+def screen(result: Result, model: str = "my model.onnx") -> str:
+    """Return the screen as plain text."""
+    stream = io.StringIO()
+    console = Console(file=stream, soft_wrap=True, highlight=False)
+    for part in final_screen(result, Path(model)):
+        console.print(part)
+    return stream.getvalue()
+
+
+def words(result: Result) -> str:
+    """Return the words of the screen, however they are folded."""
+    return " ".join(screen(result).split())
+
+
+def need(layer: str, needed: bool | None, how: How | None, reason: str = "") -> Need:
+    """Return what is known of a layer."""
+    return Need(layer=layer, needed=needed, how=how, reason=reason)

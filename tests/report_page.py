@@ -1,0 +1,38 @@
+"""A run folder whose report is opened by several tests."""
+
+import json
+from pathlib import Path
+
+import run_folders
+from precision_bisect_reports.html.page import write_report
+
+NAMES = run_folders.names(80)
+KEPT = (3, 12, 47)
+LONG = "/module" * 40
+
+
+def write_report_of_80(folder: Path) -> Path:
+    """Write the report of a timed run of 80 layers with a diagnosis."""
+    folder = run_folders.write_run(folder, NAMES, KEPT, timed=True)
+    counts = {"inputs": [0, 5, 90, 5], "outputs": [0, 0, 40, 60], "weights": []}
+    entries = [
+        {
+            "layer": NAMES[layer],
+            "cause": cause,
+            "evidence": f"evidence of {cause}",
+            "figures": {"largest": 141000.0},
+            "histogram": {"lowest_exponent": 14, "counts": counts},
+            "hurts": {
+                "output": "y",
+                "error": "inf",
+                "path": [NAMES[layer], NAMES[layer + 1]],
+                "errors": ["inf", 0.125],
+            },
+        }
+        for layer, cause in zip(KEPT, ("overflow", "overflow", "underflow"), strict=True)
+    ]
+    advice = [{"id": "a", "title": "Do it", "text": LONG, "layers": [NAMES[3]], "evidence": "e"}]
+    spread = [{"layer": NAMES[3], "born": "inf", "path": [NAMES[3], NAMES[4]]}]
+    told = {"schema": 1, "low": "fp16", "layers": entries, "spread": spread, "advice": advice}
+    (folder / "diagnosis.json").write_text(json.dumps(told))
+    return write_report(folder)
