@@ -31,7 +31,7 @@ MOST_LINES = 25
 _SPACED = 4
 _ROOMS = (
     *((4, _SPACED), (4, ROOM), (2, ROOM)),
-    *((2, MORE), (1, MORE), (1, EVIDENCE), (1, ALWAYS)),
+    *((2, MORE), (1, MORE), (1, EVIDENCE), (0, EVIDENCE), (1, ALWAYS)),
 )
 """How many patterns of layers, and which parts, the screen has, until all of it fits."""
 MOST_PINNED = 3
@@ -185,8 +185,11 @@ def _patterns(result: Result, layers: Sequence[str], width: int, patterns: int) 
     rest = [name for each in groups[patterns:] for name in each.layers]
     if rest:
         causes = by_cause(result, rest)
-        count = f"… and {len(rest)} more layer{'s' * (len(rest) > 1)}"
-        more = f"{count}{f' ({causes})' if causes else ''}, in {RESULT}"
+        count = f"{len(rest)} {'more ' * bool(patterns)}layer{'s' * (len(rest) > 1)}"
+        count += f" ({causes})" if causes else ""
+        # Where no pattern has room, one layer is named all the same.
+        more = f"… and {count}" if patterns else f"{count}, such as {printable(rest[0])}"
+        more = f"{more}, in {RESULT}"
         yield from folded(Text(f"  {more}"), width, 4)
 
 

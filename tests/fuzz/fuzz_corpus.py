@@ -22,19 +22,7 @@ from fuzz_outcomes import FAULTS, kind
 from onnx import helper, numpy_helper
 
 Change = Callable[[onnx.ModelProto], object]
-_QUICK = [
-    "--synthetic",
-    "1",
-    "--threads",
-    "1",
-    "--copies",
-    "0",
-    "--max-trials",
-    "3",
-    "--tol",
-    "1e-12",
-]
-_RUN = ["m.onnx", "--out", "run", *_QUICK]
+_RUN = ["m.onnx", "--out", "run", *fuzz_models.QUICK, "--tol", "1e-12"]
 
 
 def _opset(version: int, domain: str = "") -> Change:

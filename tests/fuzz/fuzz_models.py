@@ -42,6 +42,8 @@ TYPES = (
     "Scan",
 )
 FIGURES = (0.0, -1.0, 1e-40, 1e38, float("inf"), float("nan"))
+QUICK = ("--synthetic", "1", "--threads", "1", "--copies", "0", "--max-trials", "3")
+"""Flags of a search that ends soon."""
 
 
 def write(rng: random.Random, folder: Path) -> list[str]:
@@ -58,18 +60,7 @@ def write(rng: random.Random, folder: Path) -> list[str]:
     if rng.random() < 0.25:
         data = bytes_changed(rng, data)
     (folder / "m.onnx").write_bytes(data)
-    flags = [
-        "--synthetic",
-        "1",
-        "--threads",
-        "1",
-        "--copies",
-        "0",
-        "--max-trials",
-        "3",
-        "--seed",
-        "1",
-    ]
+    flags = [*QUICK, "--seed", "1"]
     what = rng.random()
     if what < 0.4:
         return ["layers", "m.onnx", *rng.choice(([], ["--json"], ["--low", "int8"]))]
