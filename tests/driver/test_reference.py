@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
@@ -128,3 +129,18 @@ def test_how_far_outputs_are_apart(one: list[float], other: list[float], expecte
     assert differences({"y": np.array(one)}, {"y": np.array(other)}) == {
         "y": pytest.approx(expected)
     }
+
+
+def test_a_declared_shape_that_is_false_is_not_repeated(tmp_path: Path) -> None:
+    """An output that comes in another shape is told, and the written model leaves it open."""
+    body = "(float[1,4] x) => (float[1,5] y) { s = Shape(x) a = Tanh(x) y = Reshape(a, s) }"
+    options = Options(model=save(parse(body), tmp_path), inputs=[{"x": normal(1, 4)}], tol=1e-2)
+    events: list[Event] = []
+    loaded = load(options, events.append, tmp_path)
+    told = "'y' is declared as (1, 5) and comes as (1, 4): exports leave it open"
+    assert [told] == [event.message for event in events if isinstance(event, Warned)]
+    assert (None, None) == loaded.model.outputs[0].shape
+    onnx.checker.check_model(loaded.model.proto, full_check=True)
+    result = tiny.search(options.model, tmp_path / "run", inputs=options.inputs, tol=1e-2)
+    assert result.deployment is not None
+    assert "not_judged" == result.deployment.recheck.outcome

@@ -117,7 +117,12 @@ def test_two_folders_do_not_wait_for_each_other() -> None:
 
 def test_what_is_still_written_to_keeps_nobody_waiting() -> None:
     """A writer that outlives the context does not hold it up; the folder goes all the same."""
-    code = "import sys\nfor number in range(10**6): open(f'{sys.argv[1]}/{number}', 'w').close()"
+    code = (
+        "import itertools, sys, time\n"
+        "for number in itertools.count():\n"
+        "    open(f'{sys.argv[1]}/{number}', 'w').close()\n"
+        "    time.sleep(0.002)"
+    )
     with workdir() as path:
         command = [sys.executable, "-c", code, str(path)]
         writer = subprocess.Popen(command, stderr=subprocess.DEVNULL)
