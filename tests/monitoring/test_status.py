@@ -19,16 +19,17 @@ import tiny
 from beginning import STARTED
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
+from precision_bisect.monitoring import live_status
 from precision_bisect.monitoring.live_status import INTERVAL_S, LiveStatus
 from precision_bisect.monitoring.run_progress import MOST_LAST, Progress
 from precision_bisect.monitoring.run_watch import look
 from precision_bisect.monitoring.status_text import as_text, spoken
 from precision_bisect.plan import Plan
+from precision_bisect.run_folder import locking
 from precision_bisect.run_folder.locking import OWNER, Owner, RunLock, now
 from precision_bisect.run_folder.runfolder import STATUS
 from precision_bisect.search.events import (
     Event,
-    PhaseStarted,
     RunStarted,
     TrialFinished,
     TrialStarted,
@@ -219,27 +220,48 @@ def test_what_is_no_run_is_one_line(
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveStatus:
-    """Return a status that has begun in the folder, as of this process."""
-    found = LiveStatus(tmp_path / STATUS, {"pid": 1, "host": "box", "version": "0"})
+    """Return a status that has begun in the folder, which nobody has taken."""
+    found = LiveStatus(
+        tmp_path / STATUS,
+        {"pid": 1, "host": "box", "version": "0", "taken": "2026-01-01T00:00:00Z"},
+    )
     found(STARTED)
     return found
 
 
-def test_one_of_another_host_is_not_judged(tmp_path: Path, live: LiveStatus) -> None:
+def test_one_of_another_host_is_not_judged(tmp_path: Path) -> None:
     """Whether its process lives is unknown there; what counts is when it was last heard of."""
     owner = replace(Owner.here(), host="elsewhere")
     (tmp_path / OWNER).write_text(json.dumps(asdict(owner)))
-    live(PhaseStarted(phase=Phase.SEARCH))
-    seen = look(tmp_path)
+    live = LiveStatus(tmp_path / STATUS, {"pid": 1, "host": "box", "version": "0"})
+    live(STARTED)
     live.close({"state": "failed", "message": "a full disk"})
-    assert ("starting", None) == (seen.state, seen.running)
-    (tmp_path / OWNER).write_text(json.dumps(asdict(replace(owner, since="2026-01-01T00:00:00Z"))))
     aged = replace(look(tmp_path), state="searching", silent_s=90.0)
     assert None is aged.running
     assert "searching for" in as_text(aged)
     assert "last heard of 1 min 30 s ago" in as_text(aged)
     assert "failed after" in as_text(look(tmp_path))
     assert "a full disk" in as_text(look(tmp_path))
+    # The next one to take the folder has not written yet; its clock may be behind.
+    (tmp_path / OWNER).write_text(json.dumps(asdict(replace(owner, since="2020-01-01T00:00:00Z"))))
+    assert ("starting", None) == (look(tmp_path).state, look(tmp_path).running)
+
+
+def test_a_clock_that_goes_back_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that took its folder an hour later than it writes is searching, and heard of now."""
+    told = [f"2030-01-01T{hour:02}:00:00.000Z" for hour in (12, 11, 10, 9, 8, 7, 6)]
+    times = iter(told)
+    monkeypatch.setattr(locking, "now", lambda: next(times))
+    monkeypatch.setattr(live_status, "now", lambda: next(times))
+    with RunLock(tmp_path / "run") as lock:
+        lock.open(overwrite=False, rungs=False)
+        live = LiveStatus(tmp_path / "run" / STATUS, {"pid": 1, "host": "box", "version": "0"})
+        live(STARTED)
+        seen = look(tmp_path / "run")
+        live.close({"state": "finished"})
+    assert ("searching", True, 0.0) == (seen.state, seen.running, seen.silent_s)
 
 
 def test_a_run_that_reads_its_model_again_is_starting(tmp_path: Path, live: LiveStatus) -> None:

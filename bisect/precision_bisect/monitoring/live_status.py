@@ -9,7 +9,7 @@ from typing import Any
 from precision_bisect.machine.atomic import whole
 from precision_bisect.monitoring.plain import asked, plain, shown, to_bytes
 from precision_bisect.monitoring.run_progress import Progress
-from precision_bisect.run_folder.locking import now
+from precision_bisect.run_folder.locking import now, owner_of
 from precision_bisect.search.events import Event, RunStarted
 from precision_bisect.trial import Trial
 
@@ -46,6 +46,8 @@ class LiveStatus:
             self._progress.take(event)
             self._news = True
         if isinstance(event, RunStarted) and self._thread is None:
+            owner = owner_of(self._path.parent)
+            self._facts = {**self._facts, "taken": owner and owner.since}
             self._write(self._contents())
             self._thread = threading.Thread(target=self._work, name="live status", daemon=True)
             self._thread.start()

@@ -58,7 +58,7 @@ def _look(folder: Path) -> RunState:
         updated = datetime.fromisoformat(told["updated"])
         return RunState(
             folder=folder,
-            state=_state(told, owner, updated),
+            state=_state(told, owner),
             running=False if owner is None else owner.alive,
             silent_s=max(0.0, (datetime.now(UTC) - updated).total_seconds()),
             told=told,
@@ -109,10 +109,11 @@ def _told(folder: Path, owner: Owner | None) -> dict[str, Any]:
     return told
 
 
-def _state(told: Mapping[str, Any], owner: Owner | None, updated: datetime) -> str:
+def _state(told: Mapping[str, Any], owner: Owner | None) -> str:
     """Return what is true of the run now."""
     alive = owner is not None and owner.alive is not False
-    if owner is not None and alive and updated < datetime.fromisoformat(owner.since):
+    # Not by which is later: the clock may have been set in between.
+    if owner is not None and alive and told["taken"] != owner.since:
         return "starting"
     if told["state"] == "searching" and not alive:
         return "not_running"

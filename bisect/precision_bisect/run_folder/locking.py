@@ -21,19 +21,20 @@ from precision_bisect.run_folder.runfolder import OWN_FILES, RunFolder, refuse_l
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
+    from psutil import Process
 
 LOCK = ".lock"
 OWNER = ".owner.json"
-_SAME_START_S = 10.0
-"""How far the start of one process may seem to move, since the system's clock is set anew."""
+_SAME_START_S = 2.0
+"""How far the start of a process may seem to move: Linux tells its own in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """A process that writes into a run folder, `since` when (UTC, ISO 8601).
 
-    `process_started` is in seconds since 1970 by the system's clock: with it a process that has
-    got the number of a former one is told apart.
+    `process_started` is in seconds after the start of the system, which setting the clock does not
+    move: with it a process that has got the number of a former one is told apart.
     """
 
     pid: int
@@ -49,7 +50,7 @@ class Owner:
         return cls(
             pid=os.getpid(),
             host=socket.gethostname(),
-            process_started=psutil.Process().create_time(),
+            process_started=_started(psutil.Process()),
             since=now(),
         )
 
@@ -64,7 +65,7 @@ class Owner:
             process = psutil.Process(self.pid)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
-            return abs(process.create_time() - self.process_started) < _SAME_START_S
+            return abs(_started(process) - self.process_started) < _SAME_START_S
         except psutil.NoSuchProcess:
             return False
         except psutil.AccessDenied:
@@ -72,6 +73,14 @@ class Owner:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} since {self.since}"
+
+
+def _started(process: "Process") -> float:
+    """Return when a process began, in seconds after the start of the system."""
+    import psutil
+
+    booted = psutil.boot_time()
+    return process.create_time() - booted
 
 
 def now() -> str:
