@@ -38,7 +38,7 @@ NAFNET_KEPT = [f"/{norm}/{layer}" for norm in NORMS for layer in ("Pow", "Reduce
 
 
 @given(names=NAMES, data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_each_export_selects_exactly_the_plan(
     parse_rtx: Parse, names: list[str], data: st.DataObject
 ) -> None:

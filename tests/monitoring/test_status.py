@@ -171,7 +171,7 @@ def test_a_ladder_is_told_as_one_run(tmp_path: Path) -> None:
 
 
 def test_looking_is_quick(tmp_path: Path) -> None:
-    """The quickest of five looks takes less than 0.3 CPU seconds, process and all."""
+    """The quickest of five looks takes less than 0.5 CPU seconds, process and all."""
     tiny.search(tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run", max_trials=4)
     seconds = []
     for _ in range(5):
@@ -179,7 +179,7 @@ def test_looking_is_quick(tmp_path: Path) -> None:
         assert 0 == status(tmp_path / "run").returncode
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    assert min(seconds) < 0.3
+    assert min(seconds) < 0.5
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_whole_block_of_culprits_is_found() -> None:
     assert simulation.count() <= len(needed) + 10
 
 
-@pytest.mark.parametrize(("size", "few"), [(300, 1), (300, 5), (300, 20), (2000, 5), (500, 60)])
+@pytest.mark.parametrize(("size", "few"), [(300, 1), (300, 5), (300, 20), (1000, 5)])
 def test_a_useless_ranking_costs_no_more_than_quickxplain(size: int, few: int) -> None:
     """With random scores the trials stay within 1.1 times those of plain QuickXplain, plus 6."""
     ours = theirs = 0
@@ -182,7 +182,7 @@ def test_too_large_a_choice_is_halved_along_the_ranking() -> None:
 
 
 @pytest.mark.parametrize("workers", [4, 16])
-@pytest.mark.parametrize("kept", [3, 40, 170])
+@pytest.mark.parametrize("kept", [3, 40])
 def test_workers_that_are_left_look_for_the_length_of_the_ranking(kept: int, workers: int) -> None:
     """Where the emulator is far off, several workers find the right number in fewer rounds."""
     size = 200

@@ -26,7 +26,7 @@ from precision_bisect_strategies.quickxplain import QuickXplain
 from precision_bisect_strategies.speculation import speculate
 
 LAYERS = 500
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 def needed_by(oracle: Oracle, size: int, search: Search[Plan]) -> tuple[Plan, list[Plan]]:

@@ -70,7 +70,7 @@ def check_forms(model: Model, pair: Pair, plan: Plan, typed: onnx.ModelProto) ->
             assert len(sources[node.name].input) == len(node.input)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     proto=random_models(WiderMaker, KINDS),
     pair=st.sampled_from(PAIRS),

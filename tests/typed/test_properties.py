@@ -62,7 +62,7 @@ def as_written(model: Model, writer: TypedWriter, plan: Plan) -> Plan:
     return Plan.of({*plan.kept, *map(model.table.names.index, writer.not_low)})
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
     low=st.sampled_from(HALF_NAMES),
@@ -84,7 +84,7 @@ def test_every_plan_means_what_the_emulator_means(
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {plan}")
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
     low=st.sampled_from(HALF_NAMES),
@@ -109,7 +109,7 @@ def test_the_all_high_plan_changes_nothing(
         np.testing.assert_array_equal(array, wanted[name])
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     proto=random_models(WiderMaker, (*ROUNDED_ONCE, *FOLLOWERS, *MOVERS)),
     low=st.sampled_from(HALF_NAMES),
