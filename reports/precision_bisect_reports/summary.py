@@ -250,7 +250,7 @@ def _stability(stability: Stability | None) -> Iterator[tuple[str, str, int]]:
     if stability is None:
         return
     held = stability.copies - stability.failed
-    what = f"in {held} of {stability.copies} checks on inputs 1e-5 apart"
+    what = f"in {held} of {stability.copies} checks on slightly changed inputs"
     if stability.error_max is not None:
         what += f", worst error {stability.error_max:.4g}"
     yield "holds", what, ALWAYS

@@ -47,7 +47,7 @@ def rule(plan: Plan, feed: Sample) -> float:
 def copies_of(sets: Sets) -> Copies:
     """Return sixteen copies whose feeds are floats."""
     floats = {
-        name: ([{"x": feed["x"] + 3.0} for feed in feeds], reference)
+        name: ([{"x": feed["x"] + 3.1} for feed in feeds], reference)
         for name, (feeds, reference) in sets.items()
     }
     return Copies(samples=floats, count=16, refer=lambda feed: {"y": np.zeros(1)})

@@ -5,11 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
+from precision_bisect.options import Until
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_saved
@@ -107,6 +109,18 @@ def test_culprits_alone_that_pass_are_an_answer(model: Path, tmp_path: Path) -> 
     assert result.stability is not None and 16 == result.stability.copies
     assert {"--culprits-only"} == {need.reason for need in result.certificate.evidence}
     assert (tmp_path / "model.mixed.onnx").exists()
+
+
+@pytest.mark.parametrize("until", ["answer", "culprits"])
+def test_held_out_samples_judge_the_culprits_too(
+    model: Path, tmp_path: Path, until: Until
+) -> None:
+    """A plan that the samples held out refute is no answer, however far the run goes."""
+    near, far = tiny.samples()[0], {"x": tiny.samples()[0]["x"] * np.float32(1e-3)}
+    asked = {"inputs": [far, near], "holdout": 1, "until": until}
+    result = tiny.search(model, tmp_path, **asked)
+    assert (until == "answer") == (result.status is Status.FOUND)
+    assert result.status is not Status.NOTHING_TO_KEEP
 
 
 def test_culprits_alone_that_fail_end_the_run_early(model: Path, tmp_path: Path) -> None:

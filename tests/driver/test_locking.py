@@ -16,7 +16,8 @@ import pytest
 
 import tiny
 from precision_bisect.commandline.export_command import export
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.machine.stopping import limited
 from precision_bisect.run_folder.locking import LOCK, OWNER, Owner, RunLock, owner_of
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -209,3 +210,11 @@ def test_a_folder_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / LOCK).mkdir(parents=True)
     with pytest.raises(RunFolderError, match="cannot write"), RunLock(tmp_path / "run"):
         pass
+
+
+def test_one_search_at_a_time_in_a_process(tmp_path: Path) -> None:
+    """The time limits of one would hold for the other; the folder is not touched."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    with limited(None, None), pytest.raises(UsageError, match="another search is at work"):
+        tiny.search(model, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

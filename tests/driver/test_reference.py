@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 import tiny
 from models import load_text, normal, parse, save
+from precision_bisect.commandline.export_command import export
+from precision_bisect.exports.fitting import fit
 from precision_bisect.inputs.reference import (
     MOST_DIFFERENT,
     Reference,
@@ -21,6 +23,7 @@ from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.loading import load
 from precision_bisect.search.events import Event, Warned
+from precision_bisect.settings.engine_settings import EngineSettings
 
 FOLDED = """
 (float[1, 1, 2, 2] x) => (float[1, 1, 2, 2] y)
@@ -142,5 +145,8 @@ def test_a_declared_shape_that_is_false_is_not_repeated(tmp_path: Path) -> None:
     assert (None, None) == loaded.model.outputs[0].shape
     onnx.checker.check_model(loaded.model.proto, full_check=True)
     result = tiny.search(options.model, tmp_path / "run", inputs=options.inputs, tol=1e-2)
-    assert result.deployment is not None
+    assert result.deployment is not None and result.deployment.recheck is not None
     assert "not_judged" == result.deployment.recheck.outcome
+    reasons = export(tmp_path / "run", None, None, EngineSettings()).reasons
+    assert not any(str(reason).startswith("Polygraphy") for reason in reasons.values())
+    assert 1 == fit(tmp_path / "run")

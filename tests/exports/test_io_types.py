@@ -15,7 +15,7 @@ from precision_bisect.exports.fitting import fit
 from precision_bisect.exports.write import write_exports
 from precision_bisect.model.ort import runtime
 from precision_bisect.protocols import Sample
-from precision_bisect.run_folder.runfolder import MIXED_MODEL, RunFolder
+from precision_bisect.run_folder.runfolder import GOLDEN_OUTPUTS, MIXED_MODEL, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 
 FLOAT16 = onnx.TensorProto.FLOAT16
@@ -102,16 +102,36 @@ def test_low_ends_need_no_casts(tmp_path: Path) -> None:
 def test_stored_samples_have_the_types_of_the_model(tmp_path: Path) -> None:
     """In a run's folder, and where it is exported again, in the types of the model or in FP16."""
     model = tiny.write_model(tmp_path / "tiny.onnx")
-    result = tiny.search(model, tmp_path / "run", engine=HALF)
-    assert result.exit_code is ExitCode.OK
+    for name, engine in (("run", EngineSettings()), ("run16", HALF)):
+        assert tiny.search(model, tmp_path / name, engine=engine).exit_code is ExitCode.OK
     export(model, tmp_path / "run", tmp_path / "model", EngineSettings())
     export(model, tmp_path / "run", tmp_path / "half", HALF)
-    kinds = {"run": FLOAT16, "model": onnx.TensorProto.FLOAT, "half": FLOAT16}
+    export(model, tmp_path / "run16", tmp_path / "half16", HALF)
+    whole = onnx.TensorProto.FLOAT
+    kinds = {"run": whole, "model": whole, "run16": FLOAT16, "half": FLOAT16, "half16": FLOAT16}
     for folder, kind in kinds.items():
         graph = onnx.load(tmp_path / folder / MIXED_MODEL).graph
         ends = (*graph.input, *graph.output)
         assert {kind} == {value.type.tensor_type.elem_type for value in ends}
         assert 1 == fit(tmp_path / folder)
+
+
+def test_samples_that_were_rounded_are_not_taken_for_exact(tmp_path: Path) -> None:
+    """A run's own samples stay as they are, and rounded ones judge no model of more digits."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    tiny.search(model, tmp_path / "run", engine=HALF)
+    reasons = export(model, tmp_path / "run", tmp_path / "model", EngineSettings()).reasons
+    assert "the run stored 'x' in FP16" in str(reasons[GOLDEN_OUTPUTS])
+    with pytest.raises(UsageError, match="rounds the samples"):
+        export(model, tmp_path / "run", None, HALF)
+
+
+def test_samples_beyond_the_range_of_fp16_are_told(tmp_path: Path) -> None:
+    """What the exported model would give as infinity is no golden output."""
+    model = tiny.write_model(tmp_path / "tiny.onnx", scale=1e6)
+    result = tiny.search(model, tmp_path / "run", engine=HALF)
+    assert any("values beyond the range of float16" in note for note in result.notes)
+    assert not (tmp_path / "run" / GOLDEN_OUTPUTS).exists()
 
 
 def test_other_types_are_refused() -> None:

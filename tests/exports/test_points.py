@@ -202,3 +202,17 @@ def test_of_several_points_the_named_one_is_taken(whole: Result) -> None:
     assert answer == find_point("culprits", whole.curve, whole.culprits)
     with pytest.raises(UsageError, match="no point named culprits"):
         find_point("culprits", whole.curve, [])
+
+
+@pytest.mark.parametrize("name", ["point-culprits", RUN_SCRIPT])
+def test_a_run_folder_with_links_exports_nothing(model: Path, tmp_path: Path, name: str) -> None:
+    """What lies behind a planted link is neither read nor written."""
+    tiny.search(model, tmp_path / "run")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    planted = tmp_path / "run" / name
+    planted.unlink(missing_ok=True)
+    planted.symlink_to(elsewhere if name.startswith("point") else elsewhere / "secret")
+    with pytest.raises(RunFolderError, match="is a link"):
+        export(model, tmp_path / "run", None, EngineSettings(), "culprits")
+    assert [] == list(elsewhere.iterdir())

@@ -82,3 +82,11 @@ def test_text_inputs(tmp_path: Path) -> None:
     (sample,) = check_samples(model, [{"s": np.array(["a", "bc"])}])
     (outputs,) = reference_outputs(model, [sample], threads=1)
     assert outputs["y"].all()
+
+
+@pytest.mark.parametrize("sample", [np.zeros((2, 3)), None, "x", 5, [("x", 1)]])
+def test_a_sample_that_is_no_dict_is_told(tmp_path: Path, sample: object) -> None:
+    """Python callers may give anything."""
+    model = load_text("(float[2, 3] x) => (float[2, 3] y) { y = Abs(x) }", tmp_path)
+    with pytest.raises(InputError, match="sample 0 is no dict"):
+        check_samples(model, [sample])  # type: ignore[list-item]

@@ -11,7 +11,7 @@ import pytest
 from models import load_text, parse, save, with_weights
 from precision_bisect import find
 from precision_bisect.commandline.listing import as_text
-from precision_bisect.errors import ModelError
+from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.protocols import Sample
@@ -164,3 +164,15 @@ def test_types_and_weights_of_a_branch_stay(tmp_path: Path) -> None:
         dict(found.model.low_tensors),
     )
     np.testing.assert_array_equal(found.model.weights["w"], weight)
+
+
+def test_a_refused_run_changes_nothing_of_the_one_that_is_there(tmp_path: Path) -> None:
+    """Its model is that of other branches; what the finished run was judged by stays."""
+    path = save(parse(SAMPLING), tmp_path)
+    asked: dict[str, Any] = {"threads": 1, "copies": 0, "out": tmp_path / "run"}
+    find(path, inputs=[sampling()], **asked)
+    kept = {each.name: each.read_bytes() for each in (tmp_path / "run").glob("*.onnx*")}
+    for resume in (False, True):
+        with pytest.raises(RunFolderError, match="of another run"):
+            find(path, inputs=[sampling(8000)], resume=resume, **asked)
+    assert kept == {each.name: each.read_bytes() for each in (tmp_path / "run").glob("*.onnx*")}

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tiny
+from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError
 from precision_bisect.model.load import load_model
@@ -203,3 +204,21 @@ def test_sparse_weights_of_other_files_are_not_read(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "odd.onnx")
     with pytest.raises(ModelError, match="outside the model's folder"):
         load_model(tmp_path / "odd.onnx")
+
+
+def test_a_sparse_weight_is_no_bomb(tmp_path: Path) -> None:
+    """A hundred bytes that say 256 GiB are refused before any of it is taken."""
+    proto = parse("(float[1] x) => (float[1] y) { y = Abs(x) }")
+    values = helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0])
+    places = helper.make_tensor("i", TensorProto.INT64, [1], [0])
+    dims = [2**18, 2**18]
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, dims))
+    with pytest.raises(ModelError, match="the sparse weight 'w' takes"):
+        load_model(save(proto, tmp_path))
+
+
+def test_a_domain_without_a_version_that_nothing_uses_is_taken(tmp_path: Path) -> None:
+    """Exporters leave such imports, and ONNX Runtime runs them."""
+    proto = parse("(float[1] x) => (float[1] y) { y = Abs(x) }")
+    proto.opset_import.append(helper.make_opsetid("my.domain", 0))
+    assert 1 == len(load_model(save(proto, tmp_path)).table.names)

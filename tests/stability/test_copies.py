@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.inputs.copies import FACTORS, Copies
 from precision_bisect.inputs.reference import ReferenceSession, reference_outputs
 from precision_bisect.model.load import load_model
+from precision_bisect.model.lowtypes import BF16, FP16, LowType
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.search.evaluation import Evaluator
@@ -23,11 +25,11 @@ from precision_bisect.trial import Phase, Proposal, SampleSet, Stability, Verdic
 from simulated import Simulated
 
 FEEDS: list[Sample] = [
-    {"x": np.linspace(1, 2, 8, dtype=np.float32), "ids": np.arange(8, dtype=np.int64)}
+    {"x": np.linspace(1.01, 2, 8, dtype=np.float32), "ids": np.arange(8, dtype=np.int64)}
 ]
 
 
-def copies_of(count: int = 4, **fields: int) -> Copies:
+def copies_of(count: int = 4, **fields: Any) -> Copies:
     """Return copies of `FEEDS`, whose reference is the feed itself."""
     sets = {SampleSet.JUDGED: (FEEDS, FEEDS)}
     return Copies(samples=sets, count=count, refer=lambda feed: feed, **fields)
@@ -47,11 +49,26 @@ def test_floats_change_by_one_part_in_100_000_and_integers_do_not() -> None:
 def test_masks_stay_exact() -> None:
     """What is 1 less a mask of ones must stay 0, and so must what a mask of zeros hides."""
     mask = np.array([0.0, 1.0, 1.0], np.float32)
-    feeds: list[Sample] = [{"x": np.array([0.5]), "m": mask}]
+    feeds: list[Sample] = [{"x": np.array([0.3]), "m": mask}]
     copies = Copies(samples={SampleSet.JUDGED: (feeds, feeds)}, count=1, refer=lambda feed: feed)
     (feed,), _ = copies.make(SampleSet.JUDGED, 1, 0)
     assert mask is feed["m"]
-    assert 0.5 != feed["x"].item()
+    assert 0.3 != feed["x"].item()
+
+
+@pytest.mark.parametrize("half", [FP16, BF16])
+def test_what_is_exact_in_the_low_type_changes_by_its_steps(half: LowType) -> None:
+    """Pixels and stored 16-bit floats would be rounded back from a smaller change; zeros stay."""
+    pixels = np.arange(256, dtype=np.float32)
+    feeds: list[Sample] = [{"x": pixels}]
+    sets = {SampleSet.JUDGED: (feeds, feeds)}
+    (feed,), _ = Copies(samples=sets, count=1, refer=lambda feed: feed, half=half).make(
+        SampleSet.JUDGED, 1, 0
+    )
+    np.testing.assert_array_equal(feed["x"], feed["x"].astype(half.numpy_type).astype(np.float32))
+    assert 100 < (feed["x"] != pixels).sum()
+    assert np.abs(feed["x"][1:] / pixels[1:] - 1).max() < 6 * 2.0 ** (1 - half.digits)
+    assert 0 == feed["x"][0]
 
 
 def test_each_draw_and_each_copy_is_another_and_always_the_same() -> None:

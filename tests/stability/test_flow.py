@@ -39,9 +39,9 @@ def course(
 
 
 def copies_of(sets: dict[SampleSet, tuple[list[Sample], list[Sample]]], count: int) -> Copies:
-    """Return copies whose feeds are floats that differ from the whole numbers of the samples."""
+    """Return copies whose feeds are floats that FP16 does not hold."""
     floats = {
-        name: ([{"x": feed["x"] + 3.0} for feed in feeds], reference)
+        name: ([{"x": feed["x"] + 3.1} for feed in feeds], reference)
         for name, (feeds, reference) in sets.items()
     }
     return Copies(samples=floats, count=count, refer=lambda feed: {"y": np.zeros(1)})

@@ -42,7 +42,8 @@ def add_isolation_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--trial-timeout",
         metavar="TIME",
-        help="kill a trial that takes longer, building and running: 90, 90s, 15m, 2h (no limit)",
+        help="kill a trial that takes longer, building and running, and end a run whose FP32 "
+        "reference does: 90, 90s, 15m, 2h (no limit)",
     )
     group.add_argument(
         "--trial-memory",

@@ -252,8 +252,8 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=DEFAULT_COPIES,
         metavar="N",
-        help="judge an answer, and what proves it, on N copies of the samples that differ by one "
-        f"part in 100,000; 0: on the samples alone ({DEFAULT_COPIES})",
+        help="judge an answer, and what proves it, on N copies of the samples that differ "
+        f"slightly; 0: on the samples alone ({DEFAULT_COPIES})",
     )
     group.add_argument(
         "--copies-failing",

@@ -5,16 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import UsageError, printable
 from precision_bisect.exports.export import Export
+from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.write import gains, write_gain
-from precision_bisect.model.load import load_model
+from precision_bisect.inputs.true_shapes import with_true_shapes
+from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
+from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import ANSWER
 from precision_bisect.results.finished import read_finished
 from precision_bisect.run_folder.locking import RunLock
-from precision_bisect.run_folder.runfolder import RunFolder, point_folder
+from precision_bisect.run_folder.runfolder import RunFolder, point_folder, refuse_links
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verifying.verify import named
 
@@ -59,8 +62,10 @@ def export(
     model_path, result = named(path, plan)
     model = load_model(model_path)
     finished = read_finished(result, model, point)
+    run = finished.path.parent
+    refuse_links(run)
     wanted = Export(
-        model=finished.settled(model),
+        model=finished.settled(_as_it_ran(model, run)),
         kept=finished.kept,
         point=point,
         pair=finished.pair,
@@ -70,10 +75,24 @@ def export(
         shapes=finished.shapes,
         run=finished.fingerprint,
     )
-    run = finished.path.parent
     where = out or (run if point == ANSWER else point_folder(run, point))
+    if settings.io_types != "model" and where.resolve() == run.resolve():
+        raise UsageError(
+            f"--io-types rounds the samples that judge, and those in {run} are FP32",
+            "write to another folder by --out",
+        )
     with RunLock(where):
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)
         judging = carry_judging(run, folder, wanted) if gains(wanted) else {}
         return Exported(folder=folder.path, reasons={**reasons, **judging})
+
+
+def _as_it_ran(model: Model, run: Path) -> Model:
+    """Return the model with the shapes of outputs that the run has stored."""
+    try:
+        with quiet(), without_torch():
+            _, outputs = stored_samples(run)
+        return with_true_shapes(model, outputs)[0]
+    except Unfit:
+        return model

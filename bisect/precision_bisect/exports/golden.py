@@ -56,8 +56,8 @@ def golden_of(
 ) -> Golden:
     """Return as many of the first samples as may be stored, and what FP32 makes of them.
 
-    `graph` is the exported one. Raises NotWritable for text, for types that numpy does not have,
-    and where one sample is too large.
+    `graph` is the exported one. Raises NotWritable for text, for types that numpy does not have or
+    that do not hold the values, and where one sample is too large.
     """
     takes = {value.name: _dtype(value) for value in graph.input}
     gives = {value.name: _dtype(value) for value in graph.output}
@@ -90,9 +90,15 @@ def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
 
 
 def _cast(sample: Sample, types: Mapping[str, np.dtype[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the arrays that have a type there, in that type."""
-    return {
-        name: np.ascontiguousarray(array).reshape(array.shape).astype(types[name], copy=False)
-        for name, array in sample.items()
-        if name in types
-    }
+    """Return the arrays that have a type there, in that type. Raises NotWritable outside of it."""
+    cast = {}
+    for name in (name for name in sample if name in types):
+        array = np.ascontiguousarray(sample[name]).reshape(sample[name].shape)
+        with np.errstate(over="ignore"):
+            cast[name] = array.astype(types[name], copy=False)
+        if array.dtype.kind == "f" and (np.isfinite(array) & ~np.isfinite(cast[name])).any():
+            raise NotWritable(
+                f"{name!r} has values beyond the range of {types[name].name}, which the exported "
+                "model takes and gives; leave out --io-types"
+            )
+    return cast

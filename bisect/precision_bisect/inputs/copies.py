@@ -1,8 +1,10 @@
-"""Copies of the samples that differ by one part in 100,000.
+"""Copies of the samples that differ by one part in 100,000, or by one step of the low type.
 
 One evaluation of a plan is a draw: another order of sums, another kernel or a rebuild rounds
 otherwise, and near the tolerance that decides. Copies draw again. A smaller change would be lost
-where the first layer runs low and rounds its input; a larger one draws the same spread.
+where the first layer runs low and rounds its input; a larger one draws the same spread. Where an
+input's values are exact in the low type, as pixels and stored FP16 are, one part in 100,000 is
+lost, too: they change by one step of that type, and stay exact in it.
 
 Where no input is a float, only the emulator can draw again: it takes a factor for what each layer
 computes, before that is rounded.
@@ -15,12 +17,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_bisect.model.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import SampleSet
 
 CHANGE = 1e-5
 """The standard deviation of the relative change of each element of a float input."""
+_MOSTLY_EXACT = 0.9
+"""From this share of values on an input counts as exact in the low type."""
 FACTOR_CHANGE = 1e-6
 """The same of a layer's factor: about what the order of FP32 sums changes."""
 FACTORS = "precision_bisect/factors"
@@ -36,7 +41,8 @@ class Copies:
     """Makes copies of the samples, each with its own reference; the same for the same numbers.
 
     `count` of them make a draw, `allowed` of which may fail. `refer` computes the FP32 outputs of
-    one feed. With `layers` above 0 a copy has that many factors instead of changed inputs.
+    one feed. With `layers` above 0 a copy has that many factors instead of changed inputs. `half`
+    is the 16-bit type that a layer may round its inputs to.
     """
 
     samples: Samples
@@ -45,6 +51,7 @@ class Copies:
     allowed: int = 0
     seed: int = 0
     layers: int = 0
+    half: LowType = FP16
     _first: tuple[tuple[SampleSet, int], Pair] | None = field(init=False, default=None)
 
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
@@ -63,7 +70,10 @@ class Copies:
         if self.layers:
             factors = 1 + FACTOR_CHANGE * rng.standard_normal(self.layers)
             return [{**feed, FACTORS: factors.astype(np.float32)} for feed in feeds], reference
-        changed = [{name: _changed(array, rng) for name, array in feed.items()} for feed in feeds]
+        changed = [
+            {name: _changed(array, rng, self.half) for name, array in feed.items()}
+            for feed in feeds
+        ]
         return changed, [self.refer(feed) for feed in changed]
 
 
@@ -90,23 +100,33 @@ def copies_for(
         refer=refer,
         seed=options.seed,
         layers=0 if changes else layers,
+        half=LOW_TYPES.get(options.low, FP16),
     )
 
 
 def can_change(feeds: Sequence[Sample]) -> bool:
-    """Tell whether any input is a float that one part in 100,000 changes."""
+    """Tell whether any input is a float that may change."""
     return any(_changes(array) for feed in feeds for array in feed.values())
 
 
 def _changes(array: NDArray[Any]) -> bool:
     """Tell whether an input has values to change: what is only 0 and 1 is a mask, and exact."""
-    if array.dtype.kind != "f" or array.dtype.itemsize == 2:
-        return False
-    return not bool(np.isin(array, (0, 1)).all())
+    return array.dtype.kind == "f" and not bool(np.isin(array, (0, 1)).all())
 
 
-def _changed(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+def _changed(array: NDArray[Any], rng: np.random.Generator, half: LowType) -> NDArray[Any]:
     if not _changes(array):
         return array
-    changed: NDArray[Any] = array * (1 + CHANGE * rng.standard_normal(array.shape))
+    exact = _share_exact(array, half) >= _MOSTLY_EXACT
+    change = 2.0 ** (1 - half.digits) if exact else CHANGE
+    changed: NDArray[Any] = array * (1 + change * rng.standard_normal(array.shape))
+    if exact:
+        changed = np.clip(changed, -half.largest, half.largest).astype(half.numpy_type)
     return changed.astype(array.dtype)
+
+
+def _share_exact(array: NDArray[Any], half: LowType) -> float:
+    """Return the share of an input's values, but for zeros, that the 16-bit type holds exactly."""
+    values = array[array != 0]
+    with np.errstate(over="ignore"):
+        return float((values.astype(half.numpy_type).astype(array.dtype) == values).mean())

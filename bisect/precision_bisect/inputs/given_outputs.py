@@ -60,7 +60,7 @@ def _as_computed(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[
     if not fits(spec, array.shape):
         raise InputError(
             f"{where} has the shape {show(array.shape)}, but the model has {show(spec.shape)}",
-            "give the outputs of these samples, in their order",
+            "give the outputs of these samples, in their order, or mend the shape in the model",
         )
     if array.dtype.kind == "f":
         return array.astype(wanted)

@@ -1,6 +1,6 @@
 """Checks that samples fit the model, before anything runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,12 @@ def check_samples(model: Model, samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _check(model: Model, sample: Sample, number: int) -> Sample:
+    # Python callers give what they like.
+    if not isinstance(sample, Mapping):
+        raise InputError(
+            f"sample {number} is no dict but {type(sample).__name__}",
+            "each sample is a dict from input name to array",
+        )
     wanted = {spec.name: spec for spec in model.inputs}
     missing = [name for name in wanted if name not in sample]
     unknown = [name for name in sample if name not in wanted]

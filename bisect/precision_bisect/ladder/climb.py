@@ -62,10 +62,10 @@ def climb(
     scales = scales_for(model, lowest, loaded.judging, options)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
-    write_layers(loaded.model, folder)
     course = _Climb(loaded, scales, _Once(observer), work, cluster)
     course.take_floors(model, level=1)
     climbed = course.run(folder, budget)
+    write_layers(loaded.model, folder)
     return conclude_ladder(climbed, budget, folder)
 
 

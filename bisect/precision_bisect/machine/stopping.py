@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import PrecisionBisectError, UsageError
 
 GRACE_S = 10.0
 """So long other threads may take to end their calls after a first signal."""
@@ -44,13 +44,14 @@ class _Call:
 
 
 class _Limits:
-    """The calls at work, and the times that they have; one for the process."""
+    """The calls at work and the times that they have; one for the process, as runs are."""
 
     def __init__(self) -> None:
         self.calls: set[_Call] = set()
         self.changed = threading.Condition()
         self.deadline: float | None = None
         self.each_s: float | None = None
+        self.taken = threading.Lock()
 
     def stop(self, which: Callable[[_Call], bool], why: str, *, late: bool = False) -> None:
         """Stop those of the calls."""
@@ -96,10 +97,27 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def limited(total_s: float | None, each_s: float | None) -> Iterator[None]:
-    """Give the calls inside the block so many seconds together, and each of them so many."""
-    if total_s is None and each_s is None:
-        yield
-        return
+    """Give the calls inside the block so many seconds together, and each of them so many.
+
+    Raises UsageError where another block is at work in this process: it would be limited, too.
+    """
+    if not _LIMITS.taken.acquire(blocking=False):
+        raise UsageError(
+            "another search is at work in this process",
+            "run one after the other, or each in a process of its own",
+        )
+    try:
+        if total_s is None and each_s is None:
+            yield
+        else:
+            with _watched(total_s, each_s):
+                yield
+    finally:
+        _LIMITS.taken.release()
+
+
+@contextmanager
+def _watched(total_s: float | None, each_s: float | None) -> Iterator[None]:
     _LIMITS.deadline = None if total_s is None else time.monotonic() + total_s
     _LIMITS.each_s = each_s
     ended = threading.Event()

@@ -36,7 +36,9 @@ def check_opsets(path: object, proto: onnx.ModelProto) -> None:
     """Raise ModelError for opset versions that no operator has."""
     imports = [*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)]
     for each in imports:
-        if each.version not in _VERSIONS:
+        # Version 0 is what an exporter leaves that sets none; of other domains nothing is known.
+        known = each.domain in _DOMAINS
+        if each.version not in _VERSIONS and (known or each.version):
             raise ModelError(
                 f"{path} has opset {each.version}{f' of {each.domain}' if each.domain else ''}, "
                 "which there is not",

@@ -15,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError
+from precision_bisect.machine.plain_files import too_large
 from precision_bisect.model.graph import all_graphs
 from precision_bisect.model.soundness import refuse_segments
 
@@ -208,6 +209,12 @@ def _densify(graph: onnx.GraphProto) -> None:
     for sparse in graph.sparse_initializer:
         values = onnx.numpy_helper.to_array(sparse.values)
         places = onnx.numpy_helper.to_array(sparse.indices)
+        # The array, its bytes in the graph, and the copy that keeps them.
+        if trouble := too_large(3 * math.prod(sparse.dims) * values.dtype.itemsize):
+            raise ModelError(
+                f"the sparse weight {sparse.values.name!r} takes {trouble}",
+                "export it with ordinary weights, or on a machine with more memory",
+            )
         dense = np.zeros(tuple(sparse.dims), values.dtype)
         dense[np.unravel_index(places, dense.shape) if places.ndim == 1 else tuple(places.T)] = (
             values

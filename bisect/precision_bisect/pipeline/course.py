@@ -68,10 +68,7 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     ending = yield from _settle(problem, strategy, course, holding)
     if ending.plan is None:
         return ending
-    # An emulator computes the same each time; on an engine the fresh build is a new draw, so the
-    # samples that have judged before judge it again.
-    unseen = SampleSet.ALL if problem.predicts else SampleSet.HELD_OUT
-    recheck = yield from holding.judge(ending.plan, "the samples held out", unseen)
+    recheck = yield from holding.judge(ending.plan, "the samples held out", _unseen(problem))
     if recheck.passed:
         return ending
     # What was said of rounding belongs to the first answer.
@@ -86,18 +83,32 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
 def _stopped(problem: Problem, course: Course, holding: Holding) -> Search[Ending]:
     """End with the curve, or with the plan of its culprits, judged as an answer is."""
     ending = yield from preflight(problem)
-    if ending is not None:
+    if ending is not None and (ending.plan is None or course.until == "curve"):
         return ending
-    curve = Curve(problem=problem, copies=course.copies)
-    yield from find_culprits(curve) if course.until == "culprits" else sweep(curve)
-    if course.until == "curve" or curve.culprits is None:
-        return Ending(status=Status.STOPPED, message="only the curve was asked for")
-    told = yield from holding.judge(curve.culprits, "the culprits alone")
+    if ending is None:
+        curve = Curve(problem=problem, copies=course.copies)
+        yield from find_culprits(curve) if course.until == "culprits" else sweep(curve)
+        if course.until == "curve" or curve.culprits is None:
+            return Ending(status=Status.STOPPED, message="only the curve was asked for")
+        ending = Ending(status=Status.FOUND, plan=curve.culprits)
+    assert ending.plan is not None
+    told = yield from holding.judge(ending.plan, "the culprits alone")
+    if told.passed and course.held_out:
+        told = yield from holding.judge(ending.plan, "the samples held out", _unseen(problem))
     if told.passed:
-        return Ending(status=Status.FOUND, plan=curve.culprits)
+        return ending
     return Ending(
-        status=Status.STOPPED, plan=curve.culprits, message=culprits_alone(len(curve.culprits))
+        status=Status.STOPPED, plan=ending.plan, message=culprits_alone(len(ending.plan))
     )
+
+
+def _unseen(problem: Problem) -> SampleSet:
+    """Return what judges an answer that others have passed.
+
+    An emulator computes the same each time; on an engine the fresh build is a new draw, so the
+    samples that have judged before judge it again.
+    """
+    return SampleSet.ALL if problem.predicts else SampleSet.HELD_OUT
 
 
 def _held(

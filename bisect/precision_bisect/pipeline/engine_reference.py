@@ -16,7 +16,7 @@ from precision_bisect.isolation.survey import isolated
 from precision_bisect.machine.atomic import whole
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
-from precision_bisect.options import Options
+from precision_bisect.options import DEFAULT_CALIBRATION, Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.run_folder.runfolder import REFERENCE
@@ -52,7 +52,8 @@ def engine_outputs(
     # A reference with TF32 would have 10 bits of mantissa, as FP16 has.
     engine = replace(options.engine, tf32=False)
     order = replace(options, backend=name, model=model.path, engine=engine, inputs=None)
-    order = replace(order, low="fp16", high="fp32", ladder=())
+    # INT8's calibration goes with INT8.
+    order = replace(order, low="fp16", high="fp32", ladder=(), calibration=DEFAULT_CALIBRATION)
     folder = work / "reference"
     folder.mkdir()
     ran = (

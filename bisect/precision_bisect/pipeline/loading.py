@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx
-
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import exact_remark, overlooked_remarks
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import check_samples
 from precision_bisect.inputs.input_files import read_samples
-from precision_bisect.inputs.input_shapes import fits, show
 from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
+from precision_bisect.inputs.true_shapes import with_true_shapes
 from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
@@ -93,7 +91,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             "choose --strategy guided",
         )
     options, reference, without = _reference(options, original, samples, work)
-    model, declared = _with_true_shapes(model, reference.outputs)
+    model, declared = with_true_shapes(model, reference.outputs)
     remarks = [
         *without,
         *declared,
@@ -120,39 +118,6 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
 
 
-def _with_true_shapes(model: Model, outputs: Sequence[Sample]) -> tuple[Model, Sequence[str]]:
-    """Return the model with open shapes for outputs whose declaration is false, and remarks.
-
-    ONNX Runtime only warns of such a declaration; what is written of the model must not repeat it.
-    """
-    ranks = {spec.name: {each[spec.name].ndim for each in outputs} for spec in model.outputs}
-    false = {
-        spec.name: spec
-        for spec in model.outputs
-        # ONNX has no word for an output whose rank changes.
-        if len(ranks[spec.name]) == 1
-        and not all(fits(spec, each[spec.name].shape) for each in outputs)
-    }
-    if not false:
-        return model, ()
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    specs = []
-    for spec, value in zip(model.outputs, proto.graph.output, strict=True):
-        if spec.name in false:
-            (rank,) = ranks[spec.name]
-            shape = value.type.tensor_type.shape
-            shape.Clear()
-            for _ in range(rank):
-                shape.dim.add()
-        specs.append(replace(spec, shape=(None,) * rank) if spec.name in false else spec)
-    said = ", ".join(
-        f"{name!r} is declared as {show(spec.shape)} and comes as {show(outputs[0][name].shape)}"
-        for name, spec in false.items()
-    )
-    return replace(model, proto=proto, outputs=tuple(specs)), [f"{said}: exports leave it open"]
-
-
 def _reference(
     options: Options, model: Model, samples: Sequence[Sample], work: Path
 ) -> tuple[Options, Reference, Sequence[str]]:
@@ -171,7 +136,8 @@ def _reference(
         outputs = read_outputs(options.reference, model, len(samples))
     reference = given_reference(model, samples, outputs, threads)
     remark = "answers are judged on the samples alone: --reference has no outputs of their copies"
-    return replace(options, copies=0), reference, [remark] if options.copies else ()
+    remarks = [remark] if options.copies else ()
+    return replace(options, copies=0, copies_failing=0), reference, remarks
 
 
 def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
@@ -237,7 +203,9 @@ def _strategy(options: Options) -> Strategy:
 
 def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]:
     names = [spec.name for spec in model.inputs]
-    for name in options.input_shapes:
+    for name, shape in options.input_shapes.items():
+        if not all(isinstance(size, int) for size in shape):
+            raise UsageError(f"input_shapes has {shape!r} for {name!r}", "give whole numbers")
         if name not in names:
             raise UsageError(
                 f"--input-shapes names {name!r}, which is no input of the model",

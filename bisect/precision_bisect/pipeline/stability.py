@@ -145,5 +145,5 @@ def _refuted(plan: Plan, outcome: Outcome) -> str:
         return f"{what} failed when they were built afresh"
     return (
         f"{what} fail on {stability.failed} of {stability.copies} "
-        "copies of the samples that differ by one part in 100,000"
+        "copies of the samples that differ slightly"
     )

@@ -13,6 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from precision_bisect.errors import ModelError
 from precision_bisect.model.graph import attribute, captured
 from precision_bisect.model.load import Model
 
@@ -65,7 +66,14 @@ def _dequantized(
     shape = [1] * values.ndim
     if scale.size > 1:
         # Axis 1 is DequantizeLinear's default.
-        shape[1 if given is None else given.i] = scale.size
+        axis = 1 if given is None else given.i
+        if not -values.ndim <= axis < values.ndim or values.shape[axis] != scale.size:
+            raise ModelError(
+                f"node {node.name!r} has {scale.size} scales along axis {axis}, and its input has "
+                f"the shape {values.shape}",
+                "export the model again",
+            )
+        shape[axis] = scale.size
     offsets = [each.reshape(shape if each.size > 1 else [1] * values.ndim) for each in zero]
     above = values - offsets[0] if offsets else values
     return np.asarray(above.astype(np.float32) * scale.reshape(shape), np.float32)

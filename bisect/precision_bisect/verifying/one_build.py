@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.choose_backend import choose_builder
 from precision_bisect.backends.tensorrt.log import LAYERS
@@ -14,6 +16,7 @@ from precision_bisect.isolation.logs import tail
 from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
+from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine
@@ -122,9 +125,16 @@ def looked_into(engine: Engine, model: Model, finished: Finished) -> Evidence:
     evidence = engine.evidence()
     if evidence.honours:
         return evidence
-    shapes = {name: seen[0] for name, seen in finished.shapes.items()}
+    seen = {name: each[0] for name, each in finished.shapes.items()}
+    # Of an input that gives a shape the run has noted the values.
+    values = shape_inputs(model.proto.graph, model.inputs)
+    shapes = {name: each for name, each in seen.items() if name not in values}
     try:
-        engine.run(synthetic_samples(model, shapes, count=1, seed=0)[0])
+        sample = {**synthetic_samples(model, shapes, count=1, seed=0)[0]}
+        for name in values & seen.keys():
+            like = sample[name]
+            sample[name] = np.array(seen[name], like.dtype).reshape(like.shape)
+        engine.run(sample)
     except (InputError, RefusedError):
         return evidence
     return engine.evidence()
