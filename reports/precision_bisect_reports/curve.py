@@ -9,6 +9,7 @@ from itertools import pairwise
 from precision_bisect.errors import UsageError, printable
 from precision_bisect.options import ANSWER
 from precision_bisect.results.chosen_point import find_point
+from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Culprit, CurvePoint, Result
 
 MOST_POINTS = 7
@@ -23,12 +24,22 @@ def curve(result: Result) -> Iterator[tuple[str, str]]:
     """Yield what breaks the low type, in words, and the table; nothing without a curve."""
     if not result.curve:
         return
-    if not _listed(result):
+    if unfinished := _unfinished(result):
+        yield "unfinished", unfinished
+    elif not _listed(result):
         yield ("culprits" if result.culprits else "rounding"), words(result)
     yield from _table(result.curve)
     helping = [each for each in result.advice if each.passed]
     if helping:
         yield "instead", f"{helping[0].title}: {_outcome(helping[0].evidence)}"
+
+
+def _unfinished(result: Result) -> str:
+    """Say that a run was cut off before anything was known of its layers, "" where it was not."""
+    ended = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
+    if result.status not in ended or result.culprits or result.diagnosis:
+        return ""
+    return f"the run ended before it was known what breaks {result.low.upper()}"
 
 
 def words(result: Result) -> str:
@@ -109,10 +120,13 @@ def _rest(result: Result, from_count: int, start: float | None) -> str:
     ]
     answer = next((each for each in result.curve if each.point == "answer"), None)
     told = []
+    most = answer.kept_count if answer is not None else result.candidates
+    # A plan that is no prefix of the ranking may need fewer layers than a looser limit along it.
     if (
         start is not None
         and COARSER * limit < start
         and (about := needed(points, COARSER * limit))
+        and about <= most
     ):
         told.append(f"{COARSER * limit:.2g} takes about {_rounded(about)} layers")
     if answer is not None and answer.kept_count:

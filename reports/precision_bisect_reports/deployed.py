@@ -1,7 +1,7 @@
 """What the answer comes to where it is deployed, and the commands that judge it there."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from precision_bisect.errors import printable
@@ -64,10 +64,12 @@ def under_tf32(causes: Iterable[str]) -> str:
     return f"; under TF32 {layers} nothing"
 
 
-def judging_steps(deployment: Deployment | None, folder: Path | None) -> Iterator[str]:
-    """Yield the commands that judge the answer on the target, for a shell."""
+def judging_steps(deployment: Deployment | None, folder: Path | None) -> Sequence[str]:
+    """Return the commands that judge the answer on the target, for a shell."""
     if deployment is None or folder is None:
-        return
+        return []
+    steps = [f"python {shlex.quote(str(folder / RUN_SCRIPT))}"]
     if deployment.polygraphy is not None:
-        yield f"(cd {shlex.quote(str(folder))} && {printable(deployment.polygraphy)})"
-    yield f"python {shlex.quote(str(folder / RUN_SCRIPT))}"
+        there = shlex.quote(str(folder))
+        steps.insert(0, f"(cd {there} && {printable(deployment.polygraphy)})")
+    return steps

@@ -112,14 +112,15 @@ def _explain(result: Result, model: Path) -> Iterator[Step]:
 
 def _judge(result: Result) -> Iterator[Step]:
     """Yield how to judge a prediction on the target; nothing where an engine has judged."""
-    steps = tuple(judging_steps(result.deployment, result.out)) if result.emulated else ()
-    if steps:
-        undone = kept_for_rounding(each.cause for each in result.diagnosis)
-        tf32 = f"TF32 off ({undone} layers need that)" if undone else "TF32 off"
-        yield Step(
-            what=f"Next: confirm the prediction on the target, {tf32}",
-            commands=steps,
-        )
+    if not result.emulated:
+        return
+    undone = kept_for_rounding(each.cause for each in result.diagnosis)
+    tf32 = f"TF32 off ({undone} layers need that)" if undone else "TF32 off"
+    first, *others = judging_steps(result.deployment, result.out) or [""]
+    if first:
+        yield Step(what=f"Next: confirm the prediction on the target, {tf32}", commands=(first,))
+    for each in others:
+        yield Step(what="Or with ONNX Runtime", commands=(each,), room=MORE)
 
 
 def _build(result: Result) -> Iterator[Step]:

@@ -12,7 +12,7 @@ def proof(certificate: Certificate) -> str:
     if certificate.minimal_at_limit and not certificate.minimal:
         return _at_limit(certificate, kept)
     if certificate.spread:
-        return "none: rounding is spread over the network, and luck decides which layers it takes"
+        return "none: more layers may be kept than needed, and luck decides which"
     implied = sum(bool(need.needed) and need.how == "implied" for need in certificate.evidence)
     dropped = len(certificate.checked) - implied
     if certificate.minimal and not implied:

@@ -203,8 +203,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     elif answered and not told:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
     if result.kept and answered:
-        spread = result.certificate.spread and bool(result.curve)
-        yield "certificate", proof(result.certificate), MORE if spread else EVIDENCE
+        spread = result.certificate.spread
+        yield "certificate", proof(result.certificate), ALWAYS if spread else EVIDENCE
     yield from _curve(result)
     yield "effort", _effort(result), ROOM
     if result.unresolved:
@@ -214,7 +214,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if point := exported(result):
         yield "exports", point, ALWAYS
     yield from _deployed(result)
-    judged_next = any(judging_steps(result.deployment, result.out))
+    judged_next = bool(judging_steps(result.deployment, result.out))
     if result.emulated and answered and not told and not judged_next:
         yield "backend", "emulated: predicted on this machine; confirm on the target", ALWAYS
     if said := made_up(result.inputs):
@@ -226,7 +226,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
 
 def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what breaks the low type, always where the layers do not tell it, and the table."""
-    rooms = {"culprits": ALWAYS, "rounding": ALWAYS, "instead": MORE, "": MORE}
+    rooms = {"culprits": ALWAYS, "rounding": ALWAYS, "unfinished": ALWAYS, "instead": MORE}
     rows = MORE if result.front else EVIDENCE
     for label, text in curve(result):
         yield label, text, rooms.get(label, rows)
@@ -250,7 +250,7 @@ def _stability(stability: Stability | None) -> Iterator[tuple[str, str, int]]:
     if stability is None:
         return
     held = stability.copies - stability.failed
-    what = f"in {held} of {stability.copies} checks on slightly changed inputs"
+    what = f"in {held} of {stability.copies} checks with slight changes"
     if stability.error_max is not None:
         what += f", worst error {stability.error_max:.4g}"
     yield "holds", what, ALWAYS
@@ -280,7 +280,7 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
         low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
         yield "also high", f"{names}{more}: cannot run {low}, see {RESULT}", MORE
     for number, note in enumerate(result.notes):
-        yield "remark", printable(note), EVIDENCE if number == 0 else ROOM
+        yield "remark", printable(note), ALWAYS if number == 0 else ROOM
 
 
 def _tolerance(result: Result) -> str:

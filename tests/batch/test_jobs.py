@@ -67,7 +67,7 @@ def test_the_example_is_right(tmp_path: Path) -> None:
 CASES = {
     "no jobs": ("", "has no jobs"),
     "jobs are no list": ('[job]\nmodel = "a.onnx"\n', "has no jobs"),
-    "no TOML": ("[[job]\n", "is not TOML"),
+    "no TOML": ("[[job]\n", "is no jobs file, which is TOML"),
     "another table": (GOOD + "[jobs]\n", "unknown 'jobs'"),
     "no model": ("[[job]]\ntol = 1e-2\n", "job 1 has no model"),
     "model is no text": ('[[job]]\nname = "x"\nmodel = 3\n', "job x has no model"),
@@ -101,7 +101,7 @@ CASES = {
     "name is no text": (GOOD + "name = 3\n", "cannot be named 3"),
     "same key twice": (GOOD + "max-trials = 1\nmax_trials = 2\n", "job 1 has a key twice"),
     "name by default": ('name = "x"\n' + GOOD, "[defaults] sets name"),
-    "job is no table": ("[defaults]\n", "is not TOML"),
+    "job is no table": ("[defaults]\n", "is no jobs file, which is TOML"),
 }
 
 

@@ -81,7 +81,7 @@ INPUTS = ["model.onnx", "--inputs", "in.npz"]
 
 CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "no such file": (nothing, ["absent.onnx"], "no such file: absent.onnx"),
-    "a folder": (lambda f: (f / "dir").mkdir(), ["dir"], "cannot read dir"),
+    "a folder": (lambda f: (f / "dir").mkdir(), ["dir"], "dir is a folder"),
     "not onnx": (file("m.onnx", b"hello, world\n" * 9), ["m.onnx"], "not an ONNX model"),
     "empty": (file("m.onnx", b""), ["m.onnx"], "not an ONNX model"),
     "truncated": (file("m.onnx", model_bytes()[:-20]), ["m.onnx"], "truncated"),

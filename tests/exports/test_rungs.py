@@ -143,7 +143,7 @@ def test_a_ladder_of_three_is_the_same_in_all_exports(tmp_path: Path, parse_rtx:
     found = runpy.run_path(str(folder.path / POLYGRAPHY_SCRIPT))["select"](network)
     assert set(expected) == {name for name, layers in found.items() if layers}
     head = (folder.path / "trtexec.sh").read_text().splitlines()[1]
-    assert "# model.onnx: 1 of 5 layers stay FP32, 2 stay FP16, the rest runs INT8." == head
+    assert "# model.onnx: 1 of 5 layers stay FP32, 2 stay FP16, the rest runs in INT8." == head
 
 
 def test_weak_commands_of_8_bits_build_the_typed_model(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> No
     """The answer, three charts of the search, sensitivities and exports are there."""
     page = opened(report)
     see_everything(page)
-    expect(page.locator("h1")).to_have_text("3 of 80 layers stay FP32, the rest runs FP16")
+    expect(page.locator("h1")).to_have_text("3 of 80 layers stay FP32, the rest runs in FP16")
     for chart in ("narrowed", "sizes", "latencies"):
         expect(page.locator(f"#search .chart.{chart} canvas")).to_be_visible()
     expect(page.locator("#sensitivities .chart canvas")).to_be_visible()

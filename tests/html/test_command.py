@@ -31,7 +31,7 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_its_report(finished: Path) -> None:
     """The page is there, tells the answer, and has every node of the model."""
     seen = view_of(read(finished), finished)
-    assert "4 of 20 layers stay FP32, the rest runs FP16" == seen["answer"]["title"]
+    assert "4 of 20 layers stay FP32, the rest runs in FP16" == seen["answer"]["title"]
     assert tiny.KEPT == [row["layer"] for row in seen["kept"]]
     assert 20 == len(seen["layers"]["name"]) == len(seen["sensitivity"]["layer"])
     assert seen["answer"]["title"] in (finished / REPORT).read_text()

@@ -30,7 +30,7 @@ def view(folder: Path) -> dict[str, Any]:
 def test_the_answer_of_a_finished_run(tmp_path: Path) -> None:
     """Headline, figures and proof are those of result.json."""
     answer = view(run_folders.write_run(tmp_path, LAYERS_10, [2, 5]))["answer"]
-    assert "2 of 10 layers stay FP32, the rest runs FP16" == answer["title"]
+    assert "2 of 10 layers stay FP32, the rest runs in FP16" == answer["title"]
     assert ("Found", "good", 0.008, 0.01) == tuple(
         answer[key] for key in ("badge", "tone", "error", "tolerance")
     )

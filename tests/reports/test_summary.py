@@ -42,7 +42,7 @@ def test_a_prediction_is_to_be_judged_on_the_target() -> None:
     assert "deployed    4 samples fit; the target has to judge" in shown
     first = shown.index("Next: confirm the prediction on the target, TF32 off:")
     second = shown.index("(cd 'my run' && polygraphy run model.mixed.onnx --trt --atol 0.01)")
-    third = shown.index("    python 'my run/run_onnxruntime.py'")
+    third = shown.index("  Or with ONNX Runtime: python 'my run/run_onnxruntime.py'")
     fourth = shown.index(
         "Then build (strong10, strong11, rtx or weak): sh 'my run/trtexec.sh' strong10"
     )
@@ -181,7 +181,7 @@ def test_commands_can_be_pasted() -> None:
     words = " ".join(f"--flag-{i} 'a value {i}'" for i in range(9))
     deployment = replace(DEPLOYMENT, polygraphy=f"polygraphy run {words}")
     shown = screen(replace(RESULT, deployment=deployment))
-    broken = shown[shown.index("(cd 'my run'") : shown.index("    python 'my run")]
+    broken = shown[shown.index("(cd 'my run'") : shown.index("  Or with ONNX Runtime")]
     assert len(broken.splitlines()) > 2
     together = " ".join(broken.replace("\\\n", " ").split())
     assert f"(cd 'my run' && polygraphy run {words})" == together
@@ -324,5 +324,5 @@ def test_nothing_to_keep_names_the_model_that_was_judged() -> None:
 def test_weak_typing_promises_no_low_layer() -> None:
     """TensorRT may take FP32 for layers that are not kept, and the headline says so."""
     weak = replace(RESULT, fingerprint={**RESULT.fingerprint, "versions": {"typing": "weak"}})
-    assert "the rest may run FP16" in screen(weak)
-    assert "the rest runs FP16" in screen(RESULT)
+    assert "the rest may run in FP16" in screen(weak)
+    assert "the rest runs in FP16" in screen(RESULT)

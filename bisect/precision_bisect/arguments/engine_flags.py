@@ -46,7 +46,7 @@ def add_engine_arguments(group: argparse._ArgumentGroup, timeout: str = "no limi
     group.add_argument(
         "--compute-capability",
         metavar="X.Y",
-        help="TensorRT-RTX: build for this GPU, such as 8.6; a machine without a GPU needs it",
+        help="TensorRT-RTX: build for this GPU, such as 8.9 (the one here; without one 8.6)",
     )
     for which in ("min", "opt", "max"):
         group.add_argument(

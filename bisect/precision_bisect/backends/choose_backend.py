@@ -76,7 +76,8 @@ def pick_backend(options: Options) -> tuple[str, str]:
     if not named.usable:
         raise RefusedError(
             f"--backend {named.name} cannot run plans here: {named.why}",
-            "`precision-bisect doctor` says what can; `verify` builds without running",
+            "`precision-bisect doctor` says what can"
+            + ("; `verify` builds without running" if named.builds else ""),
         )
     return named.name, ""
 

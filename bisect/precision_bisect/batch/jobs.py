@@ -79,7 +79,10 @@ def _tables(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
-        raise UsageError(f"{path} is not TOML: {error}", "mend that place") from error
+        raise UsageError(
+            f"{path} is no jobs file, which is TOML: {error}",
+            "mend that place; one model alone is searched by `precision-bisect MODEL`",
+        ) from error
     for key in tables:
         if key not in _TABLES:
             raise UsageError(

@@ -112,11 +112,13 @@ def _advice(packages: dict[str, str | None], gpu: bool) -> list[str]:
         )
     if not packages["onnxruntime"] and not packages["onnxruntime-gpu"]:
         advice.append("the FP32 reference: pip install onnxruntime (or onnxruntime-gpu)")
-    if gpu and absent("tensorrt"):
-        advice.append(f"TensorRT engines: pip install {suited('tensorrt')}")
-    if gpu and not packages["onnxruntime-gpu"]:
+    there = "" if gpu else "on a machine with a GPU, "
+    if absent("tensorrt"):
+        advice.append(f"TensorRT engines: {there}pip install {suited('tensorrt')}")
+    if not packages["onnxruntime-gpu"]:
         advice.append(
-            "ONNX Runtime on CUDA: pip uninstall onnxruntime, then pip install onnxruntime-gpu"
+            f"ONNX Runtime on CUDA: {there}pip uninstall onnxruntime, then pip install "
+            "onnxruntime-gpu"
         )
     if absent("tensorrt-rtx"):
         advice.append(

@@ -102,7 +102,7 @@ class Export:
         high = [name for name in HIGH_NAMES if name in rungs] or [self.pair.high]
         counts = [f"{rungs.count(name)} stay {name.upper()}" for name in high]
         counts[0] = counts[0].replace(" ", f" of {len(self.precisions)} layers ", 1)
-        rest = f", the rest runs {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
+        rest = f", the rest runs in {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
         point = f" (point {self.point} of the curve)" * (self.point != ANSWER)
         return f"{', '.join(counts)}{rest}{point}"
 

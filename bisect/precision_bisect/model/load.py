@@ -156,6 +156,10 @@ def _read(path: Path) -> onnx.ModelProto:
         )
     except FileNotFoundError as error:
         raise ModelError(f"no such file: {path}", "check the path") from error
+    except IsADirectoryError as error:
+        raise ModelError(
+            f"{path} is a folder", "name the model; `precision-bisect show` tells a run folder"
+        ) from error
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except Exception as error:  # protobuf's DecodeError

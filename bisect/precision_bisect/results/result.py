@@ -169,7 +169,7 @@ class Result:
     @property
     def rest(self) -> str:
         """What the layers do that are not kept: run low, or may."""
-        return f"{runs(self.fingerprint)} {self.low.upper()}"
+        return f"{runs(self.fingerprint)} in {self.low.upper()}"
 
     @property
     def exit_code(self) -> ExitCode:

@@ -136,7 +136,8 @@ def _title(result: Mapping[str, Any], status: Status, answered: bool) -> str:
             if rung["layers"] is not None
         ]
         return f"{', '.join(kept)} {of}"
-    return f"{len(result['kept'])} {of} stay {high}, the rest {runs(result['fingerprint'])} {low}"
+    how = runs(result["fingerprint"])
+    return f"{len(result['kept'])} {of} stay {high}, the rest {how} in {low}"
 
 
 def certificate_of(told: Mapping[str, Any]) -> Certificate:

@@ -95,12 +95,14 @@ def _target(
     flavour: Flavour, settings: EngineSettings, low: LowName
 ) -> tuple[EngineSettings, str]:
     """Return the settings with the compute capability to build for, and a sentence on it."""
-    if settings.compute_capability is None and flavour.targets and not flavour.can_run:
+    assumed = settings.compute_capability is None and flavour.targets and not flavour.can_run
+    if assumed:
         default = FP8_CAPABILITY if low == "fp8" else DEFAULT_CAPABILITY
         settings = replace(settings, compute_capability=default)
     target = settings.compute_capability
     remark = f"{flavour.version}, "
     remark += f"built for compute capability {target}" if target else f"built for {flavour.device}"
+    remark += ", which --compute-capability changes" if assumed else ""
     if not flavour.can_run:
         remark += f"; it cannot run here: {flavour.why_not}"
     return settings, remark
