@@ -170,7 +170,7 @@ def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
     shown = _shown(points)
     rows: list[tuple[str, list[str]]] = [
         ("kept", [str(each.kept_count) for each in shown]),
-        ("error", [_figure(each.error_max) for each in shown]),
+        ("worst error", [_figure(each.error_max) for each in shown]),
     ]
     if any(each.latency_ms is not None for each in shown):
         rows.append(("ms", [_figure(each.latency_ms) for each in shown]))

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,9 +30,12 @@ class Step:
     room: int = ALWAYS
 
 
-def next_steps(result: Result, model: Path) -> Iterator[Step]:
-    """Yield the steps, the first to take first."""
-    yield from _by_ending(result, model)
+def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iterator[Step]:
+    """Yield the steps, the first to take first.
+
+    `command` has the words of the command line that began the run, where it is known.
+    """
+    yield from _by_ending(result, model, command)
     if result.out is not None:
         page = shlex.quote(str(result.out / REPORT))
         yield Step(
@@ -40,7 +43,7 @@ def next_steps(result: Result, model: Path) -> Iterator[Step]:
         )
 
 
-def _by_ending(result: Result, model: Path) -> Iterator[Step]:
+def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[Step]:
     match result.status:
         case Status.FOUND if result.gains_nothing and result.high == "fp32":
             yield _as_it_is(result)
@@ -51,13 +54,17 @@ def _by_ending(result: Result, model: Path) -> Iterator[Step]:
             yield from _judge(result)
             yield from _build(result)
         case Status.BUDGET_EXHAUSTED:
-            yield _go_on(result, model, "Next: go on with a larger --max-time or --max-trials")
+            yield _go_on(
+                result, model, command, "Next: go on with a larger --max-time or --max-trials"
+            )
         case Status.INTERRUPTED:
-            yield _go_on(result, model, "Next: go on")
+            yield _go_on(result, model, command, "Next: go on")
         case Status.STOPPED:
-            yield _go_on(result, model, "Next: search for an answer")
+            yield _go_on(result, model, command, "Next: search for an answer")
         case Status.ABORTED:
-            yield _go_on(result, model, f"Next: see what {result.out}/logs says, then go on")
+            yield _go_on(
+                result, model, command, f"Next: see what {result.out}/logs says, then go on"
+            )
         case Status.NOT_PRECISION:
             yield Step(
                 what="Next: compare the FP32 engine with ONNX Runtime",
@@ -69,7 +76,10 @@ def _by_ending(result: Result, model: Path) -> Iterator[Step]:
             yield Step(what="Next: loosen the tolerance, or find what makes the outputs vary")
 
 
-def _go_on(result: Result, model: Path, what: str) -> Step:
+def _go_on(result: Result, model: Path, command: Sequence[str], what: str) -> Step:
+    if command:
+        words = [word for word in command if word not in ("--overwrite", "--resume")]
+        return Step(what=what, commands=(printable(shlex.join([*words, "--resume"])),))
     out = "" if result.out is None else f" --out {_quoted(result.out)}"
     again = f"precision-bisect {_quoted(model)} … --resume{out}"
     return Step(what=f"{what} (…: the flags of before)", commands=(again,))

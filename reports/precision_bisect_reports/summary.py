@@ -22,7 +22,14 @@ from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed, judging_steps
 from precision_bisect_reports.folding import folded, step
 from precision_bisect_reports.made_up import made_up
-from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE, MORE, ROOM, next_steps
+from precision_bisect_reports.next_steps import (
+    ALWAYS,
+    EVIDENCE,
+    MORE,
+    ROOM,
+    Step,
+    next_steps,
+)
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import speed
 
@@ -69,21 +76,28 @@ _STYLES = {
 }
 
 
-def final_screen(result: Result, model: Path, width: int = WIDTH) -> Iterator[Text]:
+def final_screen(
+    result: Result, model: Path, width: int = WIDTH, command: Sequence[str] = ()
+) -> Iterator[Text]:
     """Yield the lines of the final screen, at most `MOST_LINES` of at most `width` columns.
+
+    `command` has the words of the command line that began the run, where it is known.
 
     What does not fit is left to the report, the least important first: warnings always fit in.
     Only words of commands may be longer than a line.
     """
     lines: list[Text] = []
+    steps = list(next_steps(result, model, command))
     for patterns, room in _ROOMS:
-        lines = list(_screen(result, model, width, patterns, room))
+        lines = list(_screen(result, steps, width, patterns, room))
         if len(lines) <= MOST_LINES:
             break
     yield from lines
 
 
-def _screen(result: Result, model: Path, width: int, patterns: int, room: int) -> Iterator[Text]:
+def _screen(
+    result: Result, steps: Sequence[Step], width: int, patterns: int, room: int
+) -> Iterator[Text]:
     """Yield the lines of a screen with so many patterns of layers, and what is due by its room."""
     yield Text("")
     if buys_nothing := _buys_nothing(result):
@@ -97,7 +111,7 @@ def _screen(result: Result, model: Path, width: int, patterns: int, room: int) -
         if needed <= room:
             yield from folded(Text.assemble((f"  {label:<12}", "dim"), text), width, 14)
     yield Text("")
-    for each in next_steps(result, model):
+    for each in steps:
         if each.room <= room:
             yield from step(each.what, each.commands, width)
 
@@ -199,7 +213,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     told = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE)
     if result.error is not None and answered:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
-        yield from _stability(result.stability)
+        if result.stability is not None:
+            yield "holds", held(result.stability), ALWAYS
     elif answered and not told:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
     if result.kept and answered:
@@ -245,15 +260,11 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
         yield label, text, ALWAYS if judged else ROOM
 
 
-def _stability(stability: Stability | None) -> Iterator[tuple[str, str, int]]:
-    """Yield how the answer did on copies of the samples."""
-    if stability is None:
-        return
-    held = stability.copies - stability.failed
-    what = f"in {held} of {stability.copies} checks with slight changes"
-    if stability.error_max is not None:
-        what += f", worst error {stability.error_max:.4g}"
-    yield "holds", what, ALWAYS
+def held(stability: Stability) -> str:
+    """Say in how many checks of the answer it held, and how near it came to the limit."""
+    passed, worst = stability.copies - stability.failed, stability.error_max
+    figure = "" if worst is None else f", worst error {worst:.4g}"
+    return f"in {passed} of {stability.copies} checks with slight changes{figure}"
 
 
 def _engine(result: Result) -> Iterator[tuple[str, str, int]]:

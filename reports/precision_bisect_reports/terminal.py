@@ -18,15 +18,18 @@ from rich.text import Text
 
 from precision_bisect.errors import printable
 from precision_bisect.machine.signals import turn_away
+from precision_bisect.monitoring.attend import command_line
 from precision_bisect.monitoring.run_progress import STEPS, Progress
 from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned
 from precision_bisect.trial import Identity, Phase, Trial
 from precision_bisect_reports.progress import explained, figures, sentence, verdict
-from precision_bisect_reports.summary import final_screen
+from precision_bisect_reports.summary import WIDTH, final_screen
 
 _BAR = 12
 """So many columns are left beside the figures."""
+WIDEST = 120
+"""Longer lines are hard to read."""
 PLAIN_INTERVAL_S = 10.0
 """Plain logs get a line at least this often while a phase goes on."""
 
@@ -95,15 +98,19 @@ class TerminalReport:
     def conclude(self, result: Result, model: Path) -> None:
         """Print the final screen."""
         self.__exit__()
-        for part in final_screen(result, model):
-            self._out.print(part)
+        self._print_screen(result, model, command_line())
 
     def show(self, result: Result, model: Path, trials: Sequence[Trial] = ()) -> None:
         """Print the final screen of a run that ended before, after its trials."""
         for trial in trials:
             if line := explained(trial.proposal, trial.outcome):
                 self._out.print(Text(printable(line)))
-        for part in final_screen(result, model):
+        self._print_screen(result, model)
+
+    def _print_screen(self, result: Result, model: Path, command: Sequence[str] = ()) -> None:
+        """Print the final screen, on a wide terminal in up to `WIDEST` columns."""
+        width = min(WIDEST, max(WIDTH, self._out.width)) if self._out.is_terminal else WIDTH
+        for part in final_screen(result, model, width, command):
             self._out.print(part)
 
     def _trial(self, event: TrialFinished) -> None:

@@ -39,7 +39,7 @@ def test_the_worst_layers_are_explained(model: Path, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert text.startswith("4 layers: 4 overflow\n")
     assert "largest magnitude" not in text
-    assert text.endswith("-v tells where values are largest, and how errors grow.\n")
+    assert text.endswith("-v shows where values are largest, and how errors grow.\n")
     assert 0 == main([*asked, "--worst", "4", "-v"])
     text = capsys.readouterr().out
     assert "largest magnitude" in text
@@ -108,7 +108,7 @@ def test_a_run_folder_is_explained(model: Path, capsys: pytest.CaptureFixture[st
     assert 0 == main(["explain", str(out), "--json"])
     assert json.loads((out / "diagnosis.json").read_text()) == json.loads(capsys.readouterr().out)
     assert 0 == main(["explain", str(out)])
-    assert capsys.readouterr().out.startswith("4 layers cannot run FP16: 4 overflow")
+    assert capsys.readouterr().out.startswith("4 layers kept from FP16: 4 overflow")
     assert 0 == main(["explain", str(out), "n5_Sqrt"])
     assert "n5_Sqrt\n  overflow: input reaches" in capsys.readouterr().out
 

@@ -76,7 +76,7 @@ def test_explain_looks_at_the_model_where_flags_ask_for_it(
     assert 0 == main(["explain", model])
     said = capsys.readouterr()
     assert "What the last run found" in said.err
-    assert "4 layers cannot run FP16" in said.out
+    assert "4 layers kept from FP16" in said.out
     assert 0 == main(
         ["explain", model, "--worst", "2", "--inputs", str(run.parent / "inputs.npz")]
     )

@@ -131,7 +131,7 @@ def test_the_table_is_small_and_keeps_what_has_a_name() -> None:
     many = [point(i, 1.0 / (i + 1)) for i in range(1, 30)]
     points = [*POINTS[:2], *many[1:], point(219, 0.0095, "answer"), point(225, 0.001, "margin")]
     rows = dict(curve(replace(RESULT, curve=points)))
-    assert len(rows["kept"].split()) == len(rows["error"].split()) == MOST_POINTS
+    assert len(rows["kept"].split()) == len(rows["worst error"].split()) == MOST_POINTS
     assert ["all", "low", "culprits", "answer", "margin"] == rows[""].split()
 
 

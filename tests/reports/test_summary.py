@@ -1,6 +1,7 @@
 """The final screen, for every ending."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck,
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Advised, Culprit, Diagnosis, Rung
 from precision_bisect.trial import Honour, LayerHonour, Stability
-from precision_bisect_reports.summary import MOST_LINES, WIDTH
+from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 
 
 def test_a_ladder_is_shown_rung_by_rung() -> None:
@@ -137,6 +138,16 @@ def test_commands_are_quoted_for_the_shell() -> None:
     assert "precision-bisect verify 'my run'\n" in shown
     shown = screen(replace(RESULT, status=Status.INTERRUPTED), model="a b; rm -rf x.onnx")
     assert "precision-bisect 'a b; rm -rf x.onnx' … --resume --out 'my run'" in shown
+
+
+def test_a_run_goes_on_by_its_own_command() -> None:
+    """The command that began it is shown again, to resume, with every flag that it had."""
+    spent = replace(RESULT, status=Status.BUDGET_EXHAUSTED)
+    command = ["precision-bisect", "a b.onnx", "--tol", "1e-2", "--max-trials", "9", "--overwrite"]
+    lines = final_screen(spent, Path("a b.onnx"), command=command)
+    shown = "\n".join(line.plain for line in lines)
+    assert "\n    precision-bisect 'a b.onnx' --tol 1e-2 --max-trials 9 --resume\n" in shown
+    assert "larger --max-time or --max-trials:" in shown
 
 
 def test_names_are_literal() -> None:

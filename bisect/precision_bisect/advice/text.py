@@ -39,7 +39,7 @@ def as_text(found: Mapping[str, Any], *, verbose: bool = False) -> str:
     if not verbose and found["layers"]:
         more = len(found["layers"]) - len(layers)
         rest = f"{more} more layers, " if more else ""
-        lines.append(f"-v tells {rest}where values are largest, and how errors grow.")
+        lines.append(f"-v shows {rest}where values are largest, and how errors grow.")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -58,7 +58,8 @@ def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
     near = len(found["layers"]) - len(told)
     more = f"; {near} more come close" if near else ""
     count = f"{len(told)} layer{'s' * (len(told) != 1)}"
-    yield f"{count} cannot run {low}{': ' * bool(why)}{why}{more}" if kept else f"{count}: {why}"
+    kept_from = f" kept from {low}" if kept else ""
+    yield f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
     helping = [each for each in found["advice"] if each["evidence"].endswith(PASSES)]
     if helping:
         yield from _wrapped(f"What helps: {helping[0]['title']}", 0)

@@ -29,7 +29,7 @@ class Attended:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "version": version("precision-bisect"),
-            "command": _command(),
+            "command": shlex.join(began) if (began := command_line()) else None,
         }
         self._log = EventLog(folder / EVENTS, facts)
         self._live = LiveStatus(folder / STATUS, facts)
@@ -76,11 +76,11 @@ class Attended:
                 self._observer(Warned(message=message))
 
 
-def _command() -> str | None:
-    """Return the command line, as for a shell; None where the run was begun from Python."""
+def command_line() -> list[str]:
+    """Return the words of the command line; none where the run was begun from Python."""
     program = Path(sys.argv[0] if sys.argv else "")
     ours = program.name == "precision-bisect" or program.parts[-2:] == (
         "precision_bisect",
         "__main__.py",
     )
-    return shlex.join(["precision-bisect", *sys.argv[1:]]) if ours else None
+    return ["precision-bisect", *sys.argv[1:]] if ours else []

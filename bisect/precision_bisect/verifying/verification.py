@@ -1,5 +1,6 @@
 """What one build of a found plan showed: in words, as `verify.json`, and read back from there."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ _WORDS = {
     Honour.DEMOTED: "DEMOTED",
     Honour.NOT_OBSERVABLE: "not observable",
 }
+_WIDTH = 80
 _MOST_LISTED = 4
 _MOST_LAYERS = 8
 _FAULTS = {
@@ -29,6 +31,14 @@ _MORE = {
     TrialStatus.TIMED_OUT: "; --build-timeout allows more",
     TrialStatus.OUT_OF_MEMORY: "; --build-memory allows more",
 }
+
+
+def _folded(line: str) -> str:
+    """Return a line in lines of at most `_WIDTH` columns, the later ones further in."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(
+        line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +118,10 @@ class Verification:
         for entry in shown:
             lines.append(f"  {_WORDS[entry.honour]}: {printable(entry.layer)}")
             lines.append(f"    {printable(entry.evidence)}")
+        lines += [f"  note: {printable(note)}{self._listed(note)}" for note in self.evidence.notes]
         if len(shown) < len(honours):
             lines.append(f"  -v lists all {len(honours)} kept layers, each with its evidence")
-        lines += [f"  note: {printable(note)}{self._listed(note)}" for note in self.evidence.notes]
-        return "\n".join(lines) + "\n"
+        return "".join(f"{_folded(line)}\n" for line in lines)
 
     @property
     def verdict(self) -> str:

@@ -15,7 +15,13 @@ from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.html.trials import best, candidates_of
 from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.proof import proof
-from precision_bisect_reports.summary import HEADLINES, METHOD_WORDS, NO_ANSWER, NOTHING_GAINED
+from precision_bisect_reports.summary import (
+    HEADLINES,
+    METHOD_WORDS,
+    NO_ANSWER,
+    NOTHING_GAINED,
+    held,
+)
 
 _GOOD = (Status.FOUND, Status.NOTHING_TO_KEEP)
 _BAD = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.ABORTED)
@@ -32,6 +38,7 @@ def _found(source: Source) -> dict[str, Any]:
     status = Status(result["status"])
     tolerance = result["tolerance"]
     gained = not _gains_nothing(result)
+    stability = unpacked(result).stability
     seen = _seen(source.looked_into)
     answered = bool(result["rungs"]) and (gained or status not in _CUT_OFF)
     tone = "good" if status in _GOOD and gained else "bad" if status in _BAD else "open"
@@ -48,7 +55,7 @@ def _found(source: Source) -> dict[str, Any]:
         "error": result["error"] if answered or status not in _CUT_OFF else None,
         "tolerance": _scale(tolerance),
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
-        "noise": result["noise_floor"],
+        "holds": f"Holds {held(stability)}." if stability else "",
         "proof": proof(certificate_of(result["certificate"])) if result["kept"] else "",
         "precisions": [[rung["precision"], rung["count"]] for rung in result["rungs"]],
         "latency": result["latency_ms"],
@@ -87,7 +94,7 @@ def _so_far(source: Source) -> dict[str, Any]:
         "error": figure(found[1]) if found else None,
         "tolerance": run.get("tolerance"),
         "limits": None,
-        "noise": None,
+        "holds": "",
         "proof": "",
         "precisions": [],
         "latency": None,
