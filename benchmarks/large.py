@@ -79,14 +79,16 @@ class Figures:
         return self.wall_s <= MOST_SECONDS and self.peak_mb <= self.peak_limit_mb
 
 
-def measure(folder: Path, *, layers: int, tokens: int, inputs: int, threads: int) -> Figures:
+def measure(
+    folder: Path, *, layers: int, tokens: int, inputs: int, threads: int, width: int = 128
+) -> Figures:
     """Make a model in `folder`, search it, and return what that took.
 
     Raises RuntimeError, with what the job printed, where it finds no answer.
     """
     from large_model import make
 
-    model, samples = _apart(make, folder, layers, tokens, inputs)
+    model, samples = _apart(make, folder, layers, tokens, inputs, width)
     before = os.getloadavg()[0]
     plain = _apart(plain_ms, model, samples, threads)
     arguments = [str(model), "--inputs", str(samples), "--atol", str(ATOL)]
@@ -97,7 +99,7 @@ def measure(folder: Path, *, layers: int, tokens: int, inputs: int, threads: int
         candidates=result["candidates"],
         inputs=inputs,
         threads=threads,
-        model_mb=round(model.stat().st_size / 1e6, 1),
+        model_mb=round(sum(each.stat().st_size for each in folder.glob("large.onnx*")) / 1e6, 1),
         plain_ms=round(plain, 2),
         wall_s=round(wall, 1),
         cpu_s=round(usage.ru_utime + usage.ru_stime, 1),
@@ -207,6 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=5000, help="at most so many candidates")
     parser.add_argument("--tokens", type=int, default=32, help="rows of the stream")
+    parser.add_argument("--width", type=int, default=128, help="channels; 8192: 3 GB")
     parser.add_argument("--inputs", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -218,6 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tokens=given.tokens,
             inputs=given.inputs,
             threads=given.threads,
+            width=given.width,
         )
     print(table(found))
     if given.out:

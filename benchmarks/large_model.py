@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 WIDTH = 128
+"""Channels of the stream, by default."""
 BLOCK_LAYERS = 15
 TAIL_LAYERS = 5
 OUTLIER = 400.0
@@ -27,37 +28,49 @@ BLOCKS_PER_OUTLIER = 80
 SHARE = 0.05
 """How large what one block adds to the stream is, beside what it reads."""
 
+_MOST_IN_ONE_FILE = 2**31 - 2**20
+"""Bytes of weights; protobuf takes 2 GiB."""
+
 Floats = NDArray[np.float32]
 
 
-def make(folder: Path, layers: int, tokens: int, inputs: int) -> tuple[Path, Path]:
+def make(
+    folder: Path, layers: int, tokens: int, inputs: int, width: int = WIDTH
+) -> tuple[Path, Path]:
     """Write the largest such model of at most `layers` candidates, and its inputs.
 
     Returns the paths of the model and of the folder with the inputs, each `x` of shape
-    (tokens, WIDTH).
+    (tokens, width). The weights of a model of 2 GB or more lie in `large.onnx.data`.
     """
     blocks = (layers - TAIL_LAYERS) // BLOCK_LAYERS
     rng = np.random.default_rng(0)
     weights: dict[str, Floats] = {"eps": np.array(1e-5, np.float32)}
     weights["two"] = np.array(2.0, np.float32)
     for block in range(blocks):
-        weights |= _block_weights(rng, f"/blocks.{block}")
-    channel = WIDTH // 3
+        weights |= _block_weights(rng, f"/blocks.{block}", width)
+    channel = width // 3
     for block in hot_blocks(blocks):
         weights[f"/blocks.{block - 1}/b2"][channel] += OUTLIER
         weights[f"/blocks.{block}/b2"][channel] -= OUTLIER
     weights |= {
-        "head/scale": _drawn(rng, WIDTH, size=0.1, around=1.0),
-        "head/w": _drawn(rng, WIDTH, WIDTH, size=WIDTH**-0.5),
-        "head/b": _drawn(rng, WIDTH, size=0.1),
-        "head/out": _drawn(rng, WIDTH, size=0.1, around=1.0),
+        "head/scale": _drawn(rng, width, size=0.1, around=1.0),
+        "head/w": _drawn(rng, width, width, size=width**-0.5),
+        "head/b": _drawn(rng, width, size=0.1),
+        "head/out": _drawn(rng, width, size=0.1, around=1.0),
     }
     path = folder / "large.onnx"
-    onnx.save(_model(blocks, tokens, weights), path)
+    large = sum(array.nbytes for array in weights.values()) >= _MOST_IN_ONE_FILE
+    onnx.save(
+        _model(blocks, tokens, weights),
+        path,
+        save_as_external_data=large,
+        location=f"{path.name}.data" if large else None,
+    )
+    onnx.checker.check_model(path)
     samples = folder / "inputs"
     samples.mkdir(exist_ok=True)
     for number in range(inputs):
-        np.savez(samples / f"{number}.npz", x=_drawn(rng, tokens, WIDTH, size=1.0))
+        np.savez(samples / f"{number}.npz", x=_drawn(rng, tokens, width, size=1.0))
     return path, samples
 
 
@@ -71,14 +84,14 @@ def _drawn(rng: np.random.Generator, *shape: int, size: float, around: float = 0
     return (around + size * rng.standard_normal(shape)).astype(np.float32)
 
 
-def _block_weights(rng: np.random.Generator, scope: str) -> dict[str, Floats]:
+def _block_weights(rng: np.random.Generator, scope: str, width: int) -> dict[str, Floats]:
     return {
-        f"{scope}/gamma": _drawn(rng, WIDTH, size=0.1, around=1.0),
-        f"{scope}/beta": _drawn(rng, WIDTH, size=0.1),
-        f"{scope}/w1": _drawn(rng, WIDTH, WIDTH, size=WIDTH**-0.5),
-        f"{scope}/b1": _drawn(rng, WIDTH, size=0.1),
-        f"{scope}/w2": _drawn(rng, WIDTH, WIDTH, size=SHARE * WIDTH**-0.5),
-        f"{scope}/b2": _drawn(rng, WIDTH, size=0.1 * SHARE),
+        f"{scope}/gamma": _drawn(rng, width, size=0.1, around=1.0),
+        f"{scope}/beta": _drawn(rng, width, size=0.1),
+        f"{scope}/w1": _drawn(rng, width, width, size=width**-0.5),
+        f"{scope}/b1": _drawn(rng, width, size=0.1),
+        f"{scope}/w2": _drawn(rng, width, width, size=SHARE * width**-0.5),
+        f"{scope}/b2": _drawn(rng, width, size=0.1 * SHARE),
     }
 
 
@@ -92,7 +105,7 @@ def _model(blocks: int, tokens: int, weights: Mapping[str, Floats]) -> onnx.Mode
         name = f"/head/{op_type}_{len(nodes)}"
         stream = _node(nodes, op_type, name, stream, *filter(None, [operand]))
     nodes[-1].output[0] = "y"
-    shape = [tokens, WIDTH]
+    shape = [tokens, weights["head/b"].size]
     graph = helper.make_graph(
         nodes,
         "large",
@@ -101,9 +114,7 @@ def _model(blocks: int, tokens: int, weights: Mapping[str, Floats]) -> onnx.Mode
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
     # Opset 13 has no LayerNormalization; ReduceMean takes its axes as an attribute.
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.checker.check_model(model)
-    return model
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
 def _block(nodes: list[onnx.NodeProto], scope: str, stream: str) -> str:

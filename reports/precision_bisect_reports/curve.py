@@ -27,7 +27,7 @@ def curve(result: Result) -> Iterator[tuple[str, str]]:
     if unfinished := _unfinished(result):
         yield "unfinished", unfinished
     elif not _listed(result):
-        yield ("culprits" if result.culprits else "rounding"), words(result)
+        yield ("culprits" if result.culprits else "cause"), words(result)
     yield from _table(result.curve)
     helping = [each for each in result.advice if each.passed]
     if helping:

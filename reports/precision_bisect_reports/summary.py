@@ -241,7 +241,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
 
 def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what breaks the low type, always where the layers do not tell it, and the table."""
-    rooms = {"culprits": ALWAYS, "rounding": ALWAYS, "unfinished": ALWAYS, "instead": MORE}
+    rooms = {"culprits": ALWAYS, "cause": ALWAYS, "unfinished": ALWAYS, "instead": MORE}
     rows = MORE if result.front else EVIDENCE
     for label, text in curve(result):
         yield label, text, rooms.get(label, rows)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,17 @@ def test_spread_rounding_has_no_culprit() -> None:
     assert Plan.of(()) == curve.culprits
     assert curve.passing is not None
     assert 16 <= len(curve.passing) < 20
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_what_leaves_the_range_is_no_rounding(*, passes: bool) -> None:
+    """Layers that hurt alike are searched where the plan of the preflight passes, else spread."""
+    leaving = Plan.of(range(58 if passes else 20))
+    problem = replace(oracles.problem(60), leaving=leaving)
+    curve = Curve(problem=problem, copies=False)
+    Simulation(60, quadrature([0.5] * 60)).run(sweep(curve))
+    assert curve.passing is not None
+    assert ("" if passes else "rounding is spread over the network") == curve.spread
 
 
 def test_a_set_that_does_not_bring_the_error_down_is_none() -> None:

@@ -92,6 +92,10 @@ class Curve:
         """Why no search is worth it: "rounding is spread ..."; "" where one is."""
         if self.culprits is None or self.passing is None or self.tried[self.culprits].passed:
             return ""
+        # What leaves the range suffices: it is the range that breaks the low type, not rounding.
+        leaving = None if self.problem.leaving is None else self.tried.get(self.problem.leaving)
+        if leaving is not None and leaving.passed:
+            return ""
         beside = len(self.passing) - len(self.culprits)
         if beside <= max(SPREAD, SPREAD_SHARE * self.problem.size) or not self._lawful:
             return ""
