@@ -15,7 +15,6 @@ from precision_bisect.options import (
     ForecastOn,
     Isolate,
     Limits,
-    Metric,
     Options,
     Until,
 )
@@ -42,7 +41,7 @@ class FindOptions(TypedDict, total=False):
     input_shapes: Mapping[str, tuple[int, ...]]
     synthetic: int
     holdout: int
-    metric: Metric
+    metric: str
     atol: Limits
     rtol: Limits
     quantile: float
@@ -62,7 +61,8 @@ class FindOptions(TypedDict, total=False):
     workers: int
     gpus: Sequence[str]
     mixed_gpus: bool
-    cluster: str | None
+    executor: str
+    executor_address: str | None
     isolate: Isolate
     forecast_on: ForecastOn
     trial_timeout_s: float | None
@@ -155,7 +155,7 @@ def run(options: Options, observer: Observer = ignore) -> Result:
     process is at work in. A spent budget and Ctrl-C during the search end it with the best plan so
     far.
     """
-    from precision_bisect.cluster.connection import reached
+    from precision_bisect.executors.executor import executor_plugin
     from precision_bisect.ladder.climb import climb
     from precision_bisect.machine.stopping import limited
     from precision_bisect.machine.workdir import workdir
@@ -163,15 +163,17 @@ def run(options: Options, observer: Observer = ignore) -> Result:
     from precision_bisect.pipeline.run import run_pair
     from precision_bisect.run_folder.locking import RunLock
 
+    # Before the folder is touched: it checks the options.
+    plugin = executor_plugin(options)
     with (
         limited(options.max_time_s, options.trial_timeout_s),
         RunLock(options.folder) as lock,
         workdir() as work,
         Attended(options.folder, observer) as attended,
-        reached(options, work) as cluster,
+        plugin.opened(options, work) as executor,
     ):
         search = climb if options.ladder else run_pair
-        result = search(options, attended, work, lock, cluster)
+        result = search(options, attended, work, lock, executor)
         attended.conclude(result)
         return result
 

@@ -63,12 +63,12 @@ class RefusedError(PrecisionBisectError):
     """A verdict that would be false, such as FP16 types on ONNX Runtime's CPU provider."""
 
 
-class ClusterError(PrecisionBisectError):
-    """A cluster that cannot be used, or was lost; what it had found is in the ledger."""
+class ExecutorError(PrecisionBisectError):
+    """An executor that cannot be used, or was lost; what it had found is in the ledger."""
 
 
 class PluginError(PrecisionBisectError):
-    """A strategy, report or backend that is not installed or does not load."""
+    """Something named that is not installed or does not load, such as a strategy or a backend."""
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,5 @@
 """Everything a run is asked to do, in one frozen object."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -24,15 +23,11 @@ if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
 
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
-Metric: TypeAlias = Literal[
-    "elementwise", "max", "mean", "quantile", "l2", "cosine", "psnr", "snr"
-]
 Certify: TypeAlias = Literal["none", "groups", "full"]
 Isolate: TypeAlias = Literal["auto", "always", "never"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
 ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]
 CALIBRATIONS: tuple[CalibrationName, ...] = get_args(CalibrationName)
-METRICS: tuple[Metric, ...] = get_args(Metric)
 CERTIFY: tuple[Certify, ...] = get_args(Certify)
 ISOLATE: tuple[Isolate, ...] = get_args(Isolate)
 UNTIL: tuple[Until, ...] = get_args(Until)
@@ -41,8 +36,9 @@ FORECAST_ON: tuple[ForecastOn, ...] = get_args(ForecastOn)
 ANSWER = "answer"
 EXPORT_POINTS = (ANSWER, "culprits", "margin")
 """Points of the curve that exports can hold, beside one by its number of kept layers."""
-LOCAL_CLUSTER = "local"
+DEFAULT_EXECUTOR = "local"
 DEFAULT_TOLERANCE = 1e-2
+DEFAULT_METRIC = "elementwise"
 DEFAULT_STRATEGY = "guided"
 DEFAULT_COPIES = 16
 DISK_CAP_MIB = 10 * 1024.0
@@ -78,9 +74,8 @@ class Options:
     judged on `copies` of the samples, of which `copies_failing` may fail. Before the search a run
     ends `until` the culprits or the curve. `export_point` is one of EXPORT_POINTS or a number of
     kept layers. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it
-    all share the first. `cluster` is the address of Dask's scheduler, whose workers take the
-    trials, `workers` of them at the least, or LOCAL_CLUSTER. Raises UsageError for values that
-    cannot work.
+    all share the first. The plug-in `executor` evaluates the trials; it is reached at
+    `executor_address`, in its own notation. Raises UsageError for values that cannot work.
     """
 
     model: Path
@@ -94,7 +89,7 @@ class Options:
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     synthetic: int = 4
     holdout: int = 0
-    metric: Metric = "elementwise"
+    metric: str = DEFAULT_METRIC
     tol: Limits = None
     atol: Limits = None
     rtol: Limits = None
@@ -115,7 +110,8 @@ class Options:
     workers: int = 1
     gpus: Sequence[str] = ()
     mixed_gpus: bool = False
-    cluster: str | None = None
+    executor: str = DEFAULT_EXECUTOR
+    executor_address: str | None = None
     isolate: Isolate = "auto"
     forecast_on: ForecastOn = "auto"
     trial_timeout_s: float | None = None
@@ -133,7 +129,6 @@ class Options:
     def __post_init__(self) -> None:
         self._check_types()
         choices = {
-            "metric": METRICS,
             "low": LOW_NAMES,
             "high": HIGH_NAMES,
             "calibration": CALIBRATIONS,
@@ -181,15 +176,13 @@ class Options:
             raise UsageError(
                 f"{len(self.gpus)} GPUs for {self.workers} workers", "name one GPU for each worker"
             )
-        if self.cluster is not None:
-            self._check_cluster(self.cluster)
         pairs = pairs_of(self.ladder) if self.ladder else (Pair(low=self.low, high=self.high),)
         if self.calibration != DEFAULT_CALIBRATION and pairs[0].low != "int8":
             raise UsageError(
                 f"--calibration {self.calibration} is for INT8, the low type is {pairs[0].low}",
                 "leave it out",
             )
-        if self.check is not None and self.metric != "elementwise":
+        if self.check is not None and self.metric != DEFAULT_METRIC:
             raise UsageError("--check and --metric exclude each other", "choose one")
         if self.inputs is not None and self.input_shapes:
             raise UsageError(
@@ -235,22 +228,6 @@ class Options:
                     "give a number, or a dict of numbers by output name",
                 )
 
-    def _check_cluster(self, cluster: str) -> None:
-        if cluster != LOCAL_CLUSTER and not re.fullmatch(r"[a-z]+://.+", cluster):
-            raise UsageError(
-                f"--cluster {cluster} is no address",
-                f"write it as tcp://scheduler:8786, or {LOCAL_CLUSTER}",
-            )
-        if self.gpus:
-            raise UsageError(
-                "--workers gpu: names GPUs of this machine, and trials run on a --cluster",
-                "start one Dask worker for each GPU, with CUDA_VISIBLE_DEVICES",
-            )
-        if self.isolate == "never":
-            raise UsageError(
-                "on a --cluster, trials run in child processes", "leave out --isolate never"
-            )
-
     def _check_until(self) -> None:
         if self.export_point not in EXPORT_POINTS and not self.export_point.isdecimal():
             raise UsageError(
@@ -276,6 +253,11 @@ class Options:
         if self.workers == 1 or self.threads == 0:
             return self.threads
         return max(1, self.threads - self.workers + 1)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether trials may run on other machines than this one."""
+        return self.executor != DEFAULT_EXECUTOR
 
     @property
     def speed(self) -> SpeedLimits:

@@ -1,4 +1,4 @@
-"""Strategies, reports and backends, found by entry point: others' are the same as ours."""
+"""Whatever there are several of, found by entry point: others' are the same as ours."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -13,7 +13,16 @@ STRATEGIES = "precision_bisect.strategies"
 REPORTS = "precision_bisect.reports"
 BACKENDS = "precision_bisect.backends"
 EXPORTERS = "precision_bisect.exports"
-_KINDS = {STRATEGIES: "strategy", REPORTS: "report", BACKENDS: "backend", EXPORTERS: "export"}
+COMPARATORS = "precision_bisect.comparators"
+EXECUTORS = "precision_bisect.executors"
+_KINDS = {
+    STRATEGIES: "strategy",
+    REPORTS: "report",
+    BACKENDS: "backend",
+    EXPORTERS: "export",
+    COMPARATORS: "metric",
+    EXECUTORS: "executor",
+}
 
 
 def installed(group: str) -> dict[str, EntryPoint]:

@@ -27,7 +27,7 @@ def model(tmp_path: Path) -> Model:
     ("asked", "said"),
     [
         ({"backend": "emulated"}, "the emulator judges on the CPU"),
-        ({"backend": "tensorrt", "cluster": "local"}, "not on a --cluster"),
+        ({"backend": "tensorrt", "executor": "dask"}, "not for --executor dask"),
         ({"backend": "tensorrt", "isolate": "never"}, "needs child processes"),
     ],
 )

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from precision_bisect.cluster.cluster_client import combined
 from precision_bisect.cluster.remote_trials import RemoteBackend
-from precision_bisect.cluster.uniformity import (
+from precision_bisect.errors import UsageError
+from precision_bisect.executors.uniformity import (
     Said,
     differences,
     gpu_names,
@@ -14,7 +15,6 @@ from precision_bisect.cluster.uniformity import (
     require_alike,
     require_alike_gpus,
 )
-from precision_bisect.errors import UsageError
 from precision_bisect.isolation.described import Survey
 from precision_bisect.layer_table import LayerName
 

@@ -13,9 +13,9 @@ from distributed import Client
 
 import tiny
 from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
-from precision_bisect.cluster import connection as reach
+from precision_bisect.cluster import cluster_plugin as reach
 from precision_bisect.cluster.cluster_client import ClusterClient
-from precision_bisect.errors import ClusterError
+from precision_bisect.errors import ExecutorError
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
@@ -98,7 +98,7 @@ def test_workers_without_space_are_no_use(pair: Fleet, tmp_path: Path) -> None:
         site.survey(kit)
         with site.trials(kit, Limits(), 1) as (_, count):
             assert 2 == count
-        with pytest.raises(ClusterError, match=r"can be used: \d+ MiB are free in /.*needs 4398"):
+        with pytest.raises(ExecutorError, match=r"can be used: \d+ MiB are free in /.*needs 4398"):
             site.trials(kit, Limits(), 2**62).__enter__()
         site.take_away(site.key)
 
@@ -194,8 +194,9 @@ def test_a_scheduler_that_does_not_answer_is_named(
     """Nobody at the address is an error with a hint, before anything is recorded."""
     monkeypatch.setattr(reach, "CONNECT_S", 0.2)
     model = tiny.write_model(tmp_path / "tiny.onnx")
-    with pytest.raises(ClusterError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9: "):
-        tiny.search(model, tmp_path / "run", cluster="tcp://127.0.0.1:9")
+    nobody = "tcp://127.0.0.1:9"
+    with pytest.raises(ExecutorError, match=f"no Dask scheduler answers at {re.escape(nobody)}: "):
+        tiny.search(model, tmp_path / "run", executor="dask", executor_address=nobody)
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
 
 

@@ -14,7 +14,7 @@ import tiny
 from precision_bisect.cluster.delivery import Delivery, Tail, receive, take_files
 from precision_bisect.cluster.remote_trials import RemoteKit
 from precision_bisect.cluster.shipped_model import ShippedModel, pack, unpack
-from precision_bisect.errors import ClusterError, RunFolderError
+from precision_bisect.errors import ExecutorError, RunFolderError
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
@@ -84,7 +84,7 @@ def test_another_file_under_the_same_path_is_not_taken(tmp_path: Path) -> None:
 def test_a_large_model_must_be_shared(tmp_path: Path) -> None:
     """A model that is too large to be sent and is not there is an error that says so."""
     parcel = moved(pack(kit(tmp_path), most_bytes=10), tmp_path)
-    with pytest.raises(ClusterError, match=r"over 1 GiB.*not there") as caught:
+    with pytest.raises(ExecutorError, match=r"over 1 GiB.*not there") as caught:
         unpack(parcel, tmp_path / "there")
     assert "file system" in caught.value.hint
 

@@ -1,23 +1,31 @@
 """The contract of comparators: ours keep it, the documented one keeps it, broken ones are told."""
 
 import re
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tiny
 from models import normal, parse, save, with_weights
 from precision_bisect.commandline.main import main
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.script import ScriptComparator
+from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.options import Options
+from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.testing.comparator_contract import check_comparator
 from precision_bisect.testing.driving import ContractError
 from precision_bisect.trial import Verdict
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "comparators.md"
 EXAMPLE, TEST = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 OUTPUTS: list[Sample] = [{"logits": normal(32, 10)}, {"logits": normal(32, 10, seed=1)}]
@@ -105,11 +113,55 @@ def test_the_documented_example_judges_a_run(
     assert 0 == main(["model.onnx", *asked, "--max-kept", "2", "--out", "again"])
 
 
-@pytest.mark.parametrize("metric", ["elementwise", "max", "mean", "quantile"])
-def test_ours_keep_the_contract(metric: str) -> None:
-    """Polygraphy's comparators, as they are asked for here, keep every promise."""
-    options = Options(model=Path("m.onnx"), tol=1e-2, metric=metric)  # type: ignore[arg-type]
+@pytest.mark.parametrize("metric", installed(COMPARATORS))
+def test_every_installed_one_keeps_the_contract(metric: str) -> None:
+    """Every comparator, as it is asked for here, keeps every promise."""
+    tol = 40.0 if metric in ("psnr", "snr") else 1e-2
+    options = Options(model=Path("m.onnx"), tol=tol, metric=metric)
     check_comparator(choose_comparator(options, ["logits"]), OUTPUTS)
+
+
+@pytest.fixture
+def row_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the example, as far as Python's metadata tells."""
+    project = tomllib.loads((EXAMPLES / "row_norm/pyproject.toml").read_text())["project"]
+    info = tmp_path / "site" / "row_norm-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: row-norm\nVersion: 1.0\n")
+    ((group, entries),) = project["entry-points"].items()
+    lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
+    (info / "entry_points.txt").write_text(f"[{group}]\n{lines}")
+    for path in (info.parent, EXAMPLES / "row_norm"):
+        monkeypatch.syspath_prepend(str(path))
+
+
+@pytest.mark.usefixtures("row_norm")
+def test_a_comparator_from_elsewhere_keeps_the_contract() -> None:
+    """One file and one entry are a metric; limits that it does not know are wrong usage."""
+    options = Options(model=Path("m.onnx"), metric="row-norm")
+    check_comparator(choose_comparator(options, ["logits"]), OUTPUTS)
+    with pytest.raises(UsageError, match="one limit"):
+        choose_comparator(replace(options, tol={"logits": 0.1}), ["logits"])
+
+
+@pytest.mark.usefixtures("row_norm")
+def test_a_comparator_from_elsewhere_judges_a_run(tmp_path: Path) -> None:
+    """A search by row norms keeps what overflows; what a target cannot judge by them says so."""
+    found = tiny.search(
+        tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run", metric="row-norm"
+    )
+    assert (tiny.KEPT, 1e-2) == (found.kept, found.tolerance)
+    assert {"metric": "row-norm", "tolerance": 1e-2} == found.fingerprint["comparator"]
+    script = [sys.executable, "run_onnxruntime.py", "--cpu"]
+    ran = subprocess.run(script, cwd=tmp_path / "run", capture_output=True, text=True)
+    assert (2, True) == (ran.returncode, "comparator of the run is not known" in ran.stdout)
+
+
+def test_a_metric_that_is_not_installed_is_named() -> None:
+    """From Python, where no flag has its choices, one line says what may have been meant."""
+    with pytest.raises(PluginError, match="no metric 'elementwize'") as error:
+        choose_comparator(Options(model=Path("m.onnx"), metric="elementwize"), ["logits"])
+    assert "did you mean elementwise?" == error.value.hint
 
 
 def test_no_layout_of_arrays_is_held_against_it() -> None:

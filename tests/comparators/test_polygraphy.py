@@ -15,24 +15,24 @@ from polygraphy import comparator as pg
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
-from precision_bisect.options import METRICS, Metric
+from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Judgement
 from precision_bisect.trial import Verdict
 
 Array = NDArray[Any]
-ORDERED: tuple[Metric, ...] = ("elementwise", "max", "mean", "quantile")
-SIGNAL_FIRST: tuple[Metric, ...] = ("psnr", "snr")
+ORDERED: tuple[str, ...] = ("elementwise", "max", "mean", "quantile")
+SIGNAL_FIRST: tuple[str, ...] = ("psnr", "snr")
 MANY = settings(max_examples=40)
 
 
 def judge(
-    metric: Metric, got: Array, want: Array, atol: float = 1e-2, rtol: float | None = None
+    metric: str, got: Array, want: Array, atol: float = 1e-2, rtol: float | None = None
 ) -> Judgement:
     """Judge one output of one sample; the relative limit is the absolute one unless given."""
     return judging(metric, atol, rtol).judge([{"y": got}], [{"y": want}])
 
 
-def judging(metric: Metric, atol: float, rtol: float | None = None) -> PolygraphyComparator:
+def judging(metric: str, atol: float, rtol: float | None = None) -> PolygraphyComparator:
     """Return a comparator of the output y."""
     return PolygraphyComparator(
         metric=metric,
@@ -42,7 +42,7 @@ def judging(metric: Metric, atol: float, rtol: float | None = None) -> Polygraph
     )
 
 
-def polygraphy_says(metric: Metric, got: Array, want: Array, atol: float, rtol: float) -> bool:
+def polygraphy_says(metric: str, got: Array, want: Array, atol: float, rtol: float) -> bool:
     """Ask Polygraphy itself about the whole arrays, the reference where each metric wants it."""
     functions: dict[str, Callable[[], Any]] = {
         "l2": lambda: pg.L2CompareFunc(l2_threshold=atol),
@@ -98,16 +98,16 @@ def pairs(draw: st.DrawFn) -> tuple[Array, Array]:
     return got, want
 
 
-def limits(metric: Metric) -> tuple[float, ...]:
+def limits(metric: str) -> tuple[float, ...]:
     """Return limits that a metric is likely to be near."""
     return (30.0, 60.0) if metric in SIGNAL_FIRST else (1e-3, 1e-2, 0.3)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", installed(COMPARATORS))
 @given(pair=pairs(), data=st.data())
 @MANY
 def test_the_verdict_is_polygraphys(
-    metric: Metric, pair: tuple[Array, Array], data: st.DataObject
+    metric: str, pair: tuple[Array, Array], data: st.DataObject
 ) -> None:
     """The verdict is Polygraphy's own on the same arrays, and the error is on its side."""
     got, want = pair
@@ -131,7 +131,7 @@ def test_the_verdict_is_polygraphys(
 )
 @MANY
 def test_two_limits_make_the_error_a_multiple(
-    metric: Metric, pair: tuple[Array, Array], atol: float, rtol: float
+    metric: str, pair: tuple[Array, Array], atol: float, rtol: float
 ) -> None:
     """With different limits the verdict stays Polygraphy's and 1 or the one limit is the bound."""
     assume(atol or rtol)
@@ -145,9 +145,9 @@ def test_two_limits_make_the_error_a_multiple(
     assert (judgement.error <= comparator.tolerance) is passes
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", installed(COMPARATORS))
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_one_bad_value_never_passes(metric: Metric, bad: float) -> None:
+def test_one_bad_value_never_passes(metric: str, bad: float) -> None:
     """A single NaN or Inf among a thousand fails by every metric, also where it is expected."""
     want = np.linspace(0.0, 1.0, 1000, dtype=np.float32)
     got = want.copy()
@@ -159,8 +159,8 @@ def test_one_bad_value_never_passes(metric: Metric, bad: float) -> None:
         assert "NaN or Inf" in judgement.message
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_equal_outputs_pass_with_no_error(metric: Metric) -> None:
+@pytest.mark.parametrize("metric", installed(COMPARATORS))
+def test_equal_outputs_pass_with_no_error(metric: str) -> None:
     """Outputs equal to the reference pass by every metric, zeros and scalars included."""
     for want in (np.zeros(4, np.float32), np.float32(3.5), np.array([True, False]), np.arange(3)):
         judgement = judge(metric, np.asarray(want), np.asarray(want), 0.4)
@@ -168,31 +168,31 @@ def test_equal_outputs_pass_with_no_error(metric: Metric) -> None:
         assert judgement.error == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_another_shape_fails(metric: Metric) -> None:
+@pytest.mark.parametrize("metric", installed(COMPARATORS))
+def test_another_shape_fails(metric: str) -> None:
     """Outputs of another shape fail, even where they would broadcast."""
     judgement = judge(metric, np.zeros((1, 3), np.float32), np.zeros(3, np.float32), 0.4)
     assert judgement.verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_a_flipped_boolean_fails(metric: Metric) -> None:
+@pytest.mark.parametrize("metric", installed(COMPARATORS))
+def test_a_flipped_boolean_fails(metric: str) -> None:
     """Boolean outputs are judged by every metric; here half of them are wrong."""
     want = np.array([True, True, False, False])
     limit = 30.0 if metric in SIGNAL_FIRST else 0.1
     assert judge(metric, ~want, want, limit).verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", installed(COMPARATORS))
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_integers_do_not_wrap_around(metric: Metric, dtype: type[np.signedinteger[Any]]) -> None:
+def test_integers_do_not_wrap_around(metric: str, dtype: type[np.signedinteger[Any]]) -> None:
     """The least integer, which a cast of NaN gives, is far from 0 though 0 minus it wraps."""
     got = np.array([np.iinfo(dtype).min, 1], dtype)
     assert judge(metric, got, np.array([0, 1], dtype), 0.4).verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_nothing_to_judge_is_an_error(metric: Metric) -> None:
+@pytest.mark.parametrize("metric", installed(COMPARATORS))
+def test_nothing_to_judge_is_an_error(metric: str) -> None:
     """No samples, or not as many as references, are no pass."""
     with pytest.raises(ValueError, match="0 outputs for 0 references"):
         judging(metric, 0.1).judge([], [])
@@ -246,7 +246,7 @@ def test_the_worst_output_and_sample_count() -> None:
 def test_an_error_that_overflows_stays_finite() -> None:
     """Finite outputs far beyond any metric's range fail with a finite figure."""
     want = np.array([1e38, -1e38], np.float32)
-    for metric in METRICS:
+    for metric in installed(COMPARATORS):
         judgement = judge(metric, -3 * want, want, 0.4, 0.0)
         assert judgement.verdict is Verdict.FAIL
         assert judgement.error is not None

@@ -296,6 +296,7 @@ def flags(rng: random.Random, folder: Path) -> list[str]:
 _LEFT_OUT = (
     "--on-finish",
     "--cluster",
+    "--executor",
     "--backend",
     "--workers",
     "--help",

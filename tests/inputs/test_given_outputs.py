@@ -21,12 +21,12 @@ from precision_bisect.errors import (
     RunFolderError,
     UsageError,
 )
+from precision_bisect.executors import local_executor
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import ENGINE_REFERENCE, Options
 from precision_bisect.pipeline import engine_reference
-from precision_bisect.pipeline import placement as placing
 from precision_bisect.pipeline.engine_reference import Ran, engine_outputs, run_in_child
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
@@ -244,7 +244,7 @@ def plugin_run(
         return backend
 
     chosen = Chosen(name="tensorrt", make=make, why="")
-    for user in (placing, engine_reference):
+    for user in (local_executor, engine_reference):
         monkeypatch.setattr(user, "choose_backend", lambda *_, **__: chosen)
     monkeypatch.setattr(engine_reference, "pick_backend", lambda _: ("tensorrt", ""))
     path = write_model(tmp_path / "plugin.onnx", "Relu_TRT")
@@ -324,7 +324,7 @@ def test_an_engine_that_fails_ends_the_run(
     ("asked", "said"),
     [
         ({"backend": "emulated"}, "needs a backend that builds engines on this machine"),
-        ({"cluster": "tcp://nowhere:1"}, "needs a backend that builds engines on this machine"),
+        ({"executor": "dask"}, "needs a backend that builds engines on this machine"),
     ],
 )
 def test_the_reference_of_an_engine_needs_an_engine_here(

@@ -15,6 +15,7 @@ from precision_bisect.isolation.logs import TAIL_BYTES, Logs
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Limits, Slot
 from precision_bisect.plan import Plan
+from precision_bisect.search.workers import forecasting
 from precision_bisect.trial import Kind, Phase, Proposal, TrialStatus, Verdict
 
 Make = Callable[[Limits], Isolated]
@@ -110,7 +111,7 @@ def test_predictions_stay_here_where_something_predicts(
 ) -> None:
     """An emulator beside an engine needs no child."""
     here, logs = kit.evaluator(tmp_path), Logs(tmp_path / "logs")
-    evaluate = Isolated(slots=[slot], limits=TIGHT, logs=logs, here=here)
+    evaluate = forecasting(Isolated(slots=[slot], limits=TIGHT, logs=logs), here)
     assert evaluate(Proposal(plan=HIGH.plan, kind=Kind.PREDICT)).passed
     assert slot.pid is None
 

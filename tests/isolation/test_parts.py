@@ -15,9 +15,9 @@ from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.isolation.deaths import oom_kills, raised, terminated
 from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import TAIL_BYTES, Logs
-from precision_bisect.options import METRICS
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
+from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.search.events import ignore
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
 
@@ -32,7 +32,9 @@ def again(kit: Kit, path: Path) -> Kit:
     return found
 
 
-@pytest.mark.parametrize("about", [{"metric": metric} for metric in METRICS] + [{"check": None}])
+@pytest.mark.parametrize(
+    "about", [*({"metric": metric} for metric in installed(COMPARATORS)), {"check": None}]
+)
 def test_a_kit_judges_the_same_after_a_journey(
     folder: Path, tmp_path: Path, about: dict[str, Any]
 ) -> None:

@@ -14,9 +14,9 @@ from precision_bisect.isolation.survey import isolated, surveyed
 ALWAYS: dict[str, Any] = {"isolate": "always"}
 
 
-def test_a_child_says_the_same_of_its_backend(kit: Kit, folder: Path, tmp_path: Path) -> None:
+def test_a_child_says_the_same_of_its_backend(kit: Kit, tmp_path: Path) -> None:
     """Name, versions and what cannot run low; nothing is left."""
-    asked = surveyed(kit, tmp_path, subject.options(folder))
+    asked = surveyed(kit, tmp_path)
     assert survey(kit.backend(tmp_path)) == asked
     assert ("emulated", True, {}) == (asked.name, asked.emulated, asked.unbuildable())
     assert {} != asked.versions()
@@ -29,7 +29,7 @@ def test_a_backend_that_costs_its_process_cannot_be_used(
     """One line says so, and what to ask next."""
     subject.break_start(folder, "import os; os.abort()")
     with pytest.raises(PluginError) as error:
-        surveyed(kit, tmp_path, subject.options(folder, isolate="auto"))
+        surveyed(kit, tmp_path)
     assert (
         "emulated cannot be used: its process died of SIGABRT (Aborted); "
         "`precision-bisect doctor` says what works here"

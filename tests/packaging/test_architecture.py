@@ -19,7 +19,7 @@ ORDER = (
     "errors precisions plan trial plan_costs layer_table protocols plugins",
     "machine run_folder settings options",
     "model inputs comparators search certificate quantization typed speed results monitoring",
-    "inspection fusing backends exports diagnosis advice isolation cluster ledger",
+    "inspection fusing backends exports diagnosis advice isolation executors cluster ledger",
     "pipeline ladder api",
     "arguments comparing batch verifying commandline __main__",
     "testing",
@@ -98,6 +98,12 @@ def test_no_arrow_points_upwards() -> None:
         if ROOMS.index(room(used)) > ROOMS.index(room(module))
     ]
     assert upwards == []
+
+
+def test_nobody_knows_the_plug_in() -> None:
+    """The cluster is found by its entry point alone: no other room imports it."""
+    users = {room(name) for name in OURS for used in IMPORTS[name] if "_bisect.cluster" in used}
+    assert {"cluster"} == users
 
 
 def test_no_circles() -> None:

@@ -4,7 +4,7 @@ import argparse
 import re
 
 from precision_bisect.errors import UsageError
-from precision_bisect.options import FORECAST_ON, ISOLATE
+from precision_bisect.options import DEFAULT_EXECUTOR, FORECAST_ON, ISOLATE
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([MG])i?B?", re.IGNORECASE)
 _GPU = re.compile(r"\d+|(?:GPU|MIG)-[0-9A-Za-z/-]+")
@@ -14,10 +14,20 @@ _GPUS = "gpu:"
 def add_isolation_arguments(group: argparse._ArgumentGroup) -> None:
     """Add where trials run, and what limits each."""
     group.add_argument(
+        "--executor",
+        default=DEFAULT_EXECUTOR,
+        metavar="NAME[=ADDRESS]",
+        help="what evaluates trials: an installed plug-in, and where it is reached "
+        f"({DEFAULT_EXECUTOR}: this machine)",
+    )
+    group.add_argument(
         "--cluster",
+        dest="executor",
+        type="dask={}".format,
         metavar="ADDRESS",
         help="run trials on the workers of a Dask cluster: tcp://scheduler:8786, once it has "
-        "--workers N of them; local: one of N processes of this machine, to try it out",
+        "--workers N of them; local: one of N processes of this machine, to try it out. The same "
+        "as --executor dask=ADDRESS",
     )
     group.add_argument(
         "--mixed-gpus",

@@ -149,6 +149,7 @@ def curve_parser() -> Parser:
 def to_options(parsed: argparse.Namespace) -> Options:
     """Return the options that the parsed arguments ask for. Raises UsageError."""
     workers, gpus = parse_workers(parsed.workers)
+    executor, _, address = parsed.executor.partition("=")
     return Options(
         model=parsed.model,
         out=parsed.out,
@@ -172,7 +173,8 @@ def to_options(parsed: argparse.Namespace) -> Options:
         workers=workers,
         gpus=gpus,
         mixed_gpus=parsed.mixed_gpus,
-        cluster=parsed.cluster,
+        executor=executor,
+        executor_address=address or None,
         isolate=parsed.isolate,
         forecast_on=parsed.forecast_on,
         trial_timeout_s=None if parsed.trial_timeout is None else duration(parsed.trial_timeout),

@@ -7,7 +7,8 @@ from typing import TypedDict
 
 from precision_bisect.comparators.tolerance import parse_limits
 from precision_bisect.inputs.input_shapes import parse_shapes
-from precision_bisect.options import DEFAULT_TOLERANCE, METRICS, Limits, Metric
+from precision_bisect.options import DEFAULT_METRIC, DEFAULT_TOLERANCE, Limits
+from precision_bisect.plugins import COMPARATORS, installed
 
 
 def _limits(texts: Sequence[str] | None, flag: str) -> dict[str, float] | float | None:
@@ -26,7 +27,7 @@ class Judged(TypedDict):
     input_shapes: Mapping[str, tuple[int, ...]]
     synthetic: int
     holdout: int
-    metric: Metric
+    metric: str
     tol: Limits
     atol: Limits
     rtol: Limits
@@ -100,10 +101,10 @@ def add_verdict_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--rtol", action="append", metavar="T", help="relative part, as --tol")
     group.add_argument(
         "--metric",
-        choices=METRICS,
-        default="elementwise",
-        help="Polygraphy's comparator (elementwise). The tolerance of l2 is the norm, of cosine "
-        "1 - cosine, of psnr and snr the least decibels",
+        choices=tuple(installed(COMPARATORS)),
+        default=DEFAULT_METRIC,
+        help=f"the comparator; those that come along are Polygraphy's ({DEFAULT_METRIC}). The "
+        "tolerance of l2 is the norm, of cosine 1 - cosine, of psnr and snr the least decibels",
     )
     group.add_argument(
         "--quantile", type=float, default=0.99, metavar="Q", help="for --metric quantile (0.99)"

@@ -38,7 +38,7 @@ def settle_forecasts(options: Options, model: Model, seconds: float) -> Options:
     By default forecasts go to the GPU if child processes build sessions of ONNX Runtime on CUDA,
     and the model is small for the GPU and large for the CPU. `seconds` is one plain inference on
     all cores together. Raises UsageError for "cuda" if no build follows a forecast, or if trials
-    run in this process or on a cluster; PluginError or RefusedError where ONNX Runtime has no
+    run in this process or elsewhere; PluginError or RefusedError where ONNX Runtime has no
     CUDA.
     """
     if options.forecast_on == "cuda":
@@ -48,9 +48,10 @@ def settle_forecasts(options: Options, model: Model, seconds: float) -> Options:
                 "the CPU",
                 "leave it out",
             )
-        if options.cluster is not None:
+        if options.elsewhere:
             raise UsageError(
-                "--forecast-on cuda is for runs on this machine, not on a --cluster",
+                "--forecast-on cuda is for trials on this machine, not for --executor "
+                f"{options.executor}",
                 "leave it out",
             )
         if options.isolate == "never":
@@ -64,7 +65,7 @@ def settle_forecasts(options: Options, model: Model, seconds: float) -> Options:
     on_gpu = (
         options.forecast_on == "auto"
         and options.backend == "onnxruntime"
-        and options.cluster is None
+        and not options.elsewhere
         and options.isolate != "never"
         and seconds >= _WORTH_S
         and _fits(model, options)

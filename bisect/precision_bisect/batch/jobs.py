@@ -16,6 +16,7 @@ from typing import Any
 
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import PrecisionBisectError, UsageError
+from precision_bisect.executors.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.options import ENGINE_REFERENCE, Options
 from precision_bisect.plugins import load_strategy
@@ -135,6 +136,7 @@ def _job(
     arguments = tuple(text for key, value in keys.items() for text in _flag(parser, key, value))
     options = to_options(parser.parse_args([*arguments, "--", model]))
     load_strategy(options.strategy)
+    executor_plugin(options)
     script = options.check and options.check.rpartition(":")[0]
     reference = None if options.reference == ENGINE_REFERENCE else options.reference
     for needed in (model, options.inputs, reference, script):

@@ -1,6 +1,6 @@
 """A cluster as a run uses it: what is sent there, who is there, and whether it still is.
 
-Every call of Dask's client that fails here is a `ClusterError`: nothing is lost by it, since
+Every call of Dask's client that fails here is a `ExecutorError`: nothing is lost by it, since
 trials without an outcome are tried again when the run is resumed.
 """
 
@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distributed import Client
+
+from precision_bisect.cluster.closing import ClosePlugin
+from precision_bisect.cluster.remote_trials import RemoteBackend
 from precision_bisect.cluster.shipped_model import pack
-from precision_bisect.cluster.uniformity import differences, merged, require_alike
-from precision_bisect.errors import ClusterError, PrecisionBisectError, UsageError
+from precision_bisect.cluster.task_queue import ModelPlugin, TrialsPlugin, look_on, why_not
+from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageError
+from precision_bisect.executors.uniformity import differences, merged, require_alike
 from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.user_scripts import first_line
-
-if TYPE_CHECKING:
-    from distributed import Client
-
-    from precision_bisect.cluster.remote_trials import RemoteBackend
-    from precision_bisect.isolation.slot import Limits
 
 PATIENCE_S = 60.0
 """So long a cluster may be without a worker."""
@@ -34,7 +34,7 @@ class ClusterClient:
     `key` begins the names of all that the run has there.
     """
 
-    def __init__(self, client: "Client", key: str) -> None:
+    def __init__(self, client: Client, key: str) -> None:
         self.client = client
         self.key = key
         self._brought = False
@@ -42,15 +42,13 @@ class ClusterClient:
         self._searches = 0
         self._versions: Mapping[str, str] | None = None
 
-    def survey(self, kit: Kit) -> "tuple[RemoteBackend, int]":
+    def survey(self, kit: Kit) -> tuple[RemoteBackend, int]:
         """Return what the workers' backend is and says of itself, and how many there are.
 
         The first call takes the model and the samples there. The kit may leave the backend to
         `pick_backend`. Raises UsageError for unlike workers unless the options allow them,
-        ClusterError, and what the backend raises there.
+        ExecutorError, and what the backend raises there.
         """
-        from precision_bisect.cluster.task_queue import look_on
-
         self._bring(kit)
         words = self._on_all(look_on, self.key, _bare(kit))
         together = combined(words, mixed=kit.options.mixed_gpus)
@@ -58,14 +56,12 @@ class ClusterClient:
         return together, len(words)
 
     @contextmanager
-    def trials(self, kit: Kit, limits: "Limits", least: int) -> Iterator[tuple[str, int]]:
+    def trials(self, kit: Kit, limits: Limits, least: int) -> Iterator[tuple[str, int]]:
         """Have the workers take trials; yield the name of what does, and their number.
 
         One with less than `least` bytes free on its disk takes none for now. Workers that join
-        take trials, too, if they are like those that were asked. Raises ClusterError.
+        take trials, too, if they are like those that were asked. Raises ExecutorError.
         """
-        from precision_bisect.cluster.task_queue import TrialsPlugin
-
         self._searches += 1
         name = f"{self.key}-{self._searches}"
         plugin = TrialsPlugin(name, self.key, _bare(kit), limits, least)
@@ -82,14 +78,14 @@ class ClusterClient:
             self.take_away(name)
 
     def ready(self, trials: str) -> list[str]:
-        """Return the addresses of the workers that take these trials. Raises ClusterError."""
+        """Return the addresses of the workers that take these trials. Raises ExecutorError."""
         return [worker for worker, why in self._reasons(trials).items() if not why]
 
     def watch(self, empty_since: float | None) -> float | None:
         """Return since when the cluster has had no worker, on time's monotonic clock.
 
-        `empty_since` is what the last call returned, None for the first. Raises ClusterError where
-        it has been too long.
+        `empty_since` is what the last call returned, None for the first. Raises ExecutorError
+        where it has been too long.
         """
         if self._call(self.client.nthreads):
             return None
@@ -112,14 +108,14 @@ class ClusterClient:
         """Whether Dask's client has given up on the scheduler."""
         return str(self.client.status) in ("closing", "closed")
 
-    def lost(self) -> ClusterError:
+    def lost(self) -> ExecutorError:
         """Note that the scheduler is gone, and return the error."""
         self._lost = True
         return self.trouble("is lost")
 
-    def trouble(self, what: str) -> ClusterError:
+    def trouble(self, what: str) -> ExecutorError:
         """Return the error that the cluster is in some trouble."""
-        return ClusterError(f"the cluster at {self._address} {what}", _RESUME)
+        return ExecutorError(f"the cluster at {self._address} {what}", _RESUME)
 
     @property
     def _address(self) -> str:
@@ -129,9 +125,6 @@ class ClusterClient:
         """Take to every worker what all searches of the run use."""
         if self._brought:
             return
-        from precision_bisect.cluster.closing import ClosePlugin
-        from precision_bisect.cluster.task_queue import ModelPlugin
-
         # A scheduler that does not have this package cannot clear up after a driver that is
         # killed; that is all it is needed for.
         with suppress(Exception):
@@ -143,8 +136,6 @@ class ClusterClient:
 
     def _reasons(self, trials: str) -> Mapping[str, str]:
         """Return why each worker, by address, takes no trials; "" for those that do."""
-        from precision_bisect.cluster.task_queue import why_not
-
         words = self._call(lambda: self.client.run(why_not, trials, on_error="return"))
         return {
             worker: _line(said) if isinstance(said, BaseException) else said
@@ -164,7 +155,7 @@ class ClusterClient:
         return dict(sorted(words.items()))
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        """Call Dask. Raises ClusterError, and the PrecisionBisectErrors that workers raise."""
+        """Call Dask. Raises ExecutorError, and the PrecisionBisectErrors that workers raise."""
         try:
             return function()
         except PrecisionBisectError:
@@ -173,7 +164,7 @@ class ClusterClient:
             raise self.trouble(f"does not answer as it should: {_line(error)}") from error
 
 
-def combined(looks: "Mapping[str, RemoteBackend]", *, mixed: bool) -> "RemoteBackend":
+def combined(looks: Mapping[str, RemoteBackend], *, mixed: bool) -> RemoteBackend:
     """Return what several workers, by address, say together.
 
     What one of them cannot run low, none does. Raises UsageError where they would use different

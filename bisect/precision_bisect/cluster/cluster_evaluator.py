@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distributed import KilledWorker
+
 from precision_bisect.cluster.cluster_client import PATIENCE_S, ClusterClient
 from precision_bisect.cluster.delivery import Delivery, NotReady, receive
+from precision_bisect.cluster.task_queue import evaluate
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.machine.user_scripts import first_line
-from precision_bisect.search.workers import Evaluate
-from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
+from precision_bisect.trial import Outcome, Proposal, TrialStatus
 
 _TICK_S = 1.0
 """How often is looked whether there still are workers."""
@@ -22,27 +24,21 @@ class ClusterEvaluator:
     """Evaluates proposals on the workers of a cluster, any number at a time.
 
     `executor` is that of Dask's client, `trials` the name of the plugin that evaluates there. What
-    comes back beside outcomes goes into the run folder, `folder`. `here` evaluates predictions in
-    this process, None to have them evaluated there, too.
+    comes back beside outcomes goes into the run folder, `folder`.
     """
 
     site: ClusterClient
     executor: Executor
     trials: str
     folder: Path
-    here: Evaluate | None = None
     _choosy: bool = field(init=False, default=False)
 
     def __call__(self, proposal: Proposal) -> Outcome:
         """Evaluate a proposal; workers that die of it again and again are an outcome.
 
-        Raises ClusterError where the cluster is lost or has no worker for too long, and the
+        Raises ExecutorError where the cluster is lost or has no worker for too long, and the
         PrecisionBisectErrors that end a run.
         """
-        from distributed import KilledWorker
-
-        if self.here is not None and proposal.kind is Kind.PREDICT:
-            return self.here(proposal)
         try:
             return receive(self._delivered(proposal), proposal, self.folder)
         except KilledWorker as error:
@@ -65,10 +61,6 @@ class ClusterEvaluator:
             time.sleep(_TICK_S)
 
     def _answer(self, proposal: Proposal) -> Delivery | NotReady:
-        from distributed import KilledWorker
-
-        from precision_bisect.cluster.task_queue import evaluate
-
         try:
             future = self.executor.submit(evaluate, self.trials, proposal, **self._where())
             empty_since: float | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from precision_bisect.errors import ClusterError
+from precision_bisect.errors import ExecutorError
 from precision_bisect.isolation.kit import Kit
 
 MOST_BYTES = 2**30
@@ -34,7 +34,7 @@ class ShippedModel:
 
 
 def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> ShippedModel:
-    """Return the parcel of a kit's run. Raises ClusterError where the model cannot be read."""
+    """Return the parcel of a kit's run. Raises ExecutorError where the model cannot be read."""
     # Only here ONNX is needed, and workers unpack parcels, too.
     import onnx
 
@@ -54,18 +54,18 @@ def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> ShippedModel:
             facts=facts(),
         )
     except OSError as error:
-        raise ClusterError(f"cannot read {model} again: {error.strerror}") from error
+        raise ExecutorError(f"cannot read {model} again: {error.strerror}") from error
 
 
 def unpack(parcel: ShippedModel, folder: Path) -> Path:
     """Return where the model is here: at the same path where that has it, else in `folder`.
 
-    Raises ClusterError where it is neither here nor in the parcel, and OSError.
+    Raises ExecutorError where it is neither here nor in the parcel, and OSError.
     """
     if all(_same(parcel.model.parent / name, sha) for name, sha in parcel.digests.items()):
         return parcel.model
     if not parcel.contents:
-        raise ClusterError(
+        raise ExecutorError(
             f"{parcel.model} is over {MOST_BYTES / 2**30:g} GiB, which is not sent to workers, "
             "and is not there under this path",
             "put it on a file system that all of them share",

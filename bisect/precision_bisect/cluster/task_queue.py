@@ -19,8 +19,8 @@ from distributed import Worker, WorkerPlugin, get_worker
 from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_files
 from precision_bisect.cluster.remote_trials import RemoteBackend, RemoteKit, describe_backend
 from precision_bisect.cluster.shipped_model import ShippedModel, facts, unpack
-from precision_bisect.cluster.uniformity import differences
-from precision_bisect.errors import ClusterError, PluginError
+from precision_bisect.errors import ExecutorError, PluginError
+from precision_bisect.executors.uniformity import differences
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.machine.free_space import Space
@@ -39,12 +39,12 @@ class ModelPlugin(WorkerPlugin):
         self._parcel: ShippedModel | None = parcel
 
     def setup(self, worker: Worker) -> None:
-        """Unpack the parcel. Raises ClusterError on a worker unlike the sender, and OSError."""
+        """Unpack the parcel. Raises ExecutorError on a worker unlike the sender, and OSError."""
         assert self._parcel is not None
         parcel, self._parcel = self._parcel, None
         said = {"this machine": parcel.facts, f"worker {worker.address}": facts()}
         if trouble := differences(said):
-            raise ClusterError(
+            raise ExecutorError(
                 f"the cluster differs from this machine: {trouble}",
                 "install the same versions on all of them",
             )
@@ -104,7 +104,7 @@ class TrialsPlugin(WorkerPlugin):
         self.trouble = "it is not ready"
 
     async def setup(self, worker: Worker) -> None:
-        """Make what evaluates. Raises ClusterError for a worker unlike the others, and OSError."""
+        """Make what evaluates. Raises ExecutorError for a worker unlike others, and OSError."""
         self._busy = threading.Lock()
         try:
             await asyncio.to_thread(self._open, worker)
@@ -138,12 +138,12 @@ class TrialsPlugin(WorkerPlugin):
     def _open(self, worker: Worker) -> None:
         post = worker.plugins.get(self._post)
         if not isinstance(post, ModelPlugin) or not hasattr(post, "model"):
-            raise ClusterError(_NOTHING)
+            raise ExecutorError(_NOTHING)
         away = post.put(self.name, self._kit)
         if self.versions is not None:
             said = post.versions or post.describe(away).survey.versions()
             if trouble := differences({"the others": self.versions, worker.address: said}):
-                raise ClusterError(f"it is not like the others: {trouble}")
+                raise ExecutorError(f"it is not like the others: {trouble}")
         self._folder, self._keep = post.folder, post.keep
         self._tail = Tail(post.folder)
         slot = Slot(kit=away, folder=post.folder / self.name)

@@ -23,7 +23,6 @@ from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.errors import UsageError
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
-from precision_bisect.options import Metric
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.trial import Verdict
 
@@ -49,7 +48,7 @@ class PolygraphyComparator:
     `shares` names: those must equal the reference but for that share of their elements.
     """
 
-    metric: Metric
+    metric: str
     atol: Tolerance
     rtol: Tolerance
     outputs: Sequence[str]

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import LifoQueue
 
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.isolation import child
 from precision_bisect.isolation.deaths import raised, unreadable
+from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Death, Limits, Slot
-from precision_bisect.search.workers import Evaluate
-from precision_bisect.trial import CUDA_FAILED, Kind, Outcome, Phase, Proposal, TrialStatus
+from precision_bisect.run_folder.runfolder import LOGS
+from precision_bisect.trial import CUDA_FAILED, Outcome, Phase, Proposal, TrialStatus
 
 ATTEMPTS = 2
 DECISIVE_ATTEMPTS = 3
@@ -30,14 +32,12 @@ the context, and every later call in that process fails then.
 class Isolated:
     """Evaluates proposals in the children of its slots, one at a time in each.
 
-    `here` evaluates forecasts in this process; None has them evaluated in children, too. What a
-    child printed is kept in `logs` if a trial has no verdict.
+    What a child printed is kept in `logs` if a trial has no verdict.
     """
 
     slots: Sequence[Slot]
     limits: Limits
     logs: Logs
-    here: Evaluate | None = None
     _free: "LifoQueue[Slot]" = field(init=False)
     _closed: bool = field(init=False, default=False)
 
@@ -52,8 +52,6 @@ class Isolated:
 
         Raises the PrecisionBisectErrors that end a run.
         """
-        if self.here is not None and proposal.kind is Kind.PREDICT:
-            return self.here(proposal)
         slot = self._free.get()
         try:
             outcome = self._evaluate(slot, proposal)
@@ -91,6 +89,22 @@ class Isolated:
                 if not broke or self._closed or attempt > 1:
                     return outcome
         raise AssertionError("the last attempt returns")
+
+
+def children(kit: Kit, work: Path, folder: Path, name: str = "worker") -> Isolated:
+    """Return what evaluates in one child process for each worker of a kit's options.
+
+    `work` is for files, which begin with `name`; logs go into the run folder, `folder`. Raises
+    RunFolderError.
+    """
+    options = kit.options
+    path = work / f"{name}.kit"
+    kit.save(path)
+    slots = [
+        Slot(kit=path, folder=work / f"{name}-{number}", gpu=gpu)
+        for number, gpu in enumerate(options.gpus or [None] * options.workers, 1)
+    ]
+    return Isolated(slots=slots, limits=Limits.of(options), logs=Logs(folder / LOGS))
 
 
 def _checked(answer: object) -> Outcome:

@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
@@ -29,6 +29,7 @@ from precision_bisect.isolation.deaths import (
     terminated,
     unreadable,
 )
+from precision_bisect.options import Options
 from precision_bisect.run_folder.runfolder import TIMING_CACHE
 
 R = TypeVar("R")
@@ -52,6 +53,11 @@ class Limits:
 
     time_s: float | None = None
     memory_mib: float | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """Return the limits of a trial."""
+        return cls(time_s=options.trial_timeout_s, memory_mib=options.trial_memory_mib)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,7 @@ def isolated(options: Options) -> bool:
     return options.isolate == "always"
 
 
-def surveyed(kit: Kit, work: Path, options: Options) -> Survey:
+def surveyed(kit: Kit, work: Path) -> Survey:
     """Return what the kit's backend says of itself, asked in a child on the first GPU.
 
     `work` is a folder for files. Raises PluginError if that ends the child, and RunFolderError.
@@ -27,13 +27,13 @@ def surveyed(kit: Kit, work: Path, options: Options) -> Survey:
 
     path = work / "survey.kit"
     kit.save(path)
-    gpu = options.gpus[0] if options.gpus else None
-    slot = Slot(kit=path, folder=work / "survey", gpu=gpu)
+    gpus = kit.options.gpus
+    slot = Slot(kit=path, folder=work / "survey", gpu=gpus[0] if gpus else None)
     try:
         return slot.call_bare(child.look, path)
     except Death as death:
         raise PluginError(
-            f"{options.backend} cannot be used: {death.outcome.message}",
+            f"{kit.options.backend} cannot be used: {death.outcome.message}",
             "`precision-bisect doctor` says what works here",
         ) from death
     finally:

@@ -17,8 +17,8 @@ so a ladder is resumed like any run.
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.comparators.share import shared
+from precision_bisect.executors.executor import Executor
 from precision_bisect.ladder.climbed import Climbed, Floor, Step
 from precision_bisect.ladder.composition import Composition
 from precision_bisect.ladder.ladder_answer import DONE, conclude_ladder
@@ -47,12 +47,12 @@ was measured."""
 
 
 def climb(
-    options: Options, observer: Observer, work: Path, lock: RunLock, cluster: ClusterClient | None
+    options: Options, observer: Observer, work: Path, lock: RunLock, executor: Executor
 ) -> Result:
     """Search all rungs of the options' ladder, write the run folder, and return the result.
 
-    `work` is an empty folder; `lock` is for the run folder; trials run on the `cluster` if there
-    is one. Raises as a run of one pair does.
+    `work` is an empty folder; `lock` is for the run folder; the `executor` evaluates
+    trials. Raises as a run of one pair does.
     """
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
     loaded = load(options, observer, work)
@@ -62,7 +62,7 @@ def climb(
     scales = scales_for(model, lowest, loaded.judging, options)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
-    course = _Climb(loaded, scales, _Once(observer), work, cluster)
+    course = _Climb(loaded, scales, _Once(observer), work, executor)
     course.take_floors(model, level=1)
     climbed = course.run(folder, budget)
     write_layers(loaded.model, folder)
@@ -93,13 +93,13 @@ class _Climb:
         scales: Scales,
         observer: Observer,
         work: Path,
-        cluster: ClusterClient | None,
+        executor: Executor,
     ) -> None:
         self._loaded = loaded
         self._scales = scales
         self._observer = observer
         self._work = work
-        self._cluster = cluster
+        self._executor = executor
         ladder = loaded.options.ladder
         self._composition = Composition.at_top(ladder, loaded.model.table.names)
         self._steps: list[Step] = []
@@ -169,7 +169,7 @@ class _Climb:
         options = replace(self._loaded.options, low=pair.low, high=pair.high, ladder=())
         comparator = shared(self._loaded.comparator, share, self._loaded.reference)
         loaded = replace(self._loaded, options=options, model=model, comparator=comparator)
-        return assemble(loaded, self._observer, work, self._scales, self._cluster)
+        return assemble(loaded, self._observer, work, self._scales, self._executor)
 
     def take_floors(self, model: Model, level: int) -> None:
         """Note the layers that have no form below a level: those that the model's table pins."""

@@ -170,7 +170,7 @@ def rechecked(prepared: Prepared, folder: RunFolder, deployment: Deployment) -> 
 
 def _judges_here(prepared: Prepared) -> bool:
     """Return whether ONNX Runtime on a GPU of this machine judges the run."""
-    return prepared.backend.name == "onnxruntime" and prepared.cluster is None
+    return prepared.backend.name == "onnxruntime" and not prepared.options.elsewhere
 
 
 def _gpu(prepared: Prepared) -> str | None:

@@ -42,12 +42,12 @@ def engine_outputs(
     had = options.folder / REFERENCE
     if options.resume and had.exists():
         return read_outputs(had, model, len(samples))
-    name = "emulated" if options.cluster else pick_backend(options)[0]
+    name = "emulated" if options.elsewhere else pick_backend(options)[0]
     if name == "emulated":
         raise UsageError(
             "--reference engine needs a backend that builds engines on this machine",
-            "choose --backend onnxruntime, tensorrt or tensorrt-rtx without --cluster, or give "
-            "the outputs as a file",
+            "choose --backend onnxruntime, tensorrt or tensorrt-rtx, and no --executor elsewhere, "
+            "or give the outputs as a file",
         )
     # A reference with TF32 would have 10 bits of mantissa, as FP16 has.
     engine = replace(options.engine, tf32=False)
@@ -93,9 +93,8 @@ def run_in_child(order: Options, samples: Sequence[Sample], work: Path) -> Ran:
 
     gpu = order.gpus[0] if order.gpus else None
     slot = Slot(kit=work / "no.kit", folder=work, gpu=gpu)
-    limits = Limits(time_s=order.trial_timeout_s, memory_mib=order.trial_memory_mib)
     try:
-        return slot.call_bare(run_here, order, samples, limits=limits)
+        return slot.call_bare(run_here, order, samples, limits=Limits.of(order))
     except Death as death:
         return Ran(failure=death.outcome)
     finally:

@@ -1,56 +1,51 @@
-"""Who evaluates the trials of a run: threads of this process, child processes, or a cluster."""
+"""Who evaluates the trials of a run: the stack between the driver and the backend."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from precision_bisect.cluster.cluster_client import ClusterClient
+from precision_bisect.executors.executor import Task
 from precision_bisect.isolation.gpu_forecasts import GpuForecasts
-from precision_bisect.isolation.kit import Kit
-from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend
-from precision_bisect.run_folder.runfolder import LOGS
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.stopwatch import Stopwatch
-from precision_bisect.search.workers import Evaluate, Threads, Workers, threads
-
-if TYPE_CHECKING:
-    from precision_bisect.isolation.process_evaluator import Isolated
-    from precision_bisect.isolation.slot import Limits
+from precision_bisect.search.workers import Evaluate, Workers, forecasting
 
 
 @contextmanager
 def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
-    """Yield the workers of a run, and stop them afterwards; logs of trials go into `folder`."""
-    options = prepared.options
+    """Yield the workers of a run, and stop them afterwards; logs of trials go into `folder`.
+
+    The stack is built from the inside out: stopwatch, evaluator, executor, forecasts. `Driver`
+    wraps these workers: it asks the ledger and then the budget, so what is known costs nothing.
+    The course is outermost: it repeats what noise may have decided, and it names the samples that
+    are held out, a sample set like others.
+    """
+    backend, emulator = prepared.here, prepared.emulator
     with ExitStack() as held:
+        # The emulator's memory is given back last, when nobody asks it any more.
         held.callback(prepared.rest)
-        if prepared.cluster is not None:
-            yield held.enter_context(_clustered(prepared, prepared.cluster, folder))
-            return
-        if prepared.here is None:
-            yield threads(_in_children(prepared, folder, held), options.workers)
-            return
-        stopwatch = held.enter_context(Stopwatch(prepared.here.build, prepared.baseline))
-        yield threads(_evaluator(prepared, prepared.here, stopwatch), options.workers)
-
-
-def _in_children(prepared: Prepared, folder: Path, held: ExitStack) -> Evaluate:
-    """Return what evaluates in child processes, which `held` ends."""
-    predictor, limits = _predictor(prepared), _limits(prepared.options)
-    builds = held.enter_context(closing(_isolated(prepared, prepared.kit, limits, folder)))
-    if predictor is None or prepared.options.forecast_on != "cuda":
-        builds.here = predictor
-        return builds
-    # The limit on memory is for builds, which differ by plan; the emulator takes the same for
-    # every plan.
-    kit, limits = replace(prepared.kit, forecasts=True), replace(limits, memory_mib=None)
-    on_gpu = _isolated(prepared, kit, limits, folder, "forecaster")
-    forecasts = GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=predictor)
-    return held.enter_context(closing(forecasts))
+        here = None
+        if backend is not None:
+            # The stopwatch wraps the backend: it holds the engine that others are timed beside.
+            # The evaluator wraps both: copies are further runs of an engine that it has open.
+            stopwatch = held.enter_context(Stopwatch(backend.build, prepared.baseline))
+            here = _evaluator(prepared, backend, stopwatch)
+        # The executor wraps the evaluator, or one that a kit makes in another process, so that
+        # the end of that process is an outcome.
+        task = Task(kit=prepared.kit, here=here, least=prepared.space.least, folder=folder)
+        workers = held.enter_context(prepared.executor.workers(task, prepared.work))
+        # Forecasts pass the executor by: the emulator is on this machine, and needs no child.
+        if backend is None and emulator is not None:
+            forecasts = _evaluator(prepared, emulator, Stopwatch())
+            if prepared.options.forecast_on == "cuda":
+                evaluate = _on_gpu(prepared, folder, workers.evaluate, forecasts, held)
+            else:
+                evaluate = forecasting(workers.evaluate, forecasts)
+            workers = replace(workers, evaluate=evaluate)
+        yield workers
 
 
 def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Evaluator:
@@ -68,49 +63,16 @@ def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Ev
     )
 
 
-@contextmanager
-def _clustered(prepared: Prepared, cluster: ClusterClient, folder: Path) -> Iterator[Workers]:
-    # Imported here: Dask is for runs on a cluster.
-    from precision_bisect.cluster.cluster_evaluator import ClusterEvaluator
-
-    limits, least = _limits(prepared.options), prepared.space.least
-    with cluster.trials(prepared.kit, limits, least) as (trials, count):
-        evaluate = ClusterEvaluator(
-            site=cluster,
-            executor=cluster.client.get_executor(pure=False),
-            trials=trials,
-            folder=folder,
-            here=_predictor(prepared),
-        )
-        yield Workers(evaluate=evaluate, executor=Threads(), count=count)
-
-
-def _isolated(
-    prepared: Prepared, made: Kit, limits: "Limits", folder: Path, name: str = "worker"
-) -> "Isolated":
-    """Return an evaluator with one child process per worker, each made of the same kit."""
+def _on_gpu(
+    prepared: Prepared, folder: Path, builds: Evaluate, on_cpu: Evaluate, held: ExitStack
+) -> Evaluate:
+    """Return what forecasts on the GPU beside `builds`, in children that `held` ends."""
     # Imported here: loky and psutil are for runs that need them.
-    from precision_bisect.isolation.logs import Logs
-    from precision_bisect.isolation.process_evaluator import Isolated
-    from precision_bisect.isolation.slot import Slot
+    from precision_bisect.isolation.process_evaluator import children
 
-    options = prepared.options
-    kit = prepared.work / f"{name}.kit"
-    made.save(kit)
-    slots = [
-        Slot(kit=kit, folder=prepared.work / f"{name}-{number}", gpu=gpu)
-        for number, gpu in enumerate(options.gpus or [None] * options.workers, 1)
-    ]
-    return Isolated(slots=slots, limits=limits, logs=Logs(folder / LOGS))
-
-
-def _predictor(prepared: Prepared) -> Evaluator | None:
-    """Return what forecasts in this process while trials run elsewhere, if anything does."""
-    emulator = prepared.emulator
-    return None if emulator is None else _evaluator(prepared, emulator, Stopwatch())
-
-
-def _limits(options: Options) -> "Limits":
-    from precision_bisect.isolation.slot import Limits
-
-    return Limits(time_s=options.trial_timeout_s, memory_mib=options.trial_memory_mib)
+    # The limit on memory is for builds, which differ by plan; the emulator takes the same for
+    # every plan.
+    options = replace(prepared.kit.options, trial_memory_mib=None)
+    kit = replace(prepared.kit, options=options, forecasts=True)
+    on_gpu = children(kit, prepared.work, folder, "forecaster")
+    return held.enter_context(closing(GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=on_cpu)))

@@ -16,6 +16,7 @@ from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
+from precision_bisect.isolation.kit import Kit
 from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
@@ -23,7 +24,9 @@ from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import ENGINE_REFERENCE, Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy
+from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.events import Observer, Warned
+from precision_bisect.search.sample_sets import sample_sets
 from precision_bisect.typed.taken_branches import layers_inside, take_branches
 
 
@@ -54,6 +57,18 @@ class Loaded:
     def judging(self) -> Sequence[Sample]:
         """The samples that judge."""
         return self.samples[: len(self.samples) - self.options.holdout]
+
+    def kit(self, scales: Scales) -> Kit:
+        """Return what makes a backend in another process, before the pinned layers are known."""
+        return Kit(
+            options=replace(self.options, inputs=None),
+            digest=self.model.digest,
+            table=self.model.table,
+            comparator=self.comparator,
+            samples=sample_sets(self.samples, self.reference, len(self.judging)),
+            scales=scales,
+            keep=self.options.folder.absolute(),
+        )
 
 
 def load(options: Options, observer: Observer, work: Path) -> Loaded:

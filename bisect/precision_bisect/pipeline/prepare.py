@@ -12,9 +12,10 @@ from typing import Any
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts, stores_sums
-from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.errors import UsageError
+from precision_bisect.executors.executor import Executor
+from precision_bisect.executors.local_executor import LOCAL
 from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.isolation.kit import Kit
@@ -24,7 +25,6 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.loading import Loaded, load
-from precision_bisect.pipeline.placement import place
 from precision_bisect.pipeline.run_fingerprint import fingerprint
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
@@ -70,8 +70,7 @@ class Prepared:
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
     report. `graph` says what plans cost where speed counts. `leaving` keeps the layers that leave
-    the low type's range, None where none does. `cluster` is where trials run, None for this
-    machine.
+    the low type's range, None where none does. `executor` evaluates the trials.
     """
 
     options: Options
@@ -89,7 +88,7 @@ class Prepared:
     remarks: Sequence[str]
     fingerprint: Mapping[str, Any]
     graph: CostGraph | None = None
-    cluster: ClusterClient | None = None
+    executor: Executor = LOCAL
     abreast: int = 1
     optimised: bool = True
     leaving: Plan | None = None
@@ -184,13 +183,13 @@ class Prepared:
 
 
 def prepare(
-    options: Options, observer: Observer, work: Path, cluster: ClusterClient | None = None
+    options: Options, observer: Observer, work: Path, executor: Executor = LOCAL
 ) -> Prepared:
     """Read and check everything that the options name; `work` is an empty folder.
 
     Raises a PrecisionBisectError for anything that cannot work, before anything is written.
     """
-    return assemble(load(options, observer, work), observer, work, cluster=cluster)
+    return assemble(load(options, observer, work), observer, work, executor=executor)
 
 
 def assemble(
@@ -198,12 +197,12 @@ def assemble(
     observer: Observer,
     work: Path,
     scales: Scales | None = None,
-    cluster: ClusterClient | None = None,
+    executor: Executor = LOCAL,
 ) -> Prepared:
     """Choose the backend for the pair of types, and make it; `work` is an empty folder.
 
     Layers that the model's table pins stay pinned. `scales` are found by calibration unless they
-    are given. Trials run on the `cluster` if there is one. Raises a PrecisionBisectError for a
+    are given. The `executor` evaluates trials. Raises a PrecisionBisectError for a
     pair of types that cannot work.
     """
     options, samples = loaded.options, loaded.samples
@@ -212,9 +211,10 @@ def assemble(
     model = pin_formless(loaded.model, pair)
     if scales is None:
         scales = scales_for(model, pair, loaded.judging, options)
-    placed = place(replace(loaded, model=model), scales, work, cluster)
+    placed = executor.place(replace(loaded, model=model).kit(scales), model, work)
     model, backend, here = placed.model, placed.backend, placed.here
-    options = settle_forecasts(placed.options, model, loaded.seconds)
+    options = replace(options, backend=placed.name, workers=placed.workers)
+    options = settle_forecasts(options, model, loaded.seconds)
     if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):
         raise UsageError(
             "the emulator runs on ONNX Runtime, which cannot run the model",
@@ -277,7 +277,7 @@ def assemble(
             options.threads,
             stored_sums=stores_sums(options),
         ),
-        cluster=cluster,
+        executor=executor,
     )
     if options.until != "answer" and not drawable(prepared.problem):
         raise UsageError(

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.cluster.cluster_client import ClusterClient
+from precision_bisect.executors.executor import Executor
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.stopping import Stopped, past_deadline
@@ -29,11 +29,11 @@ from precision_bisect.trial import Kind
 
 
 def run_pair(
-    options: Options, observer: Observer, work: Path, lock: RunLock, cluster: ClusterClient | None
+    options: Options, observer: Observer, work: Path, lock: RunLock, executor: Executor
 ) -> Result:
     """Search with one pair of types; see `api.run`."""
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
-    prepared = prepare(options, observer, work, cluster)
+    prepared = prepare(options, observer, work, executor)
     folder = lock.open(overwrite=options.overwrite, rungs=False)
     return run_prepared(keep_made(prepared, work, folder), observer, budget, folder)
 

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from precision_bisect.trial import Outcome, Proposal
+from precision_bisect.trial import Kind, Outcome, Proposal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,6 +68,11 @@ def threads(evaluate: Evaluate, count: int = 1) -> Workers:
     """Return workers that are threads of this process; one works in the caller's own thread."""
     executor = Threads() if count > 1 else InPlace()
     return Workers(evaluate=evaluate, executor=executor, count=count)
+
+
+def forecasting(trials: Evaluate, forecasts: Evaluate) -> Evaluate:
+    """Return what has forecasts evaluated by `forecasts`, and all else by `trials`."""
+    return lambda each: (forecasts if each.kind is Kind.PREDICT else trials)(each)
 
 
 def still_working() -> bool:
