@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shlex
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -39,7 +40,7 @@ class DaskPlugin:
         address = options.executor_address or ""
         if address != LOCAL and not re.fullmatch(r"[a-z]+://.+", address):
             raise UsageError(
-                f"--cluster {address} is no address",
+                f"--cluster {shlex.quote(address)} is no address",
                 f"write it as tcp://scheduler:8786, or {LOCAL}",
             )
         if options.gpus:
