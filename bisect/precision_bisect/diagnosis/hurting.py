@@ -127,16 +127,15 @@ def _see_ends(
     ends = [name for name in wiring.outputs if instrument.model.elem_types.get(name) == _FLOAT]
     if not ends:
         return
-    exact, emulator = instrument.exact(ends), instrument.emulator(ends)
-
-    def in_fp32(sample: Sample) -> Arrays:
-        values = {**sample, **exact.run(sample, [name for name in ends if name not in sample])}
-        return {name: np.asarray(values[name]) for name in ends}
-
-    for layer, values in _visits(cases, samples, in_fp32):
-        case = cases[layer]
+    # One session after the other: each holds the model's weights.
+    exact: dict[int, Arrays] = {}
+    numbers = sorted({case.sample for case in cases.values()})
+    for number, values in instrument.exactly(ends, [samples[each] for each in numbers]):
+        exact[numbers[number]] = {**exact.get(numbers[number], {}), **values}
+    emulator = instrument.emulator(ends)
+    for layer, case in cases.items():
         found = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
-        trails[layer].ends = {name: peak(values[name], found[name]) for name in ends}
+        trails[layer].ends = {name: peak(exact[case.sample][name], found[name]) for name in ends}
 
 
 def _see_inside(

@@ -215,7 +215,7 @@ class ReferenceSession:
     def __init__(self, model: Model, threads: int = 0, *, optimised: bool = True) -> None:
         self._model = model
         self._threads = threads
-        self._optimised = optimised
+        self.optimised = optimised
         self._opening = threading.Lock()
         self._session: Session | None = None
 
@@ -227,7 +227,7 @@ class ReferenceSession:
                     self._model.proto,
                     self._model.weights,
                     self._threads,
-                    optimised=self._optimised,
+                    optimised=self.optimised,
                 )
             session = self._session
         return session.run(feed)

@@ -70,7 +70,8 @@ class Prepared:
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
     report. `graph` says what plans cost where speed counts. `leaving` keeps the layers that leave
-    the low type's range, None where none does. `executor` evaluates the trials.
+    the low type's range, None where none does. `executor` evaluates the trials. `refer` computes
+    the FP32 outputs of copies.
     """
 
     options: Options
@@ -79,6 +80,7 @@ class Prepared:
     reference: Sequence[Sample]
     comparator: Comparator
     strategy: Strategy
+    refer: ReferenceSession
     backend: Described
     here: Backend | None
     emulator: Backend | None
@@ -90,7 +92,6 @@ class Prepared:
     graph: CostGraph | None = None
     executor: Executor = LOCAL
     abreast: int = 1
-    optimised: bool = True
     leaving: Plan | None = None
 
     @property
@@ -155,7 +156,7 @@ class Prepared:
         return copies_for(
             self.options,
             self.sample_sets,
-            ReferenceSession(self.model, self.options.threads, optimised=self.optimised),
+            self.refer,
             emulated=self.backend.emulated,
             layers=len(self.model.table.candidates),
         )
@@ -173,11 +174,12 @@ class Prepared:
             keep=self.options.folder.absolute(),
             engines=self.engines,
             baseline=self.baseline,
-            optimised=self.optimised,
+            optimised=self.refer.optimised,
         )
 
     def rest(self) -> None:
-        """Free the emulator's memory; it is taken again when the emulator is asked."""
+        """Free what the emulator and the reference hold; it is taken again when they are asked."""
+        self.refer.rest()
         if isinstance(self.emulator, EmulatedBackend):
             self.emulator.rest()
 
@@ -255,6 +257,7 @@ def assemble(
         reference=loaded.reference,
         comparator=loaded.comparator,
         strategy=loaded.strategy,
+        refer=ReferenceSession(model, options.threads, optimised=loaded.optimised),
         backend=backend,
         here=here,
         emulator=here if backend.emulated else _forecasts(loaded, model, options, scales),
@@ -262,7 +265,6 @@ def assemble(
         scales=scales,
         why=placed.why,
         abreast=loaded.abreast,
-        optimised=loaded.optimised,
         remarks=[*loaded.remarks, *said],
         fingerprint={
             **fingerprint(options, model, samples, loaded.comparator, backend),
