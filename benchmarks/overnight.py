@@ -27,7 +27,7 @@ from typing import Any
 
 from engine import machine
 from overnight_figures import Figures, Sizes
-from overnight_kit import Timed, TimedKit
+from overnight_spec import Timed, TimedSpec
 
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.ledger.store import open_ledger
@@ -136,7 +136,7 @@ def _started(prepared: Prepared) -> RunStarted:
 def timed(workers: Workers, prepared: Prepared) -> Callable[[Proposal], Outcome]:
     """Return what the workers evaluate with, timed where that happens."""
     if isinstance(workers.evaluate, Isolated):
-        TimedKit.of(prepared.kit).save(workers.evaluate.slots[0].kit)
+        TimedSpec.of(prepared.spec).save(workers.evaluate.slots[0].spec)
         return workers.evaluate
     assert isinstance(workers.evaluate, Evaluator)
     return Timed.of(workers.evaluate)
@@ -164,7 +164,7 @@ def session(model: Path, folder: Path, isolate: Isolate, trials: int, inputs: in
 
 def _enough(prepared: Prepared) -> int:
     """Return how many inputs a trial of 40 ms runs."""
-    evaluator = prepared.kit.evaluator(prepared.work)
+    evaluator = prepared.spec.evaluator(prepared.work)
     rounds, proposal = 20, Proposal(plan=Plan.of(()))
     evaluator(proposal)
     begun = time.perf_counter()

@@ -92,14 +92,14 @@ def test_workers_without_space_are_no_use(pair: Fleet, tmp_path: Path) -> None:
     """A search that needs more than is free on the workers' disks says so, and where."""
     model = tiny.write_model(tmp_path / "tiny.onnx")
     options = Options(model=model, inputs=tiny.samples(), tol=1e-2, backend="emulated")
-    kit = prepare(options, ignore, tmp_path).kit
+    spec = prepare(options, ignore, tmp_path).spec
     with Client(pair.address, set_as_default=False) as client:
         site = ClusterClient(client, "precision-bisect-space")
-        site.survey(kit)
-        with site.trials(kit, Limits(), 1) as (_, count):
+        site.survey(spec)
+        with site.trials(spec, Limits(), 1) as (_, count):
             assert 2 == count
         with pytest.raises(ExecutorError, match=r"can be used: \d+ MiB are free in /.*needs 4398"):
-            site.trials(kit, Limits(), 2**62).__enter__()
+            site.trials(spec, Limits(), 2**62).__enter__()
         site.take_away(site.key)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from faults import subject
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Limits, Slot
@@ -25,18 +25,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def kit(folder: Path, tmp_path: Path) -> Kit:
-    """Return the kit of a run of the model."""
+def spec(folder: Path, tmp_path: Path) -> EvaluatorSpec:
+    """Return the spec of a run of the model."""
     work = tmp_path / "work"
     work.mkdir()
-    return prepare(subject.options(folder, isolate="never"), ignore, work).kit
+    return prepare(subject.options(folder, isolate="never"), ignore, work).spec
 
 
 @pytest.fixture
-def slot(kit: Kit, tmp_path: Path) -> Iterator[Slot]:
-    """Yield a place for a child with the kit."""
-    kit.save(tmp_path / "kit")
-    slot = Slot(kit=tmp_path / "kit", folder=tmp_path / "slot")
+def slot(spec: EvaluatorSpec, tmp_path: Path) -> Iterator[Slot]:
+    """Yield a place for a child with the spec."""
+    spec.save(tmp_path / "spec")
+    slot = Slot(spec=tmp_path / "spec", folder=tmp_path / "slot")
     yield slot
     slot.end()
 

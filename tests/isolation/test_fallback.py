@@ -12,8 +12,8 @@ import pytest
 
 from faults import subject
 from precision_bisect.errors import UsageError
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.gpu_forecasts import GpuForecasts
-from precision_bisect.isolation.kit import Kit
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Limits, Slot
@@ -47,11 +47,11 @@ def forecast(plan: Plan) -> Proposal:
     return Proposal(plan=plan, kind=Kind.PREDICT)
 
 
-def test_without_a_gpu_forecasts_are_the_cpus(kit: Kit, tmp_path: Path) -> None:
+def test_without_a_gpu_forecasts_are_the_cpus(spec: EvaluatorSpec, tmp_path: Path) -> None:
     """One attempt in a child that sees no GPU, then the same outcomes as ever, with the reason."""
-    replace(kit, forecasts=True).save(tmp_path / "kit")
-    slot = Slot(kit=tmp_path / "kit", folder=tmp_path / "slot", gpu=NO_GPU)
-    here = kit.evaluator(tmp_path)
+    replace(spec, forecasts=True).save(tmp_path / "spec")
+    slot = Slot(spec=tmp_path / "spec", folder=tmp_path / "slot", gpu=NO_GPU)
+    here = spec.evaluator(tmp_path)
     with closing(children(slot, tmp_path)) as on_gpu:
         evaluate = GpuForecasts(builds=here, on_gpu=on_gpu, on_cpu=here)
         found = [evaluate(forecast(plan)) for plan in PLANS]
@@ -70,10 +70,10 @@ def test_without_a_gpu_forecasts_are_the_cpus(kit: Kit, tmp_path: Path) -> None:
     ("fault", "attempts"), [("SIGSEGV", 2), ("no pickle", 2), ("fail to run", 1), ("raise", 1)]
 )
 def test_whatever_a_forecast_dies_of(
-    folder: Path, kit: Kit, slot: Slot, tmp_path: Path, fault: str, attempts: int
+    folder: Path, spec: EvaluatorSpec, slot: Slot, tmp_path: Path, fault: str, attempts: int
 ) -> None:
     """A forecast without a verdict costs none: the CPU is asked instead, then and later."""
-    on_gpu, here = children(slot, tmp_path), kit.evaluator(tmp_path)
+    on_gpu, here = children(slot, tmp_path), spec.evaluator(tmp_path)
     forecasts = GpuForecasts(builds=here, on_gpu=on_gpu, on_cpu=here)
     subject.order(folder, *({"do": fault, "call": 2 + i} for i in range(attempts)))
     first, *others = (forecasts(forecast(plan)) for plan in PLANS)
@@ -82,9 +82,11 @@ def test_whatever_a_forecast_dies_of(
     assert [*map(forecast, PLANS[:2])] == on_gpu.asked
 
 
-def test_nothing_forecasts_while_something_is_timed(kit: Kit, slot: Slot, tmp_path: Path) -> None:
+def test_nothing_forecasts_while_something_is_timed(
+    spec: EvaluatorSpec, slot: Slot, tmp_path: Path
+) -> None:
     """A timed trial ends the children that forecast; the next forecast begins anew."""
-    on_gpu, here = children(slot, tmp_path), kit.evaluator(tmp_path)
+    on_gpu, here = children(slot, tmp_path), spec.evaluator(tmp_path)
     pids: list[int | None] = []
 
     def build(proposal: Proposal) -> Outcome:
@@ -102,10 +104,10 @@ def test_nothing_forecasts_while_something_is_timed(kit: Kit, slot: Slot, tmp_pa
 
 
 def test_a_build_that_fails_beside_forecasts_is_tried_without_them(
-    kit: Kit, slot: Slot, tmp_path: Path
+    spec: EvaluatorSpec, slot: Slot, tmp_path: Path
 ) -> None:
     """Once: the GPU may have had no room for it. Without forecasts there is nothing to retry."""
-    on_gpu, here = children(slot, tmp_path), kit.evaluator(tmp_path)
+    on_gpu, here = children(slot, tmp_path), spec.evaluator(tmp_path)
     pids: list[int | None] = []
 
     def crowded(proposal: Proposal) -> Outcome:
@@ -124,7 +126,7 @@ def test_a_build_that_fails_beside_forecasts_is_tried_without_them(
 
 
 def test_what_is_given_up_is_not_asked_of_the_cpu(
-    folder: Path, kit: Kit, slot: Slot, tmp_path: Path
+    folder: Path, spec: EvaluatorSpec, slot: Slot, tmp_path: Path
 ) -> None:
     """Once the run lets go of its children, a forecast that ends with them is none."""
     on_gpu = children(slot, tmp_path)
@@ -132,7 +134,7 @@ def test_what_is_given_up_is_not_asked_of_the_cpu(
 
     def on_cpu(proposal: Proposal) -> Outcome:
         asked.append(proposal)
-        return kit.evaluator(tmp_path)(proposal)
+        return spec.evaluator(tmp_path)(proposal)
 
     forecasts = GpuForecasts(builds=on_cpu, on_gpu=on_gpu, on_cpu=on_cpu)
     subject.order(folder, {"do": "hang", "since": 1})
@@ -169,10 +171,10 @@ def test_what_is_given_up_is_not_begun_again(
 
 
 def test_an_error_of_the_users_script_still_ends_the_run(
-    folder: Path, kit: Kit, slot: Slot, tmp_path: Path
+    folder: Path, spec: EvaluatorSpec, slot: Slot, tmp_path: Path
 ) -> None:
     """The CPU's attempt meets it, too."""
-    here = kit.evaluator(tmp_path)
+    here = spec.evaluator(tmp_path)
     forecasts = GpuForecasts(builds=here, on_gpu=children(slot, tmp_path), on_cpu=here)
     (folder / "orders.json").write_text("no JSON")
     with pytest.raises(UsageError, match="error failed: "):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from faults import subject
 from precision_bisect.errors import UsageError
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import TAIL_BYTES, Logs
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Limits, Slot
@@ -43,11 +43,11 @@ def faulty(folder: Path, fault: str) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_a_child_says_what_this_process_says(
-    kit: Kit, isolated: Make, tmp_path: Path, kept: set[int], kind: Kind
+    spec: EvaluatorSpec, isolated: Make, tmp_path: Path, kept: set[int], kind: Kind
 ) -> None:
     """Status, verdict, error and message of any plan are the same."""
     proposal = Proposal(plan=Plan.of(kept), kind=kind)
-    assert kit.evaluator(tmp_path)(proposal) == isolated(Limits())(proposal)
+    assert spec.evaluator(tmp_path)(proposal) == isolated(Limits())(proposal)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_a_build_in_which_cuda_failed_is_tried_once_more_in_another_child(
 
 
 def test_predictions_stay_here_where_something_predicts(
-    kit: Kit, slot: Slot, tmp_path: Path
+    spec: EvaluatorSpec, slot: Slot, tmp_path: Path
 ) -> None:
     """An emulator beside an engine needs no child."""
-    here, logs = kit.evaluator(tmp_path), Logs(tmp_path / "logs")
+    here, logs = spec.evaluator(tmp_path), Logs(tmp_path / "logs")
     evaluate = forecasting(Isolated(slots=[slot], limits=TIGHT, logs=logs), here)
     assert evaluate(Proposal(plan=HIGH.plan, kind=Kind.PREDICT)).passed
     assert slot.pid is None

@@ -1,4 +1,4 @@
-"""The parts of isolation that need no child: kits, deaths, logs."""
+"""The parts of isolation that need no child: specs, deaths, logs."""
 
 import pickle
 from dataclasses import replace
@@ -13,7 +13,7 @@ from faults import subject
 from precision_bisect.comparators.share import Shared
 from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.isolation.deaths import oom_kills, raised, terminated
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import TAIL_BYTES, Logs
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
@@ -25,51 +25,51 @@ LOST = Outcome(status=TrialStatus.CRASHED, message="it died")
 PROPOSAL = Proposal(plan=Plan.of((0, 1)), reason="to see")
 
 
-def again(kit: Kit, path: Path) -> Kit:
-    """Return the kit as another process reads it."""
-    kit.save(path)
-    found: Kit = pickle.loads(path.read_bytes())
+def again(spec: EvaluatorSpec, path: Path) -> EvaluatorSpec:
+    """Return the spec as another process reads it."""
+    spec.save(path)
+    found: EvaluatorSpec = pickle.loads(path.read_bytes())
     return found
 
 
 @pytest.mark.parametrize(
     "about", [*({"metric": metric} for metric in installed(COMPARATORS)), {"check": None}]
 )
-def test_a_kit_judges_the_same_after_a_journey(
+def test_a_spec_judges_the_same_after_a_journey(
     folder: Path, tmp_path: Path, about: dict[str, Any]
 ) -> None:
     """Every comparator, and one that leaves a part of the tolerance, can be sent."""
     asked = about if "check" in about else {"check": None, **about}
     options = subject.options(folder, isolate="never", tol=0.4, **asked)
-    kit = prepare(options, ignore, tmp_path).kit
-    sent = again(kit, tmp_path / "kit")
-    assert kit.comparator.settings() == sent.comparator.settings()
+    spec = prepare(options, ignore, tmp_path).spec
+    sent = again(spec, tmp_path / "spec")
+    assert spec.comparator.settings() == sent.comparator.settings()
     for plan in (Plan.of(()), Plan.all_high(len(subject.STEPS))):
         proposal = Proposal(plan=plan)
-        assert kit.evaluator(tmp_path)(proposal) == sent.evaluator(tmp_path)(proposal)
+        assert spec.evaluator(tmp_path)(proposal) == sent.evaluator(tmp_path)(proposal)
 
 
-def test_a_kit_takes_a_script_and_a_share_along(kit: Kit, tmp_path: Path) -> None:
+def test_a_spec_takes_a_script_and_a_share_along(spec: EvaluatorSpec, tmp_path: Path) -> None:
     """A rung of a ladder judges by a part of a script's tolerance."""
-    shared = Shared(comparator=kit.comparator, share=0.25)
-    sent = again(replace(kit, comparator=shared), tmp_path / "kit")
+    shared = Shared(comparator=spec.comparator, share=0.25)
+    sent = again(replace(spec, comparator=shared), tmp_path / "spec")
     assert shared.settings() == sent.comparator.settings()
     assert subject.TOLERANCE / 4 == sent.comparator.tolerance
     assert sent.evaluator(tmp_path)(PROPOSAL).failed
 
 
-def test_a_kit_of_another_model_makes_nothing(kit: Kit, tmp_path: Path) -> None:
+def test_a_spec_of_another_model_makes_nothing(spec: EvaluatorSpec, tmp_path: Path) -> None:
     """The file has changed since the run began."""
-    model = kit.options.model
+    model = spec.options.model
     model.write_bytes(model.read_bytes().replace(b"n0_Tanh", b"n0_Than"))
     with pytest.raises(ModelError, match="has changed since the run began"):
-        kit.evaluator(tmp_path)
+        spec.evaluator(tmp_path)
 
 
-def test_a_kit_without_room_says_where(kit: Kit, tmp_path: Path) -> None:
+def test_a_spec_without_room_says_where(spec: EvaluatorSpec, tmp_path: Path) -> None:
     """It is written for a moment, into the folder for temporary files."""
     with pytest.raises(RunFolderError) as error:
-        kit.save(tmp_path / "no" / "kit")
+        spec.save(tmp_path / "no" / "spec")
     assert "point TMPDIR" in error.value.one_line()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from isolation import inside
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.trial import TrialStatus
 
@@ -73,7 +73,9 @@ def test_an_error_for_the_user_comes_through_and_the_child_stays(slot: Slot) -> 
     assert slot.pid is not None
 
 
-def test_what_a_child_has_started_ends_with_it(slot: Slot, kit: Kit, tmp_path: Path) -> None:
+def test_what_a_child_has_started_ends_with_it(
+    slot: Slot, spec: EvaluatorSpec, tmp_path: Path
+) -> None:
     """Past the time limit both are gone."""
     begun = tmp_path / "begun"
     with pytest.raises(Death) as death:
@@ -113,17 +115,19 @@ def test_the_log_is_about_one_call(slot: Slot) -> None:
     assert slot.log.read_bytes().startswith(b"the last words\n")
 
 
-def test_no_room_for_the_childs_files_is_an_error_for_the_user(kit: Kit, tmp_path: Path) -> None:
+def test_no_room_for_the_childs_files_is_an_error_for_the_user(
+    spec: EvaluatorSpec, tmp_path: Path
+) -> None:
     """It says what to do."""
     (tmp_path / "file").write_text("in the way")
-    slot = Slot(kit=tmp_path / "kit", folder=tmp_path / "file" / "slot")
+    slot = Slot(spec=tmp_path / "spec", folder=tmp_path / "file" / "slot")
     with pytest.raises(RunFolderError, match="Not a directory"):
         slot.call_bare(inside.environment, "HOME")
 
 
-def test_a_kit_whose_model_has_changed_is_refused(slot: Slot, kit: Kit) -> None:
+def test_a_spec_whose_model_has_changed_is_refused(slot: Slot, spec: EvaluatorSpec) -> None:
     """Verdicts of two models would be mixed; the same is said again on the next call."""
-    model = kit.options.model
+    model = spec.options.model
     model.write_bytes(model.read_bytes().replace(b"n0_Tanh", b"n0_Than"))
     for _ in range(2):
         with pytest.raises(ModelError, match="has changed since the run began"):

@@ -8,28 +8,28 @@ import pytest
 from faults import subject
 from precision_bisect.errors import PluginError
 from precision_bisect.isolation.described import survey
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.survey import isolated, surveyed
 
 ALWAYS: dict[str, Any] = {"isolate": "always"}
 
 
-def test_a_child_says_the_same_of_its_backend(kit: Kit, tmp_path: Path) -> None:
+def test_a_child_says_the_same_of_its_backend(spec: EvaluatorSpec, tmp_path: Path) -> None:
     """Name, versions and what cannot run low; nothing is left."""
-    asked = surveyed(kit, tmp_path)
-    assert survey(kit.backend(tmp_path)) == asked
+    asked = surveyed(spec, tmp_path)
+    assert survey(spec.backend(tmp_path)) == asked
     assert ("emulated", True, {}) == (asked.name, asked.emulated, asked.unbuildable())
     assert {} != asked.versions()
     assert [] == subject.left_over(tmp_path / "subject")
 
 
 def test_a_backend_that_costs_its_process_cannot_be_used(
-    kit: Kit, folder: Path, tmp_path: Path
+    spec: EvaluatorSpec, folder: Path, tmp_path: Path
 ) -> None:
     """One line says so, and what to ask next."""
     subject.break_start(folder, "import os; os.abort()")
     with pytest.raises(PluginError) as error:
-        surveyed(kit, tmp_path)
+        surveyed(spec, tmp_path)
     assert (
         "emulated cannot be used: its process died of SIGABRT (Aborted); "
         "`precision-bisect doctor` says what works here"

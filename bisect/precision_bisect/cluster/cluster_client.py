@@ -19,7 +19,7 @@ from precision_bisect.cluster.shipped_model import pack
 from precision_bisect.cluster.task_queue import ModelPlugin, TrialsPlugin, look_on, why_not
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageError
 from precision_bisect.executors.uniformity import differences, merged, require_alike
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.user_scripts import first_line
 
@@ -42,21 +42,21 @@ class ClusterClient:
         self._searches = 0
         self._versions: Mapping[str, str] | None = None
 
-    def survey(self, kit: Kit) -> tuple[RemoteBackend, int]:
+    def survey(self, spec: EvaluatorSpec) -> tuple[RemoteBackend, int]:
         """Return what the workers' backend is and says of itself, and how many there are.
 
-        The first call takes the model and the samples there. The kit may leave the backend to
+        The first call takes the model and the samples there. The spec may leave the backend to
         `pick_backend`. Raises UsageError for unlike workers unless the options allow them,
         ExecutorError, and what the backend raises there.
         """
-        self._bring(kit)
-        words = self._on_all(look_on, self.key, _bare(kit))
-        together = combined(words, mixed=kit.options.mixed_gpus)
-        self._versions = None if kit.options.mixed_gpus else together.survey.said
+        self._bring(spec)
+        words = self._on_all(look_on, self.key, _bare(spec))
+        together = combined(words, mixed=spec.options.mixed_gpus)
+        self._versions = None if spec.options.mixed_gpus else together.survey.said
         return together, len(words)
 
     @contextmanager
-    def trials(self, kit: Kit, limits: Limits, least: int) -> Iterator[tuple[str, int]]:
+    def trials(self, spec: EvaluatorSpec, limits: Limits, least: int) -> Iterator[tuple[str, int]]:
         """Have the workers take trials; yield the name of what does, and their number.
 
         One with less than `least` bytes free on its disk takes none for now. Workers that join
@@ -64,7 +64,7 @@ class ClusterClient:
         """
         self._searches += 1
         name = f"{self.key}-{self._searches}"
-        plugin = TrialsPlugin(name, self.key, _bare(kit), limits, least)
+        plugin = TrialsPlugin(name, self.key, _bare(spec), limits, least)
         plugin.versions = self._versions
         self._call(lambda: self.client.register_plugin(plugin, name=name))
         try:
@@ -121,7 +121,7 @@ class ClusterClient:
     def _address(self) -> str:
         return str(self.client.scheduler.address) if self.client.scheduler else "?"
 
-    def _bring(self, kit: Kit) -> None:
+    def _bring(self, spec: EvaluatorSpec) -> None:
         """Take to every worker what all searches of the run use."""
         if self._brought:
             return
@@ -130,7 +130,7 @@ class ClusterClient:
         with suppress(Exception):
             self.client.register_plugin(ClosePlugin(self.key, self.client.id))
         self._call(
-            lambda: self.client.register_plugin(ModelPlugin(self.key, pack(kit)), name=self.key)
+            lambda: self.client.register_plugin(ModelPlugin(self.key, pack(spec)), name=self.key)
         )
         self._brought = True
 
@@ -180,9 +180,9 @@ def combined(looks: Mapping[str, RemoteBackend], *, mixed: bool) -> RemoteBacken
     return replace(first, survey=replace(first.survey, said=merged(said), stuck=stuck))
 
 
-def _bare(kit: Kit) -> bytes:
-    """Return the kit without the samples, which are there already."""
-    return pickle.dumps(replace(kit, samples={}), protocol=pickle.HIGHEST_PROTOCOL)
+def _bare(spec: EvaluatorSpec) -> bytes:
+    """Return the spec without the samples, which are there already."""
+    return pickle.dumps(replace(spec, samples={}), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _line(error: BaseException) -> str:

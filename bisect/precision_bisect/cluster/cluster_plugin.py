@@ -17,7 +17,7 @@ from precision_bisect.cluster.cluster_evaluator import ClusterEvaluator
 from precision_bisect.cluster.task_queue import SilencePlugin
 from precision_bisect.errors import ExecutorError, UsageError
 from precision_bisect.executors.executor import Executor, Placed, Task
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.model.load import Model
@@ -77,22 +77,22 @@ class DaskExecutor:
 
     site: ClusterClient
 
-    def place(self, kit: Kit, model: Model, work: Path) -> Placed:
+    def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
         """Let the workers choose the backend; the run has as many workers as there are now."""
-        found, workers = self.site.survey(kit)
+        found, workers = self.site.survey(spec)
         return Placed(
             name=found.backend,
             why=found.why,
             backend=found.survey,
-            model=settle(model, found.survey, kit.options.low),
+            model=settle(model, found.survey, spec.options.low),
             workers=workers,
         )
 
     @contextmanager
     def workers(self, task: Task, work: Path) -> Iterator[Workers]:
         """Yield threads, each of which waits for a worker of the cluster."""
-        limits = Limits.of(task.kit.options)
-        with self.site.trials(task.kit, limits, task.least) as (trials, count):
+        limits = Limits.of(task.spec.options)
+        with self.site.trials(task.spec, limits, task.least) as (trials, count):
             evaluate = ClusterEvaluator(
                 site=self.site,
                 executor=self.site.client.get_executor(pure=False),

@@ -6,37 +6,37 @@ from pathlib import Path
 
 from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.isolation.described import Survey, survey
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.search.evaluation import Evaluator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteKit:
-    """Makes what a kit makes, on a machine where its files are elsewhere.
+class RemoteSpec:
+    """Makes what a spec makes, on a machine where its files are elsewhere.
 
-    `kit` is the file of a pickled `Kit` without samples, `samples` that of those, `model` and
-    `keep` the places here of what the kit knows by other paths.
+    `spec` is the file of a pickled `EvaluatorSpec` without samples, `samples` that of those,
+    `model` and `keep` the places here of what the spec knows by other paths.
     """
 
-    kit: Path
+    spec: Path
     samples: Path
     model: Path
     keep: Path
 
     def evaluator(self, work: Path) -> Evaluator:
-        """Return the evaluator; see `Kit.evaluator`."""
+        """Return the evaluator; see `EvaluatorSpec.evaluator`."""
         return self.unpacked().evaluator(work)
 
-    def unpacked(self) -> Kit:
-        """Return the kit. Raises UsageError where the script of its check does not run here."""
-        kit: Kit = pickle.loads(self.kit.read_bytes())
+    def unpacked(self) -> EvaluatorSpec:
+        """Return the spec. Raises UsageError where the script of its check does not run here."""
+        spec: EvaluatorSpec = pickle.loads(self.spec.read_bytes())
         return replace(
-            kit,
-            options=replace(kit.options, model=self.model),
+            spec,
+            options=replace(spec.options, model=self.model),
             samples=pickle.loads(self.samples.read_bytes()),
             keep=self.keep,
-            engines=self.keep / ENGINES if kit.engines else None,
+            engines=self.keep / ENGINES if spec.engines else None,
         )
 
 
@@ -50,11 +50,11 @@ class RemoteBackend:
 
 
 def describe_backend(away: Path, work: Path) -> RemoteBackend:
-    """Choose and make the backend of a pickled `RemoteKit`, and return what there is to say of it.
+    """Choose and make the backend of a pickled `RemoteSpec`, and return what it says of itself.
 
     `work` is an empty folder. Raises what both do.
     """
-    kit = pickle.loads(away.read_bytes()).unpacked()
-    name, why = pick_backend(kit.options)
-    kit = replace(kit, options=replace(kit.options, backend=name))
-    return RemoteBackend(backend=name, why=why, survey=survey(kit.backend(work)))
+    spec = pickle.loads(away.read_bytes()).unpacked()
+    name, why = pick_backend(spec.options)
+    spec = replace(spec, options=replace(spec.options, backend=name))
+    return RemoteBackend(backend=name, why=why, survey=survey(spec.backend(work)))

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from precision_bisect.errors import ExecutorError
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 
 MOST_BYTES = 2**30
 """A model larger than this is not sent; scheduler and workers hold all of it in memory."""
@@ -33,14 +33,14 @@ class ShippedModel:
     facts: Mapping[str, str]
 
 
-def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> ShippedModel:
-    """Return the parcel of a kit's run. Raises ExecutorError where the model cannot be read."""
-    # Only here ONNX is needed, and workers unpack parcels, too.
+def pack(spec: EvaluatorSpec, most_bytes: int = MOST_BYTES) -> ShippedModel:
+    """Return the model of a spec's run, to ship. Raises ExecutorError where it cannot be read."""
+    # Only here ONNX is needed, and workers unpack shipped models, too.
     import onnx
 
     from precision_bisect.model.weights import external_files
 
-    model = kit.options.model.absolute()
+    model = spec.options.model.absolute()
     try:
         proto = onnx.load(model, format="protobuf", load_external_data=False)
         names = [model.name, *external_files(proto)]
@@ -50,31 +50,31 @@ def pack(kit: Kit, most_bytes: int = MOST_BYTES) -> ShippedModel:
             model=model,
             digests={name: _digest(path) for name, path in paths.items()},
             contents={name: path.read_bytes() for name, path in paths.items()} if small else {},
-            samples=pickle.dumps(kit.samples, protocol=pickle.HIGHEST_PROTOCOL),
+            samples=pickle.dumps(spec.samples, protocol=pickle.HIGHEST_PROTOCOL),
             facts=facts(),
         )
     except OSError as error:
         raise ExecutorError(f"cannot read {model} again: {error.strerror}") from error
 
 
-def unpack(parcel: ShippedModel, folder: Path) -> Path:
+def unpack(shipped: ShippedModel, folder: Path) -> Path:
     """Return where the model is here: at the same path where that has it, else in `folder`.
 
-    Raises ExecutorError where it is neither here nor in the parcel, and OSError.
+    Raises ExecutorError where it is neither here nor in what was shipped, and OSError.
     """
-    if all(_same(parcel.model.parent / name, sha) for name, sha in parcel.digests.items()):
-        return parcel.model
-    if not parcel.contents:
+    if all(_same(shipped.model.parent / name, sha) for name, sha in shipped.digests.items()):
+        return shipped.model
+    if not shipped.contents:
         raise ExecutorError(
-            f"{parcel.model} is over {MOST_BYTES / 2**30:g} GiB, which is not sent to workers, "
+            f"{shipped.model} is over {MOST_BYTES / 2**30:g} GiB, which is not sent to workers, "
             "and is not there under this path",
             "put it on a file system that all of them share",
         )
-    for name, data in parcel.contents.items():
+    for name, data in shipped.contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    return folder / parcel.model.name
+    return folder / shipped.model.name
 
 
 def facts() -> Mapping[str, str]:

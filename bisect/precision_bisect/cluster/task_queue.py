@@ -17,7 +17,7 @@ from pathlib import Path
 from distributed import Worker, WorkerPlugin, get_worker
 
 from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_files
-from precision_bisect.cluster.remote_trials import RemoteBackend, RemoteKit, describe_backend
+from precision_bisect.cluster.remote_trials import RemoteBackend, RemoteSpec, describe_backend
 from precision_bisect.cluster.shipped_model import ShippedModel, facts, unpack
 from precision_bisect.errors import ExecutorError, PluginError
 from precision_bisect.executors.uniformity import differences
@@ -34,15 +34,15 @@ _ENDING_S = 0.1
 class ModelPlugin(WorkerPlugin):
     """The run's folder on a worker, with the model and the samples; sent once."""
 
-    def __init__(self, key: str, parcel: ShippedModel) -> None:
+    def __init__(self, key: str, shipped: ShippedModel) -> None:
         self.name = key
-        self._parcel: ShippedModel | None = parcel
+        self._shipped: ShippedModel | None = shipped
 
     def setup(self, worker: Worker) -> None:
-        """Unpack the parcel. Raises ExecutorError on a worker unlike the sender, and OSError."""
-        assert self._parcel is not None
-        parcel, self._parcel = self._parcel, None
-        said = {"this machine": parcel.facts, f"worker {worker.address}": facts()}
+        """Unpack what was shipped. Raises ExecutorError on a worker unlike the sender, and OSError."""
+        assert self._shipped is not None
+        shipped, self._shipped = self._shipped, None
+        said = {"this machine": shipped.facts, f"worker {worker.address}": facts()}
         if trouble := differences(said):
             raise ExecutorError(
                 f"the cluster differs from this machine: {trouble}",
@@ -55,25 +55,25 @@ class ModelPlugin(WorkerPlugin):
         self.keep = self.folder / "keep"
         self.keep.mkdir(parents=True)
         self.samples = self.folder / "samples.pickle"
-        self.samples.write_bytes(parcel.samples)
-        self.model = unpack(parcel, self.folder / "model")
+        self.samples.write_bytes(shipped.samples)
+        self.model = unpack(shipped, self.folder / "model")
 
     def teardown(self, worker: Worker) -> None:
         """Remove the folder."""
         shutil.rmtree(Path(worker.local_directory) / self.name, ignore_errors=True)
 
-    def put(self, name: str, kit: bytes) -> Path:
-        """Write a kit without samples, and return the file of the `RemoteKit` that makes it."""
-        path = self.folder / f"{name}.kit"
-        path.write_bytes(kit)
-        away = RemoteKit(kit=path, samples=self.samples, model=self.model, keep=self.keep)
+    def put(self, name: str, spec: bytes) -> Path:
+        """Write a spec without samples, and return the file of the `RemoteSpec` that makes it."""
+        path = self.folder / f"{name}.spec"
+        path.write_bytes(spec)
+        away = RemoteSpec(spec=path, samples=self.samples, model=self.model, keep=self.keep)
         whole = self.folder / f"{name}.away"
         whole.write_bytes(pickle.dumps(away))
         return whole
 
     def describe(self, away: Path) -> RemoteBackend:
         """Ask a child what backend there is. Raises PluginError where that costs the child."""
-        slot = Slot(kit=away, folder=self.folder / "look")
+        slot = Slot(spec=away, folder=self.folder / "look")
         try:
             found = slot.call_bare(describe_backend, away)
         except Death as death:
@@ -94,11 +94,11 @@ class TrialsPlugin(WorkerPlugin):
     worker must say of its backend, None where any will do.
     """
 
-    def __init__(self, name: str, post: str, kit: bytes, limits: Limits, least: int) -> None:
+    def __init__(self, name: str, post: str, spec: bytes, limits: Limits, least: int) -> None:
         self.name = name
         self.versions: Mapping[str, str] | None = None
         self._post = post
-        self._kit = kit
+        self._spec = spec
         self._limits = limits
         self._least = least
         self.trouble = "it is not ready"
@@ -139,14 +139,14 @@ class TrialsPlugin(WorkerPlugin):
         post = worker.plugins.get(self._post)
         if not isinstance(post, ModelPlugin) or not hasattr(post, "model"):
             raise ExecutorError(_NOTHING)
-        away = post.put(self.name, self._kit)
+        away = post.put(self.name, self._spec)
         if self.versions is not None:
             said = post.versions or post.describe(away).survey.versions()
             if trouble := differences({"the others": self.versions, worker.address: said}):
                 raise ExecutorError(f"it is not like the others: {trouble}")
         self._folder, self._keep = post.folder, post.keep
         self._tail = Tail(post.folder)
-        slot = Slot(kit=away, folder=post.folder / self.name)
+        slot = Slot(spec=away, folder=post.folder / self.name)
         self._isolated = Isolated(slots=[slot], limits=self._limits, logs=self._tail)
 
     def _close(self) -> None:
@@ -169,11 +169,11 @@ class SilencePlugin(WorkerPlugin):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-async def look_on(post: str, kit: bytes, dask_worker: Worker) -> RemoteBackend:
+async def look_on(post: str, spec: bytes, dask_worker: Worker) -> RemoteBackend:
     """Return what a worker's backend says; Dask calls this on each. Raises as `Post.look` does."""
     there = dask_worker.plugins[post]
     assert isinstance(there, ModelPlugin)
-    away = there.put("look", kit)
+    away = there.put("look", spec)
     return await asyncio.to_thread(there.describe, away)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.plugins import EXECUTORS, load
@@ -38,12 +38,12 @@ class Placed:
 class Task:
     """What an executor evaluates trials with.
 
-    `here` evaluates in this process, None unless the backend does. Elsewhere `kit` makes what
+    `here` evaluates in this process, None unless the backend does. Elsewhere `spec` makes what
     does. `least` are the bytes that must be free on a disk for each trial. Logs and engines go
     into the run folder, `folder`.
     """
 
-    kit: Kit
+    spec: EvaluatorSpec
     here: Evaluate | None
     least: int
     folder: Path
@@ -52,8 +52,8 @@ class Task:
 class Executor(Protocol):
     """Evaluates the trials of one run."""
 
-    def place(self, kit: Kit, model: Model, work: Path) -> Placed:
-        """Choose the backend for a kit whose options may say "auto"; see what it cannot run low.
+    def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
+        """Choose the backend for a spec whose options may say "auto"; see what it cannot run low.
 
         `work` is an empty folder. Raises a PrecisionBisectError where no backend can be used.
         """

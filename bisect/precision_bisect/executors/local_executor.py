@@ -12,7 +12,7 @@ from precision_bisect.backends.choose_backend import choose_backend
 from precision_bisect.errors import UsageError
 from precision_bisect.executors.executor import Executor, Placed, Task
 from precision_bisect.executors.uniformity import require_alike_gpus
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.survey import isolated, surveyed
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
@@ -33,16 +33,16 @@ class LocalExecutor:
         """Return this executor, which there is nothing to reach of."""
         return nullcontext(self)
 
-    def place(self, kit: Kit, model: Model, work: Path) -> Placed:
+    def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
         """Choose the backend, and make it here or ask it in a child."""
-        feeds, _ = kit.samples[SampleSet.ALL]
-        chosen = choose_backend(kit.options, feeds, work, scales=kit.scales)
-        options = replace(kit.options, backend=chosen.name)
-        kit = replace(kit, options=options)
+        feeds, _ = spec.samples[SampleSet.ALL]
+        chosen = choose_backend(spec.options, feeds, work, scales=spec.scales)
+        options = replace(spec.options, backend=chosen.name)
+        spec = replace(spec, options=options)
         here = None if isolated(options) else chosen.make(model)
         if here is None and not (options.mixed_gpus or options.backend == "emulated"):
             require_alike_gpus(options.gpus)
-        backend = here or surveyed(kit, work)
+        backend = here or surveyed(spec, work)
         settled = settle(model, backend, options.low)
         # Pinned layers change the table, and a backend numbers layers by the table that it was
         # made with.
@@ -60,14 +60,14 @@ class LocalExecutor:
     @contextmanager
     def workers(self, task: Task, work: Path) -> Iterator[Workers]:
         """Yield threads, each of which evaluates here or waits for a child."""
-        count = task.kit.options.workers
+        count = task.spec.options.workers
         if task.here is not None:
             yield threads(task.here, count)
             return
         # Imported here: loky and psutil are for runs that need them.
         from precision_bisect.isolation.process_evaluator import children
 
-        with closing(children(task.kit, work, task.folder)) as evaluate:
+        with closing(children(task.spec, work, task.folder)) as evaluate:
             yield threads(evaluate, count)
 
 

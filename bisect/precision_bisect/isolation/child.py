@@ -41,15 +41,15 @@ def begin(log: Path) -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
-def load(kit: Path, work: Path) -> None:
-    """Make the evaluator of a pickled kit; `work` is an empty folder. Raises what the kit does."""
+def load(spec: Path, work: Path) -> None:
+    """Make the evaluator of a pickled spec, which may raise; `work` is an empty folder."""
     global _evaluator
-    _evaluator = pickle.loads(kit.read_bytes()).evaluator(work)
+    _evaluator = pickle.loads(spec.read_bytes()).evaluator(work)
 
 
-def look(kit: Path, work: Path) -> Survey:
-    """Return what the backend of a pickled kit says of itself."""
-    return survey(pickle.loads(kit.read_bytes()).backend(work))
+def look(spec: Path, work: Path) -> Survey:
+    """Return what the backend of a pickled spec says of itself."""
+    return survey(pickle.loads(spec.read_bytes()).backend(work))
 
 
 def evaluate(proposal: Proposal) -> Outcome:

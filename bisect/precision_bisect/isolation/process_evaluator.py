@@ -9,7 +9,7 @@ from queue import LifoQueue
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.isolation import child
 from precision_bisect.isolation.deaths import raised, unreadable
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.run_folder.runfolder import LOGS
@@ -91,17 +91,17 @@ class Isolated:
         raise AssertionError("the last attempt returns")
 
 
-def children(kit: Kit, work: Path, folder: Path, name: str = "worker") -> Isolated:
-    """Return what evaluates in one child process for each worker of a kit's options.
+def children(spec: EvaluatorSpec, work: Path, folder: Path, name: str = "worker") -> Isolated:
+    """Return what evaluates in one child process for each worker of a spec's options.
 
     `work` is for files, which begin with `name`; logs go into the run folder, `folder`. Raises
     RunFolderError.
     """
-    options = kit.options
-    path = work / f"{name}.kit"
-    kit.save(path)
+    options = spec.options
+    path = work / f"{name}.spec"
+    spec.save(path)
     slots = [
-        Slot(kit=path, folder=work / f"{name}-{number}", gpu=gpu)
+        Slot(spec=path, folder=work / f"{name}-{number}", gpu=gpu)
         for number, gpu in enumerate(options.gpus or [None] * options.workers, 1)
     ]
     return Isolated(slots=slots, limits=Limits.of(options), logs=Logs(folder / LOGS))

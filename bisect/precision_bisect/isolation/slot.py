@@ -64,11 +64,11 @@ class Limits:
 class Slot:
     """A child process that is made when it is needed, and made anew after it was lost.
 
-    `kit` is the file of the pickled kit, `folder` is for the child's files. `gpu` is its
+    `spec` is the file of the pickled spec, `folder` is for the child's files. `gpu` is its
     CUDA_VISIBLE_DEVICES, None to leave that as it is.
     """
 
-    kit: Path
+    spec: Path
     folder: Path
     gpu: str | None = None
     _pool: Any = field(init=False, default=None)
@@ -85,14 +85,14 @@ class Slot:
         return None if self._process is None else int(self._process.pid)
 
     def call(self, limits: Limits, function: Callable[..., R], *arguments: Any) -> R:
-        """Return what a function returns in a child that has loaded the kit.
+        """Return what a function returns in a child that has loaded the spec.
 
         Raises what the function raises, and Death if the process was lost or had to be ended.
         """
         if self._pool is None:
             self._start()
             try:
-                self._within(Limits(time_s=LOAD_S), child.load, self.kit, self._work)
+                self._within(Limits(time_s=LOAD_S), child.load, self.spec, self._work)
             except BaseException:
                 self.end()
                 raise

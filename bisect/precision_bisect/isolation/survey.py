@@ -4,7 +4,7 @@ from pathlib import Path
 
 from precision_bisect.errors import PluginError
 from precision_bisect.isolation.described import Survey
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.options import Options
 
 
@@ -16,8 +16,8 @@ def isolated(options: Options) -> bool:
     return options.isolate == "always"
 
 
-def surveyed(kit: Kit, work: Path) -> Survey:
-    """Return what the kit's backend says of itself, asked in a child on the first GPU.
+def surveyed(spec: EvaluatorSpec, work: Path) -> Survey:
+    """Return what the spec's backend says of itself, asked in a child on the first GPU.
 
     `work` is a folder for files. Raises PluginError if that ends the child, and RunFolderError.
     """
@@ -25,15 +25,15 @@ def surveyed(kit: Kit, work: Path) -> Survey:
     from precision_bisect.isolation import child
     from precision_bisect.isolation.slot import Death, Slot
 
-    path = work / "survey.kit"
-    kit.save(path)
-    gpus = kit.options.gpus
-    slot = Slot(kit=path, folder=work / "survey", gpu=gpus[0] if gpus else None)
+    path = work / "survey.spec"
+    spec.save(path)
+    gpus = spec.options.gpus
+    slot = Slot(spec=path, folder=work / "survey", gpu=gpus[0] if gpus else None)
     try:
         return slot.call_bare(child.look, path)
     except Death as death:
         raise PluginError(
-            f"{kit.options.backend} cannot be used: {death.outcome.message}",
+            f"{spec.options.backend} cannot be used: {death.outcome.message}",
             "`precision-bisect doctor` says what works here",
         ) from death
     finally:

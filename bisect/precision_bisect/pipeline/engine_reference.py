@@ -92,7 +92,7 @@ def run_in_child(order: Options, samples: Sequence[Sample], work: Path) -> Ran:
     from precision_bisect.isolation.slot import Death, Limits, Slot
 
     gpu = order.gpus[0] if order.gpus else None
-    slot = Slot(kit=work / "no.kit", folder=work, gpu=gpu)
+    slot = Slot(spec=work / "no.spec", folder=work, gpu=gpu)
     try:
         return slot.call_bare(run_here, order, samples, limits=Limits.of(order))
     except Death as death:

@@ -33,9 +33,9 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
             # The evaluator wraps both: copies are further runs of an engine that it has open.
             stopwatch = held.enter_context(Stopwatch(backend.build, prepared.baseline))
             here = _evaluator(prepared, backend, stopwatch)
-        # The executor wraps the evaluator, or one that a kit makes in another process, so that
+        # The executor wraps the evaluator, or one that a spec makes in another process, so that
         # the end of that process is an outcome.
-        task = Task(kit=prepared.kit, here=here, least=prepared.space.least, folder=folder)
+        task = Task(spec=prepared.spec, here=here, least=prepared.space.least, folder=folder)
         workers = held.enter_context(prepared.executor.workers(task, prepared.work))
         # Forecasts pass the executor by: the emulator is on this machine, and needs no child.
         if backend is None and emulator is not None:
@@ -72,7 +72,7 @@ def _on_gpu(
 
     # The limit on memory is for builds, which differ by plan; the emulator takes the same for
     # every plan.
-    options = replace(prepared.kit.options, trial_memory_mib=None)
-    kit = replace(prepared.kit, options=options, forecasts=True)
-    on_gpu = children(kit, prepared.work, folder, "forecaster")
+    options = replace(prepared.spec.options, trial_memory_mib=None)
+    spec = replace(prepared.spec, options=options, forecasts=True)
+    on_gpu = children(spec, prepared.work, folder, "forecaster")
     return held.enter_context(closing(GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=on_cpu)))

@@ -16,7 +16,7 @@ from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
@@ -58,9 +58,9 @@ class Loaded:
         """The samples that judge."""
         return self.samples[: len(self.samples) - self.options.holdout]
 
-    def kit(self, scales: Scales) -> Kit:
+    def spec(self, scales: Scales) -> EvaluatorSpec:
         """Return what makes a backend in another process, before the pinned layers are known."""
-        return Kit(
+        return EvaluatorSpec(
             options=replace(self.options, inputs=None),
             digest=self.model.digest,
             table=self.model.table,

@@ -18,7 +18,7 @@ from precision_bisect.executors.executor import Executor
 from precision_bisect.executors.local_executor import LOCAL
 from precision_bisect.inputs.copies import Copies, Samples, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.ledger.fingerprint import digest_samples
 from precision_bisect.machine.free_space import COPIES, LEAST_BYTES, Space
 from precision_bisect.model.load import Model
@@ -162,9 +162,9 @@ class Prepared:
         )
 
     @property
-    def kit(self) -> Kit:
+    def spec(self) -> EvaluatorSpec:
         """What makes an evaluator of this run in another process."""
-        return Kit(
+        return EvaluatorSpec(
             options=replace(self.options, inputs=None),
             digest=self.model.digest,
             table=self.model.table,
@@ -213,7 +213,7 @@ def assemble(
     model = pin_formless(loaded.model, pair)
     if scales is None:
         scales = scales_for(model, pair, loaded.judging, options)
-    placed = executor.place(replace(loaded, model=model).kit(scales), model, work)
+    placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
     options = settle_forecasts(options, model, loaded.seconds)

@@ -68,7 +68,7 @@ def build_once(order: Order, limits: Limits, work: Path) -> OneBuild:
 
 
 def _build_in_child(order: Order, limits: Limits, work: Path) -> OneBuild:
-    slot = Slot(kit=work / "no.kit", folder=work / ("plain" if order.plain else "plan"))
+    slot = Slot(spec=work / "no.spec", folder=work / ("plain" if order.plain else "plan"))
     try:
         built = slot.call_bare(build_here, order, limits=limits)
     except Death as death:

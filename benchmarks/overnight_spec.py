@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 
@@ -27,19 +27,19 @@ class Timed(Evaluator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedKit(Kit):
+class TimedSpec(EvaluatorSpec):
     """Makes a timed evaluator in another process."""
 
     @classmethod
-    def of(cls, kit: Kit) -> Self:
-        """Return the same kit, timed."""
-        return cls(**_initial(kit))
+    def of(cls, spec: EvaluatorSpec) -> Self:
+        """Return the same spec, timed."""
+        return cls(**_initial(spec))
 
     def evaluator(self, work: Path) -> Evaluator:
         """Return the evaluator."""
-        return Timed.of(Kit.evaluator(self, work))
+        return Timed.of(EvaluatorSpec.evaluator(self, work))
 
 
-def _initial(record: Evaluator | Kit) -> dict[str, Any]:
+def _initial(record: Evaluator | EvaluatorSpec) -> dict[str, Any]:
     """Return what a record was made of."""
     return {each.name: getattr(record, each.name) for each in fields(record) if each.init}

@@ -12,10 +12,10 @@ from onnx import numpy_helper
 
 import tiny
 from precision_bisect.cluster.delivery import Delivery, Tail, receive, take_files
-from precision_bisect.cluster.remote_trials import RemoteKit
+from precision_bisect.cluster.remote_trials import RemoteSpec
 from precision_bisect.cluster.shipped_model import ShippedModel, pack, unpack
 from precision_bisect.errors import ExecutorError, RunFolderError
-from precision_bisect.isolation.kit import Kit
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
@@ -28,8 +28,8 @@ PROPOSAL = Proposal(plan=Plan.all_high(3))
 CHECK = "from pathlib import Path\n\ndef error(outputs, reference):\n    return {error}\n"
 
 
-def kit(folder: Path, **options: Any) -> Kit:
-    """Return the kit of a run of the small model, one of whose constants is external data."""
+def spec(folder: Path, **options: Any) -> EvaluatorSpec:
+    """Return the spec of a run of the small model, one of whose constants is external data."""
     model = onnx.load(tiny.write_model(folder / "tiny.onnx"))
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
@@ -45,20 +45,20 @@ def kit(folder: Path, **options: Any) -> Kit:
     asked = Options(
         model=folder / "tiny.onnx", inputs=tiny.samples(), backend="emulated", **options
     )
-    return prepare(asked, ignore, work).kit
+    return prepare(asked, ignore, work).spec
 
 
-def moved(parcel: ShippedModel, folder: Path) -> ShippedModel:
-    """Return the parcel as if it came from a machine whose paths are not there here."""
-    return replace(parcel, model=folder / "elsewhere" / parcel.model.name)
+def moved(shipped: ShippedModel, folder: Path) -> ShippedModel:
+    """Return the shipped as if it came from a machine whose paths are not there here."""
+    return replace(shipped, model=folder / "elsewhere" / shipped.model.name)
 
 
 def test_a_model_goes_with_its_external_data(tmp_path: Path) -> None:
     """Where the path is unknown the files are written, and are the same model."""
-    sent = kit(tmp_path)
-    parcel = pack(sent)
-    assert {"tiny.onnx", "weights.bin"} == set(parcel.digests) == set(parcel.contents)
-    model = unpack(moved(parcel, tmp_path), tmp_path / "there")
+    sent = spec(tmp_path)
+    shipped = pack(sent)
+    assert {"tiny.onnx", "weights.bin"} == set(shipped.digests) == set(shipped.contents)
+    model = unpack(moved(shipped, tmp_path), tmp_path / "there")
     assert tmp_path / "there" / "tiny.onnx" == model
     there = replace(sent, options=replace(sent.options, model=model))
     assert sent.backend(tmp_path).versions() == there.backend(tmp_path).versions()
@@ -66,37 +66,37 @@ def test_a_model_goes_with_its_external_data(tmp_path: Path) -> None:
 
 def test_a_shared_file_system_is_used(tmp_path: Path) -> None:
     """Where the same files are under the same path nothing is written, even without contents."""
-    parcel = pack(kit(tmp_path), most_bytes=10)
-    assert {} == parcel.contents
-    assert tmp_path / "tiny.onnx" == unpack(parcel, tmp_path / "there")
+    shipped = pack(spec(tmp_path), most_bytes=10)
+    assert {} == shipped.contents
+    assert tmp_path / "tiny.onnx" == unpack(shipped, tmp_path / "there")
     assert not (tmp_path / "there").exists()
 
 
 def test_another_file_under_the_same_path_is_not_taken(tmp_path: Path) -> None:
     """A file that differs in a byte is another model, and what was sent is used instead."""
-    parcel = pack(kit(tmp_path))
+    shipped = pack(spec(tmp_path))
     weights = tmp_path / "weights.bin"
     weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
-    assert tmp_path / "there" / "tiny.onnx" == unpack(parcel, tmp_path / "there")
-    assert parcel.contents["weights.bin"] == (tmp_path / "there" / "weights.bin").read_bytes()
+    assert tmp_path / "there" / "tiny.onnx" == unpack(shipped, tmp_path / "there")
+    assert shipped.contents["weights.bin"] == (tmp_path / "there" / "weights.bin").read_bytes()
 
 
 def test_a_large_model_must_be_shared(tmp_path: Path) -> None:
     """A model that is too large to be sent and is not there is an error that says so."""
-    parcel = moved(pack(kit(tmp_path), most_bytes=10), tmp_path)
+    shipped = moved(pack(spec(tmp_path), most_bytes=10), tmp_path)
     with pytest.raises(ExecutorError, match=r"over 1 GiB.*not there") as caught:
-        unpack(parcel, tmp_path / "there")
+        unpack(shipped, tmp_path / "there")
     assert "file system" in caught.value.hint
 
 
 @pytest.mark.parametrize("there", [True, False, None], ids=["shared", "changed", "missing"])
-def test_the_script_of_a_check_goes_with_the_kit(tmp_path: Path, there: bool | None) -> None:
+def test_the_script_of_a_check_goes_with_the_spec(tmp_path: Path, there: bool | None) -> None:
     """A worker judges by the script of the driver, from its path if it is the same one there."""
     script = tmp_path / "shared" / "check.py"
     script.parent.mkdir()
     script.write_text(CHECK.format(error="float(Path(__file__).parent.name == 'shared')"))
-    made = kit(tmp_path, check=f"{script}:error", tol=0.5)
-    bare, samples = tmp_path / "run.kit", tmp_path / "samples"
+    made = spec(tmp_path, check=f"{script}:error", tol=0.5)
+    bare, samples = tmp_path / "run.spec", tmp_path / "samples"
     bare.write_bytes(pickle.dumps(replace(made, samples={})))
     samples.write_bytes(pickle.dumps(made.samples))
     if there is None:
@@ -104,7 +104,7 @@ def test_the_script_of_a_check_goes_with_the_kit(tmp_path: Path, there: bool | N
     elif not there:
         script.write_text(CHECK.format(error="7.0"))
     model = made.options.model
-    away = RemoteKit(kit=bare, samples=samples, model=model, keep=tmp_path).unpacked().comparator
+    away = RemoteSpec(spec=bare, samples=samples, model=model, keep=tmp_path).unpacked().comparator
     outputs = [{"y": np.zeros(1, np.float32)}]
     assert made.comparator.settings() == away.settings()
     assert (1.0 if there else 0.0) == away.judge(outputs, outputs).error

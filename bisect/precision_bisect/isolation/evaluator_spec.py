@@ -1,6 +1,6 @@
 """What an evaluator in another process is made of.
 
-A kit is pickled and sent; the model, which may have gigabytes, is read from its file instead.
+A spec is pickled and sent; the model, which may have gigabytes, is read from its file instead.
 """
 
 import pickle
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kit:
+class EvaluatorSpec:
     """Makes the evaluator of a run, in any process that can read the model's file.
 
     It can be pickled. `options` name the backend, never "auto". `digest` is that of the model.
@@ -46,7 +46,7 @@ class Kit:
     optimised: bool = True
 
     def save(self, path: Path) -> None:
-        """Write the kit, pickled, for other processes. Raises RunFolderError."""
+        """Write the spec, pickled, for other processes. Raises RunFolderError."""
         try:
             path.write_bytes(pickle.dumps(self, protocol=pickle.HIGHEST_PROTOCOL))
         except OSError as error:
@@ -87,7 +87,7 @@ class Kit:
         return self._backend(self._model(), work)
 
     def _model(self) -> "Model":
-        # Imported here: ONNX is of no use to a process that only sends a kit.
+        # Imported here: ONNX is of no use to a process that only sends a spec.
         from precision_bisect.model.load import load_model
         from precision_bisect.model.ort import use_custom_ops
 
@@ -102,7 +102,7 @@ class Kit:
         return replace(model, table=self.table)
 
     def _backend(self, model: "Model", work: Path) -> Backend:
-        # Imported here: ONNX Runtime is of no use to a process that only sends a kit.
+        # Imported here: ONNX Runtime is of no use to a process that only sends a spec.
         from precision_bisect.backends.choose_backend import choose_backend
         from precision_bisect.backends.forecasting import forecaster
 
