@@ -1,6 +1,9 @@
-"""The event that a run begins with, for tests of what watches one."""
+"""What a run begins with, for tests of what watches one."""
 
+from precision_bisect.results.run_status import Process
 from precision_bisect.search.events import RunStarted
+
+PROCESS = Process(pid=7, host="box", version="0.1.0")
 
 STARTED = RunStarted(
     model="m.onnx",

@@ -1,9 +1,18 @@
 """A run folder whose report is opened by several tests."""
 
-import json
+from math import inf
 from pathlib import Path
 
 import run_folders
+from precision_bisect.diagnosis.findings import (
+    Advice,
+    Birth,
+    Finding,
+    Findings,
+    Histogram,
+    Hurt,
+)
+from precision_bisect.run_folder.runfolder import DIAGNOSIS
 from precision_bisect_reports.html.page import write_report
 
 NAMES = run_folders.names(80)
@@ -16,23 +25,26 @@ def write_report_of_80(folder: Path) -> Path:
     folder = run_folders.write_run(folder, NAMES, KEPT, timed=True)
     counts = {"inputs": [0, 5, 90, 5], "outputs": [0, 0, 40, 60], "weights": []}
     entries = [
-        {
-            "layer": NAMES[layer],
-            "cause": cause,
-            "evidence": f"evidence of {cause}",
-            "figures": {"largest": 141000.0},
-            "histogram": {"lowest_exponent": 14, "counts": counts},
-            "hurts": {
-                "output": "y",
-                "error": "inf",
-                "path": [NAMES[layer], NAMES[layer + 1]],
-                "errors": ["inf", 0.125],
-            },
-        }
+        Finding(
+            layer=NAMES[layer],
+            kept=True,
+            low="fp16",
+            high="fp32",
+            cause=cause,
+            evidence=f"evidence of {cause}",
+            figures={"largest": 141000.0},
+            histogram=Histogram(lowest_exponent=14, counts=counts),
+            hurts=Hurt(
+                output="y",
+                error=inf,
+                path=[NAMES[layer], NAMES[layer + 1]],
+                errors=[inf, 0.125],
+            ),
+        )
         for layer, cause in zip(KEPT, ("overflow", "overflow", "underflow"), strict=True)
     ]
-    advice = [{"id": "a", "title": "Do it", "text": LONG, "layers": [NAMES[3]], "evidence": "e"}]
-    spread = [{"layer": NAMES[3], "born": "inf", "path": [NAMES[3], NAMES[4]]}]
-    told = {"schema": 1, "low": "fp16", "layers": entries, "spread": spread, "advice": advice}
-    (folder / "diagnosis.json").write_text(json.dumps(told))
+    advice = [Advice(id="a", title="Do it", text=LONG, layers=[NAMES[3]], evidence="e")]
+    spread = [Birth(layer=NAMES[3], born="inf", path=[NAMES[3], NAMES[4]], output=None)]
+    told = Findings(low="fp16", layers=entries, spread=spread, advice=advice)
+    (folder / DIAGNOSIS).write_text(told.to_text())
     return write_report(folder)

@@ -1,17 +1,29 @@
 """Run folders of any size, written by the ledger and the result themselves, without a search."""
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.certificate.record import Certificate, Need
+from beginning import STARTED
 from precision_bisect.ledger.store import open_ledger
+from precision_bisect.model.layers_file import ModelLayers, Row
 from precision_bisect.plan import Plan
 from precision_bisect.results.endings import Status
-from precision_bisect.results.layers_file import SCHEMA
-from precision_bisect.results.result import Culprit, CurvePoint, Diagnosis, Result, Rung
+from precision_bisect.results.result import (
+    Certificate,
+    Culprit,
+    CurvePoint,
+    Diagnosis,
+    FrontPoint,
+    Need,
+    Result,
+    Rung,
+)
+from precision_bisect.results.run_status import RunStatus
+from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
+from precision_bisect.search.precision_curve import PointName
 from precision_bisect.trial import (
     Evidence,
     Honour,
@@ -105,22 +117,36 @@ def write_ledger(folder: Path, trials: Sequence[Trial]) -> None:
 
 def write_layers_file(folder: Path, layers: Sequence[str]) -> None:
     """Write the list of layers: a chain in which every candidate but the first has a follower."""
-    rows: list[dict[str, Any]] = []
-    for place, name in enumerate(layers):
-        module = name.rpartition("/")[0]
-        feeding = [len(rows) - 1] if rows else []
-        row = {"name": name, "op": "MatMul" if place % 3 else "Pow", "module": module}
-        rows.append({**row, "candidate": place, "exclusion": None, "follows": None})
-        rows[-1]["inputs"] = feeding
-    contents = {"schema": SCHEMA, "model": "big.onnx", "layers": rows}
-    (folder / LAYERS).write_text(json.dumps(contents), encoding="utf-8")
+    rows = [
+        Row(
+            name=name,
+            op="MatMul" if place % 3 else "Pow",
+            module=name.rpartition("/")[0],
+            candidate=place,
+            exclusion=None,
+            follows=None,
+            inputs=[place - 1] if place else [],
+        )
+        for place, name in enumerate(layers)
+    ]
+    contents = ModelLayers(model="big.onnx", layers=rows)
+    (folder / LAYERS).write_text(plain_json.dumps(contents), encoding="utf-8")
 
 
-def write_status(folder: Path, state: str) -> None:
-    """Write what a live status says of a run in this state, as far as reports look at it."""
-    run = {"model": "/models/big.onnx", "tolerance": TOLERANCE, "layers_total": 9}
-    told = {"schema": 1, "state": state, "message": "", "version": "0.1.0", "run": run}
-    (folder / STATUS).write_text(json.dumps(told), encoding="utf-8")
+def write_status(folder: Path, model: str = "/models/big.onnx", **changed: Any) -> None:
+    """Write what a live status says of a run of this model."""
+    values: dict[str, Any] = {
+        "pid": 1,
+        "host": "box",
+        "version": "0.1.0",
+        "started": "2026-01-01T00:00:00Z",
+        "taken": None,
+        "updated": "2026-01-01T00:00:01Z",
+        "seconds": 1.0,
+        "run": replace(STARTED, model=model, tolerance=TOLERANCE),
+    }
+    told = RunStatus(**(values | changed))
+    (folder / STATUS).write_text(plain_json.dumps(told), encoding="utf-8")
 
 
 def result_of(layers: Sequence[str], kept: Sequence[int], **changed: Any) -> Result:
@@ -160,7 +186,7 @@ def result_of(layers: Sequence[str], kept: Sequence[int], **changed: Any) -> Res
         "latency_ms": None,
         "honoured": True,
         "honoured_layers": [
-            LayerHonour(layer=name, honour=Honour.HONOURED, evidence="its constants are FP32")
+            LayerHonour(layer=name, honoured=Honour.HONOURED, evidence="its constants are FP32")
             for name in chosen
         ],
         "diagnosis": [
@@ -174,7 +200,7 @@ def result_of(layers: Sequence[str], kept: Sequence[int], **changed: Any) -> Res
 
 def write_curve(folder: Path, layers: Sequence[str], kept: Sequence[int]) -> Path:
     """Give a run its curve: every kept layer is a culprit, one point more is far below."""
-    points = (
+    points: tuple[tuple[int, float, float, PointName], ...] = (
         (0, float("inf"), float("inf"), "all_low"),
         (len(kept) - 1, 0.03, 0.05, ""),
         (len(kept), 0.007, 0.009, "answer"),
@@ -210,18 +236,18 @@ def write_run(
     """Write a finished run over these layers, and return its folder."""
     write_ledger(folder, searched(len(layers), kept, timed=timed))
     write_layers_file(folder, layers)
-    write_status(folder, "finished")
+    write_status(folder, state="finished")
     front = [
-        {
-            "kept_count": len(kept),
-            "kept": [layers[index] for index in kept],
-            "passed": True,
-            "error": 0.008,
-            "latency_ms": 1.0 + len(kept) / 100,
-            "spread_ms": 0.01,
-            "speedup": 2.0,
-            "cost": None,
-        }
+        FrontPoint(
+            kept_count=len(kept),
+            kept=[layers[index] for index in kept],
+            passed=True,
+            error=0.008,
+            latency_ms=1.0 + len(kept) / 100,
+            spread_ms=0.01,
+            speedup=2.0,
+            cost=None,
+        )
     ]
     result = result_of(layers, kept, front=front if timed else ())
     (folder / RESULT).write_text(result.to_text(), encoding="utf-8")

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precision_bisect.api import FindOptions, find, layers
-    from precision_bisect.certificate.record import Certificate
     from precision_bisect.errors import ExitCode, PrecisionBisectError
     from precision_bisect.layer_table import Layer
-    from precision_bisect.results.result import Diagnosis, Result
+    from precision_bisect.results.result import Certificate, Diagnosis, Result
 
 __all__ = [
     "Certificate",
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Certificate": "certificate.record",
+    "Certificate": "results.result",
     "Diagnosis": "results.result",
     "ExitCode": "errors",
     "FindOptions": "api",

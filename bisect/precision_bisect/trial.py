@@ -4,13 +4,35 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Literal, TypeAlias, get_args
+from enum import Enum, StrEnum
+from typing import Literal, TypeAlias
 
 from precision_bisect.plan import Plan
 
 LatencyMethod: TypeAlias = Literal["host_clock", "cuda_events"]
-LATENCY_METHODS: tuple[LatencyMethod, ...] = get_args(LatencyMethod)
+
+
+class NotFinite(float, Enum):
+    """The floats that JSON has no numbers for, by the texts that files have in their place."""
+
+    INFINITY = "inf"
+    MINUS_INFINITY = "-inf"
+    NAN = "nan"
+
+    def __new__(cls, text: str) -> "NotFinite":
+        """Return the float that the text spells; the text stays its value."""
+        made = float.__new__(cls, text)
+        made._value_ = text
+        return made
+
+    __repr__ = __str__ = float.__repr__
+
+    def __format__(self, form: str) -> str:
+        return float.__format__(self, form)
+
+
+Figure: TypeAlias = float | NotFinite
+"""A float of a file that may be infinite; it is a float in every respect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +68,7 @@ class LayerHonour:
     """What the engine did with one kept layer, and what shows it, in one sentence."""
 
     layer: str
-    honour: Honour
+    honoured: Honour
     evidence: str
 
 
@@ -69,9 +91,9 @@ class Stability:
 
     copies: int
     failed: int
-    error_median: float | None = None
-    error_max: float | None = None
-    jitter: float | None = None
+    error_median: Figure | None = None
+    error_max: Figure | None = None
+    jitter: Figure | None = None
 
     @classmethod
     def of(cls, failed: int, errors: Sequence[float | None]) -> "Stability":
@@ -118,14 +140,14 @@ class Evidence:
     @property
     def demoted(self) -> Sequence[LayerHonour]:
         """The kept layers that the engine computes low all the same."""
-        return [entry for entry in self.honours if entry.honour is Honour.DEMOTED]
+        return [entry for entry in self.honours if entry.honoured is Honour.DEMOTED]
 
     @property
     def honoured(self) -> bool | None:
         """False when a kept layer was demoted, True when all were seen honoured, else None."""
         if self.demoted:
             return False
-        seen = [entry.honour is Honour.HONOURED for entry in self.honours]
+        seen = [entry.honoured is Honour.HONOURED for entry in self.honours]
         return True if seen and all(seen) else None
 
 

@@ -46,7 +46,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if result.kept:
         yield "certificate", "minimal" if result.certificate.minimal else "not proven minimal"
     yield "backend", f"{result.backend}{', a prediction' if result.emulated else ''}"
-    if result.inputs and result.inputs["synthetic"]:
+    if result.inputs and result.inputs.synthetic:
         yield "inputs", "made up: real ones may reach other ranges"
     yield "effort", f"{spent(result.builds, result.evaluations)}, {result.wall_s:.0f} s"
     if result.out is not None:

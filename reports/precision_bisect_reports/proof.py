@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.errors import printable
+from precision_bisect.results.result import Certificate, Need
 
 
 def proof(certificate: Certificate) -> str:

@@ -1,12 +1,10 @@
 """What the final screen says of speed: the limits and how they are met, and a short front."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
-from precision_bisect.speed.report import SpeedReport
+from precision_bisect.results.result import FrontPoint, Result, SpeedReport
 
 MOST_ROWS = 8
 
@@ -17,7 +15,7 @@ def speed(result: Result) -> Iterator[tuple[str, str]]:
         infeasible = result.status is Status.INFEASIBLE
         limits = f"{result.speed.limits()} asked"
         yield "speed", limits if infeasible else _against_limits(result.speed, limits)
-    if result.front and (result.speed is not None or result.front[0]["latency_ms"] is None):
+    if result.front and (result.speed is not None or result.front[0].latency_ms is None):
         yield from _front(result.front)
 
 
@@ -33,23 +31,26 @@ def _against_limits(report: SpeedReport, limits: str) -> str:
     )
 
 
-def _front(front: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _front(front: Sequence[FrontPoint]) -> Iterator[tuple[str, str]]:
     """Yield the front as a table of at most `MOST_ROWS`, its ends and others spread evenly."""
-    timed = front[0]["latency_ms"] is not None
+    timed = front[0].latency_ms is not None
     head = f"{'kept':>6}  {'error':>9}  {'verdict':<7}"
     yield "front", f"{head}  {'ms':>9}  {'±':>7}  {'speed-up':>8}" if timed else f"{head}  cost"
     for row in _spread(front):
-        error = "" if row["error"] is None else f"{row['error']:.3g}"
-        verdict = "pass" if row["passed"] else "fail"
-        line = f"{row['kept_count']:>6}  {error:>9}  {verdict:<7}"
+        verdict = "pass" if row.passed else "fail"
+        line = f"{row.kept_count:>6}  {_figure(row.error, '.3g'):>9}  {verdict:<7}"
         if timed:
-            spread = f"{row['spread_ms']:.2g}"
-            yield "", f"{line}  {row['latency_ms']:>9.4g}  {spread:>7}  {row['speedup']:>8.3g}"
+            latency, spread = _figure(row.latency_ms, ".4g"), _figure(row.spread_ms, ".2g")
+            yield "", f"{line}  {latency:>9}  {spread:>7}  {_figure(row.speedup, '.3g'):>8}"
         else:
-            yield "", f"{line}  {row['cost']:.3g} ms, estimated"
+            yield "", f"{line}  {_figure(row.cost, '.3g')} ms, estimated"
 
 
-def _spread(front: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _spread(front: Sequence[FrontPoint]) -> list[FrontPoint]:
     """Return at most `MOST_ROWS` rows: both ends, the last that passes, others in between."""
     if len(front) <= MOST_ROWS:
         return list(front)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from rich.text import Text
 
-from precision_bisect.certificate.record import SPREAD
 from precision_bisect.errors import printable
 from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
+from precision_bisect.results.result import SPREAD, Result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, Stability
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
@@ -281,12 +280,12 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
     yield from (
         (label, text, ALWAYS if label == "speed" else EVIDENCE) for label, text in speed(result)
     )
-    seen = Counter(entry.honour for entry in result.honoured_layers)
+    seen = Counter(entry.honoured for entry in result.honoured_layers)
     if seen:
         counts = [f"{seen[each]} {word}" for each, word in _HONOUR_WORDS.items() if seen[each]]
         yield "honoured", ", ".join(counts), ALWAYS if seen[Honour.DEMOTED] else EVIDENCE
     if result.pinned:
-        names = ", ".join(printable(name) for name in list(result.pinned)[:MOST_PINNED])
+        names = ", ".join(printable(each.layer) for each in result.pinned[:MOST_PINNED])
         more = f" and {len(result.pinned) - MOST_PINNED} more" * (len(result.pinned) > MOST_PINNED)
         low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
         yield "also high", f"{names}{more}: cannot run {low}, see {RESULT}", MORE

@@ -222,7 +222,7 @@ def test_engines_are_built_side_by_side(rtx: Flavour, tmp_path: Path) -> None:
 
     def shown(number: int) -> list[tuple[str, Honour]]:
         with backend.build(plans[number]) as engine:
-            return [(entry.layer, entry.honour) for entry in engine.evidence().honours]
+            return [(entry.layer, entry.honoured) for entry in engine.evidence().honours]
 
     alone = [shown(number) for number in range(len(set(plans)))]
     assert [[], [("a", Honour.HONOURED)], [("b", Honour.HONOURED)]] == alone

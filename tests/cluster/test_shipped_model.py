@@ -49,7 +49,7 @@ def spec(folder: Path, **options: Any) -> EvaluatorSpec:
 
 
 def moved(shipped: ShippedModel, folder: Path) -> ShippedModel:
-    """Return the shipped as if it came from a machine whose paths are not there here."""
+    """Return it as if it came from a machine whose paths are not there here."""
     return replace(shipped, model=folder / "elsewhere" / shipped.model.name)
 
 

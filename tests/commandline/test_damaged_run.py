@@ -1,5 +1,6 @@
 """Damaged files of a run folder: no command that reads them ends in a traceback."""
 
+import copy
 import json
 import shutil
 import sqlite3
@@ -13,9 +14,12 @@ import pytest
 
 from precision_bisect.commandline.main import main
 from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
+from precision_bisect.plan import Plan
+from precision_bisect.results.run_status import Best, Flight, Shown
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
-from run_folders import names, write_run
+from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
+from run_folders import names, write_run, write_status
 
 DEEP = "[" * 200_000
 """No parser of Python's follows this."""
@@ -52,12 +56,19 @@ FINDINGS = Findings(
     spread=[Birth(layer="a", born="Inf", path=["a"], output=None)],
     advice=[Advice(id="scale", title="Scale", text="Do.", layers=["a"], evidence="seen")],
 )
+PROPOSAL = Proposal(plan=Plan.of([1]))
+FLIGHT = Flight.of(PROPOSAL, seconds=1.5)
+LAST = Shown.by(
+    PROPOSAL, Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS, error=inf, wall_s=1.0)
+)
+BEST = Best(kept=2, error=0.1)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return the folder of a finished run, with a diagnosis."""
     folder = write_run(tmp_path / "run", names(12), [3, 5])
+    write_status(folder, phase=Phase.SEARCH, flights=[FLIGHT], last=[LAST], best=BEST)
     (folder / DIAGNOSIS).write_text(FINDINGS.to_text(), encoding="utf-8")
     return folder
 
@@ -123,26 +134,45 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(value[key], (*way, key))
 
 
-@pytest.mark.parametrize("way", list(places(FINDINGS.to_json())), ids=str)
+GONE = object()
+OTHERS: list[Any] = [None, 1, -1.5, "x", [], [[]], {}, {"a": 1}, True, GONE]
+
+
+def changed(told: Any, way: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield copies of a value in which that at the end of the way is another, or gone."""
+    for other in OTHERS:
+        found = copy.deepcopy(told)
+        inside = found
+        for key in way[:-1]:
+            inside = inside[key]
+        if other is GONE:
+            del inside[way[-1]]
+        else:
+            inside[way[-1]] = other
+        yield found
+
+
+@pytest.mark.parametrize("way", list(places(plain_json.plain(FINDINGS))), ids=str)
 def test_a_diagnosis_is_told_whole_or_refused(
     way: tuple[Any, ...], run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whichever value is another, or gone, nothing is told that is not there."""
-    gone = object()
-    others: list[Any] = [None, 1, -1.5, "x", [], [[]], {}, {"a": 1}, True, gone]
-    for other in others:
-        told = FINDINGS.to_json()
-        inside: Any = told
-        for key in way[:-1]:
-            inside = inside[key]
-        if other is gone:
-            del inside[way[-1]]
-        else:
-            inside[way[-1]] = other
+    for told in changed(plain_json.plain(FINDINGS), way):
         (run / DIAGNOSIS).write_text(json.dumps(told), encoding="utf-8")
-        code = main(["explain", str(run)])
+        code = main(["explain", str(run), "-v"])
         said = capfd.readouterr()
         assert (code, said.err) == (0, "") or (code, said.err.count("\n")) == (2, 1)
+
+
+def test_a_status_is_told_whole_or_refused(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """So is what a run tells while it goes on."""
+    whole = plain_json.read_object(run / STATUS)
+    for way in places(whole):
+        for told in changed(whole, way):
+            (run / STATUS).write_text(json.dumps(told), encoding="utf-8")
+            code = main(["status", str(run)])
+            said = capfd.readouterr()
+            assert (code, said.err) == (0, "") or (code, said.err.count("\n")) == (2, 1)
 
 
 def test_json_is_read_as_deep_as_a_run_writes_it(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from emulator_overhead import overhead
 import precision_bisect
 from precision_bisect.model.load import load_model
 from precision_bisect.precisions import LowName
-from precision_bisect.results.run_settings import Asked
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.verifying.run_settings import Asked
 from precision_bisect.verifying.verify import verify
 
 pytestmark = pytest.mark.models

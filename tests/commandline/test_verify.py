@@ -17,12 +17,12 @@ from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
+from precision_bisect.exports.finished import read_finished
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.results.finished import read_finished
 from precision_bisect.results.result import Rung
 from precision_bisect.run_folder.locking import LOCK, RunLock
 from precision_bisect.run_folder.runfolder import (
@@ -49,7 +49,7 @@ WEIGHT = {"w": np.full((32, 32), 0.01, np.float32)}
 
 
 def finished(
-    folder: Path, body: str, kept: list[str], low: str = "fp16", **fingerprint: Any
+    folder: Path, body: str, kept: list[str], low: LowName = "fp16", **fingerprint: Any
 ) -> Path:
     """Write a model, and beside it the folder of a run that keeps these layers; return that."""
     graph = parse(body)
@@ -69,7 +69,7 @@ def finished(
     run = folder / "run"
     run.mkdir()
     (run / RESULT).write_text(result.to_text())
-    (run / STATUS).write_text(json.dumps({"run": {"model": str(path)}, "state": "finished"}))
+    run_folders.write_status(run, str(path), state="finished")
     return run
 
 
@@ -124,7 +124,7 @@ def test_a_report_knows_only_what_was_seen_of_its_own_answer(searched: Path) -> 
         (searched / VERIFIED).write_text(text)
         answer = view_of(read(searched), searched)["answer"]
         assert (None, "") == (answer["honoured"], answer["seen"])
-    assert {} == read_verification(searched)
+    assert read_verification(searched) is None
     (searched / VERIFIED).write_text(asked_before)
 
 
@@ -133,7 +133,7 @@ def test_a_run_that_moved_finds_its_model_beside_it(
 ) -> None:
     """A model that is gone, and a folder that is no run's, are one line with what to type."""
     run = finished(tmp_path, SQUARE, ["k"])
-    (run / STATUS).write_text(json.dumps({"run": {"model": "/gone/model.onnx"}}))
+    run_folders.write_status(run, "/gone/model.onnx")
     assert 0 == asked(capsys, run)[0]
     (tmp_path / "model.onnx").rename(tmp_path / "other.onnx")
     assert 2 == main(["verify", str(run)])
@@ -198,13 +198,13 @@ def test_it_builds_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"backend": "a\x1b[31m"}, "its fingerprint.backend is 'a\\x1b[31m'"),
         ({"versions": []}, "its fingerprint.versions is []"),
         ({"versions": {"typing": {}}}, "its fingerprint.versions.typing is {}"),
-        ({"engine": 3}, "its fingerprint.engine is 3"),
-        ({"engine": {"typing": ["weak"]}}, "its fingerprint.engine.typing is ['weak']"),
-        ({"engine": {"guard_islands": "no"}}, "its fingerprint.engine.guard_islands is 'no'"),
-        ({"engine": {"workspace_mib": 10**40}}, "its fingerprint.engine.workspace_mib is 1000"),
+        ({"engine": 3}, "is damaged: fingerprint.engine: expected `object`, got `int`"),
+        ({"engine": {"typing": ["weak"]}}, "expected `str`, got `array` - at `$.typing`"),
+        ({"engine": {"guard_islands": "no"}}, "expected `bool`, got `str` - at `$.guard_islands`"),
+        ({"engine": {"workspace_mib": 10**40}}, "fingerprint.engine: a size is out of range"),
         ({"engine": {"optimization_level": 9}}, "is damaged: --builder-optimization-level 9 is"),
-        ({"engine": {"compute_capability": "8.6\n"}}, "engine.compute_capability is '8.6\\n'"),
-        ({"engine": {"opt_shapes": {"x": [2, -1]}}}, "its fingerprint.engine.opt_shapes"),
+        ({"engine": {"compute_capability": "8.6\n"}}, "compute_capability is '8.6\\n'"),
+        ({"engine": {"opt_shapes": {"x": [2, -1]}}}, "fingerprint.engine: a size is out of range"),
         ({"engine": {"ort_options": {"user_compute_stream": "1"}}}, "is no option of ONNX"),
     ],
 )
@@ -334,7 +334,7 @@ def test_a_folder_in_use_costs_only_the_record(
 
 def test_what_is_made_of_findings(rtx: Flavour) -> None:
     """Names are printed as text; a layer that nobody looked at is not observable."""
-    seen = LayerHonour(layer="a\x1b[31m", honour=Honour.DEMOTED, evidence="weights are fp16")
+    seen = LayerHonour(layer="a\x1b[31m", honoured=Honour.DEMOTED, evidence="weights are fp16")
     found = Verification(
         backend=rtx.name,
         remark="",
@@ -346,7 +346,7 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     assert "1 kept: 0 honoured, 1 demoted, 0 not observable" in found.to_text()
     assert "note: careful" in found.to_text()
     assert found.to_text().startswith("Demoted: the engine computes 1 of 1 kept layers lower")
-    held = replace(seen, honour=Honour.HONOURED)
+    held = replace(seen, honoured=Honour.HONOURED)
     fine = replace(found, evidence=Evidence(honours=(held,)))
     assert fine.to_text().startswith("Honoured: the engine computes all 1 kept layers as asked")
     assert "weights are" in fine.to_text(verbose=True)
@@ -376,4 +376,4 @@ def test_an_engine_that_shows_itself_only_in_a_run_is_run(tmp_path: Path) -> Non
     with SessionEngine(sessions.open(Plan.all_high(3)), "cpu") as engine:
         assert () == engine.evidence().honours
         evidence = looked_into(engine, model, read_finished(run, model))
-    assert [Honour.HONOURED] * 3 == [entry.honour for entry in evidence.honours]
+    assert [Honour.HONOURED] * 3 == [entry.honoured for entry in evidence.honours]

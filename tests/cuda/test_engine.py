@@ -60,10 +60,10 @@ def test_evidence(tmp_path: Path) -> None:
         built.run({"x": normal(2, 8)})
         honours = {entry.layer: entry for entry in built.evidence().honours}
     assert (Honour.HONOURED, "ran as Sigmoid on float") == (
-        honours["act"].honour,
+        honours["act"].honoured,
         honours["act"].evidence,
     )
-    assert {Honour.NOT_OBSERVABLE} == {honours[name].honour for name in ("div", "erf", "out")}
+    assert {Honour.NOT_OBSERVABLE} == {honours[name].honoured for name in ("div", "erf", "out")}
 
 
 def test_profile_is_removed(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def kernel(name: str, *types: str, provider: str = "CUDAExecutionProvider") -> K
 def test_honour(kernels: list[Kernel], expected: Honour) -> None:
     """Only what the types of a layer's own kernel show is claimed; the SkipFusion is a layer."""
     trace = Trace(kernels, {"/a/Mul", "/a/Mul_1", "/a/Mul/SkipFusion/"})
-    assert expected == trace.honour(LayerName("/a/Mul"), "fp32").honour
+    assert expected == trace.honour(LayerName("/a/Mul"), "fp32").honoured
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_honour(kernels: list[Kernel], expected: Honour) -> None:
 def test_honour_of_a_rung(types: list[str], expected: Honour) -> None:
     """What is kept in FP16 is honoured in FP16 and above it."""
     trace = Trace([kernel("/a/Mul", *types)], {"/a/Mul"})
-    assert expected == trace.honour(LayerName("/a/Mul"), "fp16").honour
+    assert expected == trace.honour(LayerName("/a/Mul"), "fp16").honoured
 
 
 def test_low_on_cpu() -> None:

@@ -114,7 +114,7 @@ def test_kept_layer_is_honoured(tmp_path: Path) -> None:
     with backend(model, tmp_path).build(keeping(model, "product")) as engine:
         engine.run({"x": normal(4, 16, 64)})
         (honour,) = engine.evidence().honours
-    assert (Honour.HONOURED, "ran as Mul on float") == (honour.honour, honour.evidence)
+    assert (Honour.HONOURED, "ran as Mul on float") == (honour.honoured, honour.evidence)
 
 
 def test_tf32_is_off(tmp_path: Path) -> None:

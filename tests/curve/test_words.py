@@ -9,14 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from precision_bisect.certificate.record import Certificate
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Advised, Culprit, CurvePoint, Diagnosis, Result, Rung
+from precision_bisect.results.result import (
+    Advised,
+    Certificate,
+    Culprit,
+    CurvePoint,
+    Diagnosis,
+    Result,
+    Rung,
+)
+from precision_bisect.search.precision_curve import PointName
 from precision_bisect_reports.curve import MOST_POINTS, curve, needed, words
 from precision_bisect_reports.summary import final_screen
 
 
-def point(count: int, error: float, name: str = "", latency: float | None = None) -> CurvePoint:
+def point(
+    count: int, error: float, name: PointName = "", latency: float | None = None
+) -> CurvePoint:
     """Return a point whose copies agree."""
     return CurvePoint(
         kept_count=count, error_median=error, error_max=error, latency_ms=latency, point=name

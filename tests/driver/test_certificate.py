@@ -13,9 +13,10 @@ from oracles import Oracle, Simulation, outcome
 from precision_bisect.certificate.certifying import JudgedTrials, certify
 from precision_bisect.certificate.monotone import breaks
 from precision_bisect.certificate.proving import Terms, certificate
-from precision_bisect.certificate.record import Certificate, How
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
+from precision_bisect.results.result import Certificate, How
+from precision_bisect.run_folder import plain_json
 from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet, Trial, TrialStatus
 from precision_bisect_strategies.guided import Guided
 
@@ -140,7 +141,7 @@ def test_the_empty_plan_is_minimal_and_no_plan_is_not() -> None:
 
 def test_it_is_written_as_documented() -> None:
     """The keys of the file, for one entry of each sort."""
-    written = proven([DROPS[0], trial([1, 2, 4], 2.0)]).to_json()
+    written = plain_json.plain(proven([DROPS[0], trial([1, 2, 4], 2.0)]))
     keys = ["mode", "minimal", "checked", "unchecked", "evidence", "assumes"]
     keys += ["limit", "minimal_at_limit"]
     assert keys == list(written)

@@ -165,10 +165,10 @@ def test_broken_monotonicity_is_reported_and_not_relied_on(tmp_path: Path) -> No
     assert broken
     assert min(len(broken), 5) == len(result.non_monotone)
     first = result.non_monotone[0]
-    assert first["passed"]["kept"] < first["failed"]["kept"]
-    assert 0.0 == first["passed"]["error"]
-    assert pytest.approx(4.0, rel=1e-6) == first["failed"]["error"]
-    assert first["layers"]
+    assert first.passed.kept < first.failed.kept
+    assert 0.0 == first.passed.error
+    assert pytest.approx(4.0, rel=1e-6) == first.failed.error
+    assert first.layers
     assert any(note.startswith("not monotone: ") for note in result.notes)
     assert result.certificate.assumes is None
     assert "implied" not in {need.how for need in result.certificate.evidence if need.needed}

@@ -98,7 +98,7 @@ def test_a_wrong_emulator_costs_builds_never_the_answer(
 def test_a_build_that_does_not_obey_is_no_verdict(tmp_path: Path) -> None:
     """A demoted layer leaves the trial unresolved, with the layer named, whatever its outputs."""
     backend = Simulated(by(oracles.monotone([1])))
-    entry = LayerHonour(layer="layer1", honour=Honour.DEMOTED, evidence="its weights are half")
+    entry = LayerHonour(layer="layer1", honoured=Honour.DEMOTED, evidence="its weights are half")
     backend.shown[Plan.of((1,))] = Evidence(honours=(entry,))
     driver, ledger = driver_of(tmp_path, backend)
     with ledger:

@@ -18,6 +18,7 @@ from precision_bisect.certificate.monotone import (
     rows,
 )
 from precision_bisect.plan import Plan
+from precision_bisect.results.result import Judged
 from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import (
     Kind,
@@ -160,9 +161,9 @@ def test_rows_and_remarks_are_few_and_name_the_layers() -> None:
     found = breaks(trials, JUDGED, TOLERANCE, NOISE)
     listed = rows(found, [f"layer{i}" for i in range(size)])
     assert MOST_LISTED == len(listed)
-    assert {"kept": 0, "error": 0.5} == listed[0]["passed"]
-    assert MOST_NAMED >= max(len(row["layers"]) for row in listed)
-    assert "layer1" == listed[0]["layers"][0]
+    assert Judged(kept=0, error=0.5) == listed[0].passed
+    assert MOST_NAMED >= max(len(row.layers) for row in listed)
+    assert "layer1" == listed[0].layers[0]
     (said,) = remarks(found)
     assert "0 kept layers passed (error 0.5), the same and 8 more failed (error 2)" in said
     assert "so did 6 more" in said

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from exports_models import chain
 from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.precisions import Form, Pair
 from precision_bisect.results.endings import Status
-from precision_bisect.results.finished import Finished, read_finished
+from precision_bisect.results.result import Pinned
 from precision_bisect.run_folder.runfolder import RESULT
+from run_folders import result_of
 from tiny import KEPT, search, write_model
 
 NAMES = ["a", "b", "c"]
@@ -32,16 +34,15 @@ def model() -> Model:
 
 
 def valid() -> dict[str, Any]:
-    """Return the fields of a result that reading looks at."""
-    return {
-        "schema": 1,
-        "status": "found",
-        "low": "fp16",
-        "high": "fp32",
-        "kept": ["c", "a"],
-        "pinned": [{"layer": "b", "reason": "because"}],
-        "fingerprint": {"model": model().digest},
-    }
+    """Return the fields of a result, without the rungs."""
+    fields = result_of(
+        NAMES,
+        [2, 0],
+        rungs=(),
+        pinned=[Pinned(layer="b", reason="because")],
+        fingerprint={"model": model().digest},
+    )
+    return fields.to_json()
 
 
 def reading(path: Path, fields: Any) -> Finished:
@@ -71,34 +72,27 @@ def test_kept_layers_come_in_network_order(tmp_path: Path) -> None:
     assert (("a", "c"), {"b": "because"}) == (found.kept, found.pinned)
 
 
-def test_results_without_pinned_layers_are_read(tmp_path: Path) -> None:
-    """Version 0.1.0 wrote none."""
-    fields = valid()
-    del fields["pinned"]
-    assert {} == reading(tmp_path / "r.json", fields).pinned
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"schema": 2}, "no result.json of version 1: its schema is 2"),
         ({"schema": None}, "its schema is None"),
-        ({"status": "lost"}, "its status is 'lost'"),
-        ({"status": []}, "its status is []"),
+        ({"status": "lost"}, "invalid enum value 'lost' - at `$.status`"),
+        ({"status": []}, "got `array` - at `$.status`"),
         ({"status": "infeasible"}, "has no answer: its status is 'infeasible'"),
         ({"status": "not_precision"}, "has no answer"),
         ({"status": "interrupted", "kept": []}, "has no answer"),
         ({"kept": []}, "has no answer"),
-        ({"kept": "a"}, "its kept is 'a'"),
-        ({"kept": [1]}, "its kept is [1]"),
-        ({"kept": ["a", "a"]}, "its kept is ['a', 'a']"),
+        ({"kept": "a"}, "expected `array`, got `str` - at `$.kept`"),
+        ({"kept": [1]}, "expected `str`, got `int` - at `$.kept[0]`"),
+        ({"kept": ["a", "a"]}, "names the layer 'a', twice"),
         ({"kept": ["x"]}, "names the layer 'x', which is no candidate of the model"),
         ({"kept": ["b"]}, "names the layer 'b', twice"),
-        ({"pinned": ["b"]}, "its pinned is ['b']"),
-        ({"pinned": [{"layer": "b"}]}, "its pinned is"),
-        ({"low": "fp4"}, "its low is 'fp4'"),
-        ({"high": ["fp32"]}, "its high is ['fp32']"),
-        ({"fingerprint": None}, "its fingerprint is None"),
+        ({"pinned": ["b"]}, "expected `object`, got `str` - at `$.pinned[0]`"),
+        ({"pinned": [{"layer": "b"}]}, "missing required field `reason`"),
+        ({"low": "fp4"}, "invalid enum value 'fp4' - at `$.low`"),
+        ({"high": ["fp32"]}, "got `array` - at `$.high`"),
+        ({"fingerprint": None}, "got `null` - at `$.fingerprint`"),
         ({"fingerprint": {"model": "00"}}, "belongs to another model than"),
     ],
 )
@@ -129,7 +123,10 @@ def test_a_ladder_is_the_pair_of_its_lowest_rungs(tmp_path: Path) -> None:
 
 def test_a_pair_lists_its_rungs_too(tmp_path: Path) -> None:
     """With one rung above the lowest nothing is fixed, and `kept` counts."""
-    rungs = [{"precision": "fp32", "layers": ["c", "a"]}, {"precision": "fp16", "layers": None}]
+    rungs = [
+        {"precision": "fp32", "layers": ["c", "a"], "count": 2},
+        {"precision": "fp16", "layers": None, "count": 1},
+    ]
     found = reading(tmp_path / "r.json", {**valid(), "rungs": rungs})
     assert reading(tmp_path / "r.json", valid()) == found
     assert {} == found.fixed
@@ -138,12 +135,12 @@ def test_a_pair_lists_its_rungs_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rungs", "says"),
     [
-        ("fp32", "its rungs is 'fp32'"),
-        (["fp32"], "its rungs is ['fp32']"),
-        ([{"precision": "fp16", "layers": []}], "its rungs is"),
-        ([{"precision": "fp64", "layers": []}], "its precision is 'fp64'"),
-        ([{"precision": "fp32", "layers": None}], "its rungs is None"),
-        ([{"precision": "fp32", "layers": ["x"]}], "names the layer 'x'"),
+        ("fp32", "got `str` - at `$.rungs`"),
+        (["fp32"], "got `str` - at `$.rungs[0]`"),
+        ([{"precision": "fp16", "layers": [], "count": 0}], "its rungs are"),
+        ([{"precision": "fp64", "layers": [], "count": 0}], "invalid enum value 'fp64'"),
+        ([{"precision": "fp32", "layers": None, "count": 0}], "its rungs are"),
+        ([{"precision": "fp32", "layers": ["x"], "count": 1}], "names the layer 'x'"),
     ],
 )
 def test_damaged_rungs_are_named(rungs: Any, says: str, tmp_path: Path) -> None:

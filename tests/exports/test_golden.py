@@ -17,7 +17,7 @@ from precision_bisect.exports.golden import RUNNER, golden_of
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.model.ort import Session
-from precision_bisect.results.deployment import Deployment, SessionOptions
+from precision_bisect.results.deployment import Deployment
 from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
 
@@ -57,7 +57,8 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     made = golden_of(plain, samples, outputs)
     assert [float(i) for i in range(16)] == [each["x"][0, 0] for each in made.inputs]
     deployment = Deployment(
-        options=SessionOptions(provider_options={}, session_config={}),
+        provider_options={},
+        session_config={},
         samples=16,
         samples_total=20,
     )

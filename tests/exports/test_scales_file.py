@@ -74,5 +74,5 @@ def test_what_holds_no_scales_is_named(plain: Any, tmp_path: Path) -> None:
 def test_what_is_no_json_is_named(content: bytes, tmp_path: Path) -> None:
     """So is a file that is none at all."""
     (tmp_path / SCALES).write_bytes(content)
-    with pytest.raises(RunFolderError, match="is not JSON"):
+    with pytest.raises(RunFolderError, match="it holds no scales"):
         read_scales(tmp_path)

@@ -78,11 +78,11 @@ TRIALS = [
         error=0.5,
         evidence=Evidence(
             latency=Latency(median_ms=1.5, spread_ms=0.25, runs=20),
-            honours=(
-                LayerHonour(layer="mm 实现", honour=Honour.DEMOTED, evidence="weights are half"),
-                LayerHonour(layer="pow", honour=Honour.NOT_OBSERVABLE, evidence="not listed"),
-            ),
-            notes=("layer norm in FP16",),
+            honours=[
+                LayerHonour(layer="mm 实现", honoured=Honour.DEMOTED, evidence="weights are half"),
+                LayerHonour(layer="pow", honoured=Honour.NOT_OBSERVABLE, evidence="not listed"),
+            ],
+            notes=["layer norm in FP16"],
         ),
     ),
     _trial(Proposal(plan=Plan.of((7,)), phase=Phase.CERTIFICATE), DONE, verdict=Verdict.PASS),

@@ -9,7 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import run_folders
-from precision_bisect.run_folder.runfolder import POLYGRAPHY_SCRIPT, RESULT
+from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings
+from precision_bisect.run_folder.runfolder import DIAGNOSIS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
 
@@ -145,10 +146,18 @@ def test_hostile_names_are_text(opened: Open, tmp_path: Path) -> None:
     names = [f"/m{place}/{name}" for place, name in enumerate(HOSTILE)]
     folder = run_folders.write_run(tmp_path, names, range(len(names)))
     run_folders.write_curve(folder, names, range(len(names)))
-    advice = [{"id": "x", "title": HOSTILE[0], "text": HOSTILE[1], "layers": [HOSTILE[2]]}]
-    layers = [{"layer": name, "cause": HOSTILE[0], "evidence": HOSTILE[1]} for name in names]
-    told = {"layers": layers, "advice": advice, "spread": [{"layer": HOSTILE[1], "born": "nan"}]}
-    (folder / "diagnosis.json").write_text(json.dumps(told))
+    advice = Advice(
+        id="x", title=HOSTILE[0], text=HOSTILE[1], layers=[HOSTILE[2]], evidence=HOSTILE[0]
+    )
+    layers = [
+        Finding(
+            layer=name, kept=True, low="fp16", high="fp32", cause=HOSTILE[0], evidence=HOSTILE[1]
+        )
+        for name in names
+    ]
+    birth = Birth(layer=HOSTILE[1], born="nan", path=[HOSTILE[1]], output=None)
+    told = Findings(low="fp16", layers=layers, spread=[birth], advice=[advice])
+    (folder / DIAGNOSIS).write_text(told.to_text())
     (folder / POLYGRAPHY_SCRIPT).write_text("".join(HOSTILE))
     page = opened(write_report(folder))
     see_everything(page)

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
 import run_folders
-from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS
+from precision_bisect.diagnosis.findings import Finding, Findings, Histogram
+from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYER_PRECISIONS
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
 
@@ -115,15 +117,21 @@ def test_a_layer_of_a_ladder_tells_of_each_type(opened: Open, tmp_path: Path) ->
     """Why not FP16 and why not INT8, each with its histogram; near misses say what they take."""
     folder = run_folders.write_run(tmp_path, NAMES, KEPT)
     counts = {"inputs": [5, 90, 5], "outputs": [], "weights": [1, 0, 2]}
-    entry = {"layer": NAMES[3], "kept": True, "evidence": "so"}
-    layers = [
-        {**entry, "low": "fp16", "cause": "overflow", "histogram": None},
-        {**entry, "low": "int8", "cause": "outliers", "figures": {"scale": 0.5}}
-        | {"histogram": {"lowest_exponent": -3, "scaled": True, "counts": counts}},
-        {**entry, "layer": NAMES[0], "kept": False, "low": "int8", "cause": "clipping"}
-        | {"figures": {"share": 0.34}},
-    ]
-    (folder / "diagnosis.json").write_text(json.dumps({"low": "int8", "layers": layers}))
+    scaled = Histogram(lowest_exponent=-3, scaled=True, counts=counts)
+    half = Finding(
+        layer=NAMES[3], kept=True, low="fp16", high="fp32", cause="overflow", evidence="so"
+    )
+    eighth = replace(half, low="int8", cause="outliers", figures={"scale": 0.5}, histogram=scaled)
+    near = replace(
+        half,
+        layer=NAMES[0],
+        kept=False,
+        low="int8",
+        cause="clipping",
+        figures={"share": 0.34},
+    )
+    told = Findings(low="int8", layers=[half, eighth, near])
+    (folder / DIAGNOSIS).write_text(told.to_text())
     page = opened(write_report(folder))
     expect(page.locator("#kept tbody tr").first).to_contain_text("FP16")
     misses = page.locator("#misses")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import models
+from precision_bisect.model.layers_file import write_layers
 from precision_bisect.model.load import load_model
-from precision_bisect.results.layers_file import write_layers
 from precision_bisect.run_folder.runfolder import LAYERS, RunFolder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nafnet" / "nafnet.onnx"

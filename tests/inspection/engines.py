@@ -38,7 +38,7 @@ class Inspected:
     @property
     def honours(self) -> dict[str, str]:
         """The verdicts as words, by layer."""
-        return {entry.layer: entry.honour.value for entry in self.judged}
+        return {entry.layer: entry.honoured.value for entry in self.judged}
 
     def evidence(self, layer: str) -> str:
         """Return the evidence for one layer."""

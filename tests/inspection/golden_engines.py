@@ -25,13 +25,13 @@ import onnx
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
+from precision_bisect.exports.finished import read_finished
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.results.finished import read_finished
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import LayerHonour
 from precision_bisect.typed.model_files import save_typed
@@ -103,7 +103,7 @@ def _zeros(stub: onnx.TensorProto) -> onnx.TensorProto:
 
 def counted(verdicts: Sequence[LayerHonour]) -> dict[str, int]:
     """Return how many layers have which verdict."""
-    return dict(sorted(Counter(each.honour.value for each in verdicts).items()))
+    return dict(sorted(Counter(each.honoured.value for each in verdicts).items()))
 
 
 def _without_weights(path: Path) -> bytes:

@@ -51,4 +51,4 @@ def verdicts(
 
 def words(judged: Sequence[LayerHonour]) -> dict[str, str]:
     """Return the verdicts as words, by layer."""
-    return {entry.layer: entry.honour.value for entry in judged}
+    return {entry.layer: entry.honoured.value for entry in judged}

@@ -75,7 +75,7 @@ def engine_layer(kind: str, nodes: Sequence[str], types: str, *weights: str) -> 
 def test_a_weakly_typed_convolution(tmp_path: Path, layer: EngineLayer, expected: str) -> None:
     """Weights decide, then what the layer reads; what is fused or moves data shows nothing."""
     (found,) = judge(tmp_path, [layer], "conv")
-    assert ("conv", expected) == (found.layer, found.honour.value)
+    assert ("conv", expected) == (found.layer, found.honoured.value)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_weakly_typed_elementwise_layer(
     tmp_path: Path, layer: EngineLayer, expected: str
 ) -> None:
     """A layer of its own shows its type; fused into a low one it may not be there at all."""
-    assert [expected] == [entry.honour.value for entry in judge(tmp_path, [layer], "exp")]
+    assert [expected] == [entry.honoured.value for entry in judge(tmp_path, [layer], "exp")]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_convolution_that_should_stay_fp16(
     """FP16 and FP32 honour it; INT8, FP8 and the other 16-bit type do not."""
     pair = Pair(low="int8", high="fp16")
     (found,) = judge(tmp_path, [layer], "conv", pair=pair)
-    assert expected == found.honour.value
+    assert expected == found.honoured.value
 
 
 def test_layers_of_a_rung_above_are_judged_too(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_layers_of_a_rung_above_are_judged_too(tmp_path: Path) -> None:
     plan, pair = keeping(model, "conv"), Pair(low="int8", high="fp16")
     layers.append(engine_layer("correlation", ["conv"], "fp16 fp16", "fp16"))
     judged = judge_layers(model, plan, None, layers, pair)
-    assert [("conv", HONOURED), ("exp", DEMOTED)] == [(j.layer, j.honour.value) for j in judged]
+    assert [("conv", HONOURED), ("exp", DEMOTED)] == [(j.layer, j.honoured.value) for j in judged]
 
 
 def test_engine_layers_that_disagree(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_engine_layers_that_disagree(tmp_path: Path) -> None:
     layers = [engine_layer("PointWiseV2", ["exp"], types) for types in ("fp32 fp32", "fp16 fp16")]
     (found,) = judge(tmp_path, layers, "exp")
     assert (UNSEEN, "the engine layers that hold it do not agree.") == (
-        found.honour.value,
+        found.honoured.value,
         found.evidence,
     )
 
@@ -144,13 +144,13 @@ def test_weights_outrank_a_tail(tmp_path: Path) -> None:
         engine_layer("CaskConvolution", ["conv"], "fp16 fp16", "fp16"),
         engine_layer("PointWiseV2", ["conv"], "fp32 fp32"),
     ]
-    assert [DEMOTED] == [entry.honour.value for entry in judge(tmp_path, layers, "conv")]
+    assert [DEMOTED] == [entry.honoured.value for entry in judge(tmp_path, layers, "conv")]
 
 
 def test_names_without_details_show_nothing(tmp_path: Path) -> None:
     """Where the engine lists names only, every layer is not observable, in network order."""
     found = judge(tmp_path, parse_json('{"Layers": ["conv + relu", "soft"]}'), "soft", "conv")
-    assert [("conv", UNSEEN), ("soft", UNSEEN)] == [(f.layer, f.honour.value) for f in found]
+    assert [("conv", UNSEEN), ("soft", UNSEEN)] == [(f.layer, f.honoured.value) for f in found]
     assert {"the engine gives no details of its layers."} == {f.evidence for f in found}
 
 
@@ -188,7 +188,7 @@ def test_conversions_in_a_generated_kernel(
     layer = EngineLayer(
         name=name, kind="kgen", inputs=(tensor, index), outputs=(tensor,), nodes=("exp", *casts)
     )
-    assert [expected] == [f.honour.value for f in judge(tmp_path, [layer], "exp", typed=True)]
+    assert [expected] == [f.honoured.value for f in judge(tmp_path, [layer], "exp", typed=True)]
 
 
 def test_a_cast_that_no_layer_lists_counts(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_cast_that_no_layer_lists_counts(tmp_path: Path) -> None:
             outputs=(tensor,),
             nodes=("exp", "precision_bisect/cast/b/fp32"),
         )
-        honours += [f.honour.value for f in judge(tmp_path, [layer], "exp", typed=True)]
+        honours += [f.honoured.value for f in judge(tmp_path, [layer], "exp", typed=True)]
     assert [HONOURED, UNSEEN] == honours
 
 
@@ -236,7 +236,7 @@ def test_constants_of_the_same_size(tmp_path: Path, held: dict[str, str], expect
     constants = [EngineTensor(name=name, dtype=dtype, dims=(3,)) for name, dtype in held.items()]
     layer = generated("CastAddAdd", ["first", "second"], *constants)
     (found,) = judge(tmp_path, [layer], "second", typed=True, body=ADDITIONS)
-    assert expected == found.honour.value
+    assert expected == found.honoured.value
 
 
 def test_an_operator_never_looked_at(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_an_operator_never_looked_at(tmp_path: Path) -> None:
     casts = [f"precision_bisect/cast/{name}" for name in ("a/fp32", "b/fp16")]
     layer = generated("CastAddCastMul", ["second", "norm", *casts])
     (found,) = judge(tmp_path, [layer], "second", typed=True, body=ADDITIONS)
-    assert UNSEEN == found.honour.value
+    assert UNSEEN == found.honoured.value
 
 
 @pytest.mark.parametrize(
@@ -258,14 +258,14 @@ def test_a_product_of_two_results_in_a_fusion(
     casts = [f"precision_bisect/cast/{name}" for name in ("a/fp32", "b/fp32", "c/fp16")]
     layer = generated(operations, ["k", "t", *casts])
     (found,) = judge(tmp_path, [layer], "k", typed=True, body=PRODUCT)
-    assert expected == found.honour.value
+    assert expected == found.honoured.value
 
 
 def test_a_foreign_node_shows_nothing(tmp_path: Path) -> None:
     """What is fused out of sight is not observable, even in an engine without a low layer."""
     every = ("conv", "relu", "exp", "soft")
     found = judge(tmp_path, [engine_layer("Myelin", every, "fp32 fp32")], *every, typed=True)
-    assert {UNSEEN} == {entry.honour.value for entry in found}
+    assert {UNSEEN} == {entry.honoured.value for entry in found}
 
 
 def test_a_node_belongs_to_the_layer_that_lists_it(tmp_path: Path) -> None:
@@ -274,4 +274,4 @@ def test_a_node_belongs_to_the_layer_that_lists_it(tmp_path: Path) -> None:
         engine_layer("PointWiseV2", ["conv", "exp"], "fp32 fp32"),
         engine_layer("PointWiseV2", ["relu"], "fp16 fp16"),
     ]
-    assert [DEMOTED] == [entry.honour.value for entry in judge(tmp_path, layers, "relu")]
+    assert [DEMOTED] == [entry.honoured.value for entry in judge(tmp_path, layers, "relu")]

@@ -51,7 +51,7 @@ def test_each_rung_finds_its_layers(tmp_path: Path) -> None:
     assert result.error <= TOLERANCE
     causes = {each.layer: each.cause for each in result.diagnosis}
     assert {"second": "outliers", "square": "overflow", "root": "overflow"} == causes
-    assert {"stretch", "up", "down"} == result.pinned.keys()
+    assert {"stretch", "up", "down"} == {each.layer for each in result.pinned}
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["rungs"][0] == {"precision": "fp32", "layers": OVERFLOWING, "count": 2}
 

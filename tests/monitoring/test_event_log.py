@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from beginning import STARTED
+from beginning import PROCESS, STARTED
 from precision_bisect.ledger.store import SqliteLedger
 from precision_bisect.monitoring.event_log import EventLog
-from precision_bisect.monitoring.plain import plain, record, to_bytes
+from precision_bisect.monitoring.plain import record, to_bytes
 from precision_bisect.plan import Plan
+from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import EVENTS, LEDGER
 from precision_bisect.search.events import (
     Event,
@@ -50,7 +51,7 @@ def kinds(path: Path) -> list[str]:
 
 def test_a_trial_is_told_with_all_its_fields(tmp_path: Path) -> None:
     """Plan, phase, verdict and figures are plain values, an infinite error the text inf."""
-    log = EventLog(tmp_path / "log", {"pid": 7, "host": "box"})
+    log = EventLog(tmp_path / "log", PROCESS)
     events: list[Event] = [
         Warned(message="before the run"),
         STARTED,
@@ -78,7 +79,7 @@ def test_a_trial_is_told_with_all_its_fields(tmp_path: Path) -> None:
 
 def test_nothing_is_written_before_the_run_begins(tmp_path: Path) -> None:
     """A run that its input ends before it begins leaves no log."""
-    log = EventLog(tmp_path / "log", {})
+    log = EventLog(tmp_path / "log", PROCESS)
     log(Warned(message="no inputs"))
     log.close({"event": "run_ended"})
     assert not (tmp_path / "log").exists()
@@ -87,7 +88,7 @@ def test_nothing_is_written_before_the_run_begins(tmp_path: Path) -> None:
 def test_a_resumed_run_appends_and_counts_what_it_recalls(tmp_path: Path) -> None:
     """Each trial is in the log once: those of the ledger become one line with their number."""
     for _ in range(2):
-        log = EventLog(tmp_path / "log", {})
+        log = EventLog(tmp_path / "log", PROCESS)
         log(STARTED)
         for phase in (Phase.PREFLIGHT, Phase.SEARCH):
             log(PhaseStarted(phase=phase))
@@ -106,7 +107,7 @@ def test_a_line_that_was_cut_off_goes(tmp_path: Path, torn: str) -> None:
     """After a kill in the middle of a line the next one begins where that line began."""
     path = tmp_path / "log"
     path.write_text(torn)
-    log = EventLog(path, {})
+    log = EventLog(path, PROCESS)
     log(STARTED)
     log.close({"event": "run_ended"})
     before = ["a"] if '{"event": "a"}\n' in torn else []
@@ -120,9 +121,9 @@ def test_a_full_disk_costs_lines_and_says_how_many(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from precision_bisect.search.events import Warned\n"
         "from precision_bisect.monitoring.event_log import EventLog\n"
-        "from test_event_log import STARTED\n"
+        "from test_event_log import PROCESS, STARTED\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "log = EventLog(Path(sys.argv[1]), {})\n"
+        "log = EventLog(Path(sys.argv[1]), PROCESS)\n"
         "log(STARTED)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))\n"
         "for _ in range(9):\n"
@@ -195,9 +196,9 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_any_value_becomes_one_line_of_json(value: Any) -> None:
     """Whatever a field holds, lone surrogates and NaN too, the line is UTF-8, valid, and one."""
-    line = to_bytes({"value": plain(value)})
+    line = to_bytes({"value": plain_json.plain(value)})
     assert 1 == line.count(b"\n")
-    assert {"value": plain(value)} == json.loads(line.decode("utf-8"))
+    assert {"value": plain_json.plain(value)} == json.loads(line.decode("utf-8"))
 
 
 def test_kinds_are_named_after_their_events() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tiny
-from beginning import STARTED
+from beginning import PROCESS, STARTED
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.monitoring import live_status
@@ -161,7 +161,7 @@ def test_a_ladder_is_told_as_one_run(tmp_path: Path) -> None:
     def observe(event: Event) -> None:
         if isinstance(event, RunStarted):
             seen = look(run)
-            events.append(f"{seen.state} {seen.told['run']['rung']}")
+            events.append(f"{seen.state} {seen.told.run.rung}")
 
     tiny.search(model, run, ladder=("fp16", "bf16", "fp32"), tol=1e-1, observer=observe)
     assert "searching bf16 against fp32" == events[0]
@@ -221,10 +221,7 @@ def test_what_is_no_run_is_one_line(
 @pytest.fixture
 def live(tmp_path: Path) -> LiveStatus:
     """Return a status that has begun in the folder, which nobody has taken."""
-    found = LiveStatus(
-        tmp_path / STATUS,
-        {"pid": 1, "host": "box", "version": "0", "taken": "2026-01-01T00:00:00Z"},
-    )
+    found = LiveStatus(tmp_path / STATUS, PROCESS)
     found(STARTED)
     return found
 
@@ -233,7 +230,7 @@ def test_one_of_another_host_is_not_judged(tmp_path: Path) -> None:
     """Whether its process lives is unknown there; what counts is when it was last heard of."""
     owner = replace(Owner.here(), host="elsewhere")
     (tmp_path / OWNER).write_text(json.dumps(asdict(owner)))
-    live = LiveStatus(tmp_path / STATUS, {"pid": 1, "host": "box", "version": "0"})
+    live = LiveStatus(tmp_path / STATUS, PROCESS)
     live(STARTED)
     live.close({"state": "failed", "message": "a full disk"})
     aged = replace(look(tmp_path), state="searching", silent_s=90.0)
@@ -257,7 +254,7 @@ def test_a_clock_that_goes_back_changes_nothing(
     monkeypatch.setattr(live_status, "now", lambda: next(times))
     with RunLock(tmp_path / "run") as lock:
         lock.open(overwrite=False, rungs=False)
-        live = LiveStatus(tmp_path / "run" / STATUS, {"pid": 1, "host": "box", "version": "0"})
+        live = LiveStatus(tmp_path / "run" / STATUS, PROCESS)
         live(STARTED)
         seen = look(tmp_path / "run")
         live.close({"state": "finished"})
@@ -286,7 +283,7 @@ def test_a_new_run_that_prepares_is_named(tmp_path: Path) -> None:
 
 def test_the_file_is_written_seldom_and_is_always_whole(tmp_path: Path) -> None:
     """A thousand events in a second cost few writes, and every read sees valid JSON."""
-    live = LiveStatus(tmp_path / STATUS, {})
+    live = LiveStatus(tmp_path / STATUS, PROCESS)
     live(STARTED)
     seen, begun = set(), time.monotonic()
     for number in range(1000):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Diagnosis, Result, Rung
+from precision_bisect.results.result import Diagnosis, Inputs, Result, Rung
 from precision_bisect_reports.notebook import MOST_ROWS
 from run_folders import names, result_of
 
@@ -41,7 +41,7 @@ def page_of(result: Result) -> Page:
 
 def test_made_up_inputs_are_said() -> None:
     """A notebook tells that real inputs may reach other ranges."""
-    inputs = {"synthetic": True, "samples": 4}
+    inputs = Inputs(synthetic=True, samples=4)
     cells = page_of(result_of(names(10), [2], inputs=inputs)).cells
     assert "made up: real ones may reach other ranges" in cells
 

@@ -18,7 +18,7 @@ PACKAGES = {
 ORDER = (
     "errors precisions plan trial plan_costs layer_table protocols plugins",
     "machine run_folder settings options",
-    "model inputs comparators search certificate quantization typed speed results monitoring",
+    "model inputs comparators search results certificate quantization typed speed monitoring",
     "inspection fusing backends exports diagnosis advice isolation executors cluster ledger",
     "pipeline ladder api",
     "arguments comparing batch verifying commandline __main__",

@@ -10,6 +10,7 @@ HEAVY = {
     "distributed",
     "filelock",
     "loky",
+    "msgspec",
     "numpy",
     "onnx",
     "onnx_ir",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from final_screens import KEPT, RESULT, need, screen, words
-from precision_bisect.certificate.record import SPREAD, Certificate
+from precision_bisect.results.result import SPREAD, Certificate
 from precision_bisect.trial import Stability
 
 

@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 from final_screens import KEPT, RESULT, need, screen
-from precision_bisect.certificate.record import Certificate
-from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck, SessionOptions
+from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Advised, Culprit, Diagnosis, Rung
+from precision_bisect.results.result import (
+    Advised,
+    Certificate,
+    Culprit,
+    Diagnosis,
+    Inputs,
+    Pinned,
+    Rung,
+)
 from precision_bisect.trial import Honour, LayerHonour, Stability
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 
@@ -29,7 +36,8 @@ def test_a_ladder_is_shown_rung_by_rung() -> None:
 
 
 DEPLOYMENT = Deployment(
-    options=SessionOptions(provider_options={}, session_config={}),
+    provider_options={},
+    session_config={},
     samples=4,
     samples_total=4,
     polygraphy="polygraphy run model.mixed.onnx --trt --atol 0.01",
@@ -178,8 +186,8 @@ def test_the_screen_is_small(status: Status) -> None:
         stability=Stability(copies=16, failed=1, error_median=0.1, error_max=0.2, jitter=0.1),
         notes=["word " * 40] * 5,
         unresolved={"build_failed": 3},
-        pinned={"celu": "Celu takes no fp16"},
-        inputs={"synthetic": True, "samples": 4},
+        pinned=[Pinned(layer="celu", reason="Celu takes no fp16")],
+        inputs=Inputs(synthetic=True, samples=4),
     )
     lines = screen(full).splitlines()
     assert len(lines) <= MOST_LINES
@@ -231,7 +239,7 @@ def test_what_else_there_is_to_say_is_shown() -> None:
 def test_what_an_engine_shows_is_on_the_screen() -> None:
     """Builds, latencies, obedience, pinned layers and the builder's remarks each have a line."""
     seen = [
-        LayerHonour(layer=name, honour=honour, evidence="weights")
+        LayerHonour(layer=name, honoured=honour, evidence="weights")
         for name, honour in zip(KEPT, [*[Honour.HONOURED] * 3, Honour.NOT_OBSERVABLE], strict=True)
     ]
     shown = screen(
@@ -243,7 +251,7 @@ def test_what_an_engine_shows_is_on_the_screen() -> None:
             latency_ms={"all_high": 2.5, "all_low": 1.25, "kept": None},
             latency_method="cuda_events",
             honoured_layers=seen,
-            pinned={"celu": "Celu takes no fp16"},
+            pinned=[Pinned(layer="celu", reason="Celu takes no fp16")],
             notes=["layer norm in \x1b[31mFP16"],
         )
     )
@@ -258,13 +266,13 @@ def test_what_an_engine_shows_is_on_the_screen() -> None:
 
 def test_made_up_inputs_are_said() -> None:
     """They stand on the screen with their number; given ones, and older results, say nothing."""
-    shown = screen(replace(RESULT, inputs={"synthetic": True, "samples": 4}))
+    shown = screen(replace(RESULT, inputs=Inputs(synthetic=True, samples=4)))
     assert "inputs      made up, 4 samples: real ones may reach ranges" in shown
     assert "give --inputs" in shown
     assert "made up, 1 sample:" in screen(
-        replace(RESULT, inputs={"synthetic": True, "samples": 1})
+        replace(RESULT, inputs=Inputs(synthetic=True, samples=1))
     )
-    for inputs in ({"synthetic": False, "samples": 4}, None):
+    for inputs in (Inputs(synthetic=False, samples=4), None):
         assert "made up" not in screen(replace(RESULT, inputs=inputs))
 
 

@@ -1,5 +1,6 @@
 """`result.json` against its published schema, read by nothing of this package."""
 
+import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,10 +11,10 @@ import pytest
 
 import tiny
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import KEYS
 from precision_bisect.search.events import Event, TrialFinished
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs/result.schema.json").read_text())
+DOCS = Path(__file__).parents[2] / "docs"
+SCHEMA = json.loads((DOCS / "result.schema.json").read_text())
 TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
@@ -34,8 +35,6 @@ def objections(value: Any, schema: dict[str, Any], where: str = "$") -> Iterator
     """Yield what of a value the schema does not allow: the part of JSON Schema that ours uses."""
     if "$ref" in schema:
         yield from objections(value, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], where)
-    if "const" in schema and value != schema["const"]:
-        yield f"{where} is {value!r}"
     if "enum" in schema and value not in schema["enum"]:
         yield f"{where} is {value!r}"
     if "anyOf" in schema and all(any(objections(value, each)) for each in schema["anyOf"]):
@@ -45,8 +44,6 @@ def objections(value: Any, schema: dict[str, Any], where: str = "$") -> Iterator
         yield f"{where} is no {kinds}: {value!r}"
         return
     if "minimum" in schema and value < schema["minimum"]:
-        yield f"{where} is {value}"
-    if "maximum" in schema and value > schema["maximum"]:
         yield f"{where} is {value}"
     if isinstance(value, list) and "items" in schema:
         for number, each in enumerate(value):
@@ -108,11 +105,11 @@ def test_endings_that_need_an_engine_fit_the_schema(status: Status, tmp_path: Pa
     assert [] == list(objections(json.loads(json.dumps(told)), SCHEMA))
 
 
-def test_the_schema_names_every_key_and_status() -> None:
-    """A key or a status that comes into the file comes into the schema."""
-    assert list(KEYS) == list(SCHEMA["properties"])
-    assert list(KEYS) == SCHEMA["required"]
-    assert [each.value for each in Status] == SCHEMA["properties"]["status"]["enum"]
+def test_the_schema_is_what_results_are_written_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that comes into a result comes into the schema, by docs/make_schema.py."""
+    monkeypatch.syspath_prepend(DOCS)
+    page = importlib.import_module("make_schema").page()
+    assert page == (DOCS / "result.schema.json").read_text()
 
 
 def test_what_does_not_fit_is_seen(tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def test_with_the_emulator_costs_stand_in(tmp_path: Path) -> None:
     )
     assert (Status.FOUND, set(tiny.KEPT)) == (result.status, set(result.kept))
     assert result.front
-    assert all(row["latency_ms"] is None and row["cost"] >= 0 for row in result.front)
-    assert any(row["passed"] for row in result.front)
+    assert all(each.latency_ms is None and (each.cost or 0) >= 0 for each in result.front)
+    assert any(each.passed for each in result.front)
     assert ["error", "estimated cost"] == study_of(url).metric_names
     assert 0 == result.builds
 

@@ -79,8 +79,8 @@ def test_kept_products_are_honoured_with_the_guard_and_demoted_without(
         guarded = engine.evidence()
     with make(settings=replace(FOR_86, guard_islands=False)).build(plan) as engine:
         bare = engine.evidence()
-    assert [Honour.HONOURED] == [entry.honour for entry in guarded.honours]
-    assert [Honour.DEMOTED] == [entry.honour for entry in bare.honours]
+    assert [Honour.HONOURED] == [entry.honoured for entry in guarded.honours]
+    assert [Honour.DEMOTED] == [entry.honoured for entry in bare.honours]
     assert kept == [entry.layer for entry in bare.honours]
     assert (None, ()) == (bare.latency, bare.notes)
 

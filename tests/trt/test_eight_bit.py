@@ -53,7 +53,7 @@ def test_plans_are_built_and_judged(
     assert {"t": f"tensorrt-rtx has no {low} kernel for ConvTranspose"} == made.unbuildable()
     model = pin_formless(load_model(tmp_path / "model.onnx"), Pair(low=low, high="fp16"))
     with made.build(keeping(model, "c", "t")) as engine:
-        honours = {entry.layer: entry.honour for entry in engine.evidence().honours}
+        honours = {entry.layer: entry.honoured for entry in engine.evidence().honours}
     assert {"c": Honour.HONOURED, "t": Honour.HONOURED} == honours
 
 

@@ -89,7 +89,7 @@ def test_products_run_in_8_bits_unless_kept(
         for name in ("conv", "gemm", "two"):
             assert ({high} if name == kept else {low}) == read[name], (kept, name)
         judged = judge_layers(writer.model, plan, typed, parse_layers(text), writer.pair)
-        assert [(kept, Honour.HONOURED)] == [(j.layer, j.honour) for j in judged]
+        assert [(kept, Honour.HONOURED)] == [(j.layer, j.honoured) for j in judged]
 
 
 @pytest.mark.parametrize("low", QUANTIZED)
@@ -133,7 +133,7 @@ def test_neither_16_bit_type_replaces_the_other(tmp_path: Path, low: HalfName) -
     text = build(tmp_path / "typed.onnx")
     assert {high} == read_by_products(text)["k"]
     judged = judge_layers(writer.model, plan, typed, parse_layers(text), writer.pair)
-    assert [Honour.HONOURED] == [entry.honour for entry in judged]
+    assert [Honour.HONOURED] == [entry.honoured for entry in judged]
 
 
 @pytest.mark.parametrize(("low", "high"), [("int8", "fp16"), ("fp8", "bf16")])

@@ -2,12 +2,13 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Any
 
 from precision_bisect.advice.case import PASSES
+from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
 from precision_bisect.errors import printable
 
 _WIDTH = 80
@@ -18,88 +19,89 @@ _TOLD_GROWTH = 2.0
 """So many times an error must grow in one node for it to be named."""
 
 
-def as_text(found: Mapping[str, Any], *, verbose: bool = False) -> str:
+def as_text(found: Findings, *, verbose: bool = False) -> str:
     """Return the text: the verdict, advice, layers with their causes, where NaN and Inf are born.
 
-    `found` is what `Findings.to_json` gives. Names are printed as text, whatever is in them. All
-    layers, and what is known of each, are listed only where it is `verbose`.
+    Names are printed as text, whatever is in them. All layers, and what is known of each, are
+    listed only where it is `verbose`.
     """
     lines = [*_verdict(found), ""]
-    for each in found["advice"]:
-        lines += _advice(each, verbose=verbose)
-    layers = found["layers"] if verbose else _first(found["layers"])
+    for advice in found.advice:
+        lines += _advice(advice, verbose=verbose)
+    layers = found.layers if verbose else _first(found.layers)
     for each in layers:
-        lines += _layer(each, found["low"], verbose=verbose)
+        lines += _layer(each, found.low, verbose=verbose)
     lines += [""] * (bool(layers) and not verbose)
-    if found["spread"] and not verbose:
-        count = len(found["spread"])
+    if found.spread and not verbose:
+        count = len(found.spread)
         lines += [f"With every layer low, NaN or Inf is born in {count} layers.", ""]
-    elif found["spread"]:
-        lines += ["With every layer low, NaN or Inf is born in", *_spread(found["spread"]), ""]
-    if not verbose and found["layers"]:
-        more = len(found["layers"]) - len(layers)
+    elif found.spread:
+        lines += ["With every layer low, NaN or Inf is born in", *_spread(found.spread), ""]
+    if not verbose and found.layers:
+        more = len(found.layers) - len(layers)
         rest = f"{more} more layers, " if more else ""
         lines.append(f"-v shows {rest}where values are largest, and how errors grow.")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _first(layers: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def _first(layers: Sequence[Finding]) -> Sequence[Finding]:
     """Return the layers that are told in any case: kept ones before near misses."""
-    return sorted(layers, key=lambda each: not each.get("kept"))[:_MOST_LAYERS]
+    return sorted(layers, key=lambda each: not each.kept)[:_MOST_LAYERS]
 
 
-def _verdict(found: Mapping[str, Any]) -> Iterator[str]:
+def _verdict(found: Findings) -> Iterator[str]:
     """Yield what the layers suffer from, and the first thing that was tried and passes."""
-    kept = [each for each in found["layers"] if each.get("kept")]
-    told = kept or found["layers"]
-    causes = Counter(each["cause"] for each in told)
+    kept = [each for each in found.layers if each.kept]
+    told = kept or found.layers
+    causes = Counter(each.cause for each in told)
     why = ", ".join(f"{count} {printable(cause)}" for cause, count in causes.items())
-    low = printable(found["low"]).upper()
-    near = len(found["layers"]) - len(told)
+    low = printable(found.low).upper()
+    near = len(found.layers) - len(told)
     more = f"; {near} more come close" if near else ""
     count = f"{len(told)} layer{'s' * (len(told) != 1)}"
     kept_from = f" kept from {low}" if kept else ""
     yield f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
-    helping = [each for each in found["advice"] if each["evidence"].endswith(PASSES)]
+    helping = [each for each in found.advice if each.evidence.endswith(PASSES)]
     if helping:
-        yield from _wrapped(f"What helps: {helping[0]['title']}", 0)
-    elif not found["advice"]:
+        yield from _wrapped(f"What helps: {helping[0].title}", 0)
+    elif not found.advice:
         yield "Nothing is known that would help"
 
 
-def _layer(found: Mapping[str, Any], whole: str, *, verbose: bool) -> Iterator[str]:
-    figures = found["figures"]
-    yield printable(found["layer"])
-    types = f" ({found['low']})" if found.get("low", whole) != whole else ""
-    yield from _wrapped(f"{found['cause']}{types}: {found['evidence']}", 2)
-    if figures.get("alone_error") is not None:
-        yield f"  alone low: error {_number(figures['alone_error'])}"
+def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
+    figures = found.figures
+    yield printable(found.layer)
+    types = f" ({found.low})" if found.low != whole else ""
+    yield from _wrapped(f"{found.cause}{types}: {found.evidence}", 2)
+    if alone := _number(figures.get("alone_error")):
+        yield f"  alone low: error {alone}"
     if not verbose:
         return
-    if figures.get("tensor") and figures.get("sample") is not None:
-        place = ", ".join(str(i) for i in figures["index"])
+    index = figures.get("index")
+    if figures.get("tensor") and isinstance(index, list):
+        place = ", ".join(map(str, index))
         yield from _wrapped(
-            f"largest magnitude {_number(figures['largest'])} in sample {figures['sample']} at "
-            f"[{place}] of {figures['tensor']}",
+            f"largest magnitude {_number(figures.get('largest'))} in sample "
+            f"{figures.get('sample')} at [{place}] of {figures['tensor']}",
             2,
         )
-    if hurts := found.get("hurts"):
+    if hurts := found.hurts:
         yield from _wrapped(
-            f"hurts output {hurts['output']}, by {_number(hurts['error'])} of its largest value, "
-            f"{len(hurts['path']) - 1} nodes on",
+            f"hurts output {hurts.output}, by {_number(hurts.error)} of its largest value, "
+            f"{len(hurts.path) - 1} nodes on",
             2,
         )
         yield from _wrapped(_growth(hurts), 2)
-    if found["advice"]:
-        yield from _wrapped(f"advice: {', '.join(found['advice'])}", 2)
+    if found.advice:
+        yield from _wrapped(f"advice: {', '.join(found.advice)}", 2)
     yield ""
 
 
-def _growth(hurts: Mapping[str, Any]) -> str:
+def _growth(hurts: Hurt) -> str:
     """Return how the error grew on its way: where it began, its largest step, and its end."""
     way = [
         (name, float(error))
-        for name, error in zip(hurts["path"], hurts.get("errors", ()), strict=False)
+        for name, error in zip(hurts.path, hurts.errors, strict=False)
         if error is not None
     ]
     if len(way) < 2:
@@ -117,29 +119,30 @@ def _growth(hurts: Mapping[str, Any]) -> str:
     return f"{text}; it grows most at {to}, from {_number(before)} to {_number(after)}"
 
 
-def _spread(spread: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _spread(spread: Sequence[Birth]) -> Iterator[str]:
     for each in spread[:_MOST_SPREAD]:
-        end = (
-            f"reaches output {each['output']}" if each["output"] else f"ends at {each['path'][-1]}"
-        )
-        yield from _wrapped(f"{each['layer']}: {each['born']}, {end}", 2)
+        end = f"reaches output {each.output}" if each.output else f"ends at {each.path[-1]}"
+        yield from _wrapped(f"{each.layer}: {each.born}, {end}", 2)
     if len(spread) > _MOST_SPREAD:
         yield f"  and {len(spread) - _MOST_SPREAD} more"
 
 
-def _advice(each: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
-    yield printable(f"{each['id']}: {each['title']}")
-    yield from _wrapped(each["text"], 2)
-    yield from _wrapped(f"Why: {each['evidence']}.", 2)
-    named = ", ".join(each["layers"][:_MOST_NAMED])
-    more = len(each["layers"]) - _MOST_NAMED
+def _advice(each: Advice, *, verbose: bool) -> Iterator[str]:
+    yield printable(f"{each.id}: {each.title}")
+    yield from _wrapped(each.text, 2)
+    yield from _wrapped(f"Why: {each.evidence}.", 2)
+    named = ", ".join(each.layers[:_MOST_NAMED])
+    more = len(each.layers) - _MOST_NAMED
     if named and verbose:
         yield from _wrapped(f"For: {named}{f' and {more} more' if more > 0 else ''}", 2)
     yield ""
 
 
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.3g}"
+def _number(value: Any) -> str:
+    """Return a figure with three digits, "" for what is none."""
+    if isinstance(value, int | float):
+        return f"{value:.3g}"
+    return value if isinstance(value, str) else ""
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

@@ -1,14 +1,16 @@
 """What is known of a batch at any moment, as `batch.json` holds it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from precision_bisect.batch.jobs import Job
 from precision_bisect.errors import ExitCode, RunFolderError
 from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.typed_json import Count, read_typed
+from precision_bisect.trial import Figure
 
 BATCH = "batch.json"
 SCHEMA = 1
@@ -47,11 +49,11 @@ class JobRecord:
     status: str = State.WAITING
     exit_code: int | None = None
     message: str = ""
-    kept: int | None = None
-    candidates: int | None = None
-    error: float | str | None = None
-    tolerance: Any = None
-    trials: int | None = None
+    kept: Count | None = None
+    candidates: Count | None = None
+    error: Figure | None = None
+    tolerance: Figure | Mapping[str, Any] | None = None
+    trials: Count | None = None
     seconds: float = 0.0
 
     @classmethod
@@ -117,9 +119,17 @@ class BatchRecord:
             "ended": self.ended,
             "stopped_by": self.stopped_by,
             "exit_code": None if self.ended is None else self.exit_code,
-            "jobs": [asdict(job) for job in self.jobs.values()],
+            "jobs": list(self.jobs.values()),
         }
         return plain_json.dumps(plain, indent=2) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Jobs:
+    """What is read back of the file."""
+
+    schema: Literal[1]
+    jobs: Sequence[JobRecord]
 
 
 def read_jobs_of(folder: Path) -> Mapping[str, JobRecord] | None:
@@ -129,15 +139,10 @@ def read_jobs_of(folder: Path) -> Mapping[str, JobRecord] | None:
     """
     path = folder / BATCH
     try:
-        plain = plain_json.read_object(path)
-        if plain["schema"] != SCHEMA:
-            raise ValueError("its schema is another")
-        names = {each.name for each in fields(JobRecord)}
-        rows = [{key: row[key] for key in names} for row in plain["jobs"]]
-        return {row["name"]: JobRecord(**row) for row in rows}
+        return {job.name: job for job in read_typed(_Jobs, path).jobs}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise RunFolderError(
             f"cannot read {path}: {error}", "replace the batch with --overwrite, or mend it"
         ) from error

@@ -6,17 +6,14 @@ ending only beside a `result.json` that was written meanwhile.
 
 import signal
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from precision_bisect.batch.batch_record import JobRecord, State
 from precision_bisect.batch.process import COMMAND
-from precision_bisect.errors import ExitCode, printable
-from precision_bisect.results.endings import Status
-from precision_bisect.run_folder import plain_json
+from precision_bisect.errors import ExitCode, RunFolderError, printable
+from precision_bisect.results.saved import Saved, read_saved
 from precision_bisect.run_folder.runfolder import LEDGER, RESULT
 
 _TAIL = 4096
@@ -57,19 +54,20 @@ def outcome(record: JobRecord, code: int, *, fresh: bool, asked: bool) -> JobRec
 
     `fresh` tells that it has written a result, `asked` that the batch had told it to end.
     """
-    result = _result(Path(record.run_folder)) if fresh else None
+    saved = _saved(Path(record.run_folder)) if fresh else None
     said = replace(record, exit_code=code, message="")
-    if result is not None:
+    if saved is not None:
+        result = saved.result
         said = replace(
             said,
-            kept=_kept(result),
-            candidates=result.get("candidates"),
-            error=result.get("error"),
-            tolerance=result.get("tolerance"),
-            trials=result.get("trials"),
+            kept=len(result.kept) if saved.answered else None,
+            candidates=result.candidates,
+            error=result.error,
+            tolerance=result.tolerance,
+            trials=result.trials,
         )
-    if result is not None and code in _ENDINGS:
-        return replace(said, status=str(result.get("status")))
+        if code in _ENDINGS:
+            return replace(said, status=result.status)
     if code == ExitCode.INTERRUPTED or (asked and code < 0):
         return replace(said, status=State.INTERRUPTED, exit_code=ExitCode.INTERRUPTED)
     last = _last_line(Path(record.log))
@@ -80,18 +78,11 @@ def outcome(record: JobRecord, code: int, *, fresh: bool, asked: bool) -> JobRec
     return replace(said, status=State.CRASHED, message=f"ended with exit code {code}: {last}")
 
 
-def _result(folder: Path) -> Mapping[str, Any] | None:
+def _saved(folder: Path) -> Saved | None:
     try:
-        return plain_json.read_object(folder / RESULT)
-    except (OSError, ValueError):
+        return read_saved(folder)
+    except RunFolderError:
         return None
-
-
-def _kept(result: Mapping[str, Any]) -> int | None:
-    """Return how many layers the answer keeps; None where no plan has passed."""
-    kept = result.get("kept")
-    answered = kept or result.get("status") in (Status.FOUND, Status.NOTHING_TO_KEEP)
-    return len(kept) if isinstance(kept, list) and answered else None
 
 
 def _signal(number: int) -> str:

@@ -49,7 +49,7 @@ def _row(job: JobRecord) -> tuple[str, ...]:
         printable(job.name),
         _words(job.status),
         "-" if job.kept is None else _kept(job),
-        "-" if job.error is None else f"{_figure(job.error)}/{_limit(job.tolerance)}",
+        "-" if job.error is None else f"{job.error:.3g}/{_limit(job.tolerance)}",
         "-" if job.trials is None else str(job.trials),
         clock_time(job.seconds) if job.seconds else "-",
     )
@@ -72,10 +72,6 @@ def _kept(job: JobRecord) -> str:
 
 def _words(status: str) -> str:
     return printable(status.replace("_", " "))
-
-
-def _figure(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.3g}"
 
 
 def _limit(tolerance: object) -> str:

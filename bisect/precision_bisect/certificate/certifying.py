@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from precision_bisect.certificate.monotone import breaks
-from precision_bisect.certificate.record import shown_needed
+from precision_bisect.certificate.proving import shown_needed
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T

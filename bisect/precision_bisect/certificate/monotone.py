@@ -7,9 +7,9 @@ a run can refute it: one plan passed, and one that keeps all its layers and more
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from precision_bisect.plan import Plan
+from precision_bisect.results.result import Judged, NonMonotone
 from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import JUDGED_KINDS, SampleSet, Trial
 
@@ -144,14 +144,14 @@ def _break(passed: _Judged, failed: _Judged, *, noise: bool) -> Break:
     )
 
 
-def rows(found: Sequence[Break], names: Sequence[str]) -> list[dict[str, Any]]:
+def rows(found: Sequence[Break], names: Sequence[str]) -> list[NonMonotone]:
     """Return the clear breaks as `non_monotone` of `result.json` lists them, a few at most."""
     return [
-        {
-            "passed": {"kept": len(each.passed), "error": each.passed_error},
-            "failed": {"kept": len(each.failed), "error": each.failed_error},
-            "layers": [names[index] for index in each.added.indices[:MOST_NAMED]],
-        }
+        NonMonotone(
+            passed=Judged(kept=len(each.passed), error=each.passed_error),
+            failed=Judged(kept=len(each.failed), error=each.failed_error),
+            layers=[names[index] for index in each.added.indices[:MOST_NAMED]],
+        )
         for each in found[:MOST_LISTED]
         if not each.noise
     ]

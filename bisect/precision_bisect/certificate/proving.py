@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.certificate.monotone import judged
-from precision_bisect.certificate.record import Certificate, Need, shown_needed
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
+from precision_bisect.results.result import Certificate, Need
 from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
 from precision_bisect.trial import Kind, Outcome, SampleSet, Trial
 
@@ -225,3 +225,15 @@ def _unresolved(outcome: Outcome) -> str:
     if outcome.verdict is not None:
         return "builds disagree on the plan without it"
     return f"{outcome.status}: {outcome.message}" if outcome.message else outcome.status
+
+
+def shown_needed(plan: Plan, failing: Plan) -> int | None:
+    """Return the layer of `plan` that a failing plan shows to be needed, None where it shows none.
+
+    It is the one layer of `plan` that the failing plan lacks. Where the failing plan keeps exactly
+    the others, that proves the need; where it keeps further layers, the proof assumes that
+    keeping more never hurts.
+    """
+    lacking = plan.mask & ~failing.mask
+    alone = lacking and not lacking & (lacking - 1)  # one bit of the mask
+    return lacking.bit_length() - 1 if alone else None

@@ -39,7 +39,7 @@ class ModelPlugin(WorkerPlugin):
         self._shipped: ShippedModel | None = shipped
 
     def setup(self, worker: Worker) -> None:
-        """Unpack what was shipped. Raises ExecutorError on a worker unlike the sender, and OSError."""
+        """Unpack it. Raises ExecutorError on a worker unlike the sender, and OSError."""
         assert self._shipped is not None
         shipped, self._shipped = self._shipped, None
         said = {"this machine": shipped.facts, f"worker {worker.address}": facts()}

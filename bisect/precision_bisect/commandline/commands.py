@@ -32,7 +32,6 @@ from precision_bisect.arguments.run_flags import curve_parser, to_options
 from precision_bisect.commandline.job import search
 from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderError, UsageError
-from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import REPORT, last_run
 from precision_bisect.settings.engine_settings import EngineSettings
 
@@ -60,7 +59,7 @@ def verify_command(parsed: Namespace) -> int:
     settings, given = to_engine_settings(parsed), flagged(parsed)
     memory = None if parsed.build_memory is None else mebibytes(parsed.build_memory)
     from precision_bisect.plugins import REPORTS, load
-    from precision_bisect.results.run_settings import Asked
+    from precision_bisect.verifying.run_settings import Asked
     from precision_bisect.verifying.verify import verify
 
     asked = Asked(backend=parsed.backend, settings=settings, flagged=given)
@@ -122,8 +121,7 @@ def explain_command(parsed: Namespace) -> int:
 
     with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
         found = explain(options, parsed.layers, parsed.worst, report)
-    text = plain_json.dumps(found, indent=2, allow_nan=False) + "\n"
-    sys.stdout.write(text if parsed.json else as_text(found, verbose=parsed.verbose))
+    sys.stdout.write(found.to_text() if parsed.json else as_text(found, verbose=parsed.verbose))
     return ExitCode.OK
 
 

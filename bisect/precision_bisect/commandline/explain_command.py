@@ -4,13 +4,11 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from precision_bisect.arguments.parser import NEAR
 from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.diagnosis.findings import Findings
-from precision_bisect.diagnosis.findings_file import read_diagnosis
+from precision_bisect.diagnosis.findings import Findings, read_diagnosis
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
@@ -21,9 +19,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.search.events import Observer
 
 
-def explain(
-    options: Options, layers: Sequence[str], worst: int, observer: Observer
-) -> dict[str, Any]:
+def explain(options: Options, layers: Sequence[str], worst: int, observer: Observer) -> Findings:
     """Return what `diagnosis.json` would hold for the named layers, or for the `worst` ones.
 
     Where the model is the folder of a run, that run's diagnosis is returned. Raises a
@@ -40,7 +36,7 @@ def explain(
         try:
             errors = {} if layers else dict(worst_layers(prepared, worst))
             prepared.rest()
-            return _explained(prepared, list(layers or errors), errors).to_json()
+            return _explained(prepared, list(layers or errors), errors)
         except RuntimeError as error:
             raise ModelError(
                 f"ONNX Runtime cannot run {options.model}: {error}", "check the inputs"
@@ -69,12 +65,12 @@ def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, f
     return replace(advised, layers=sorted(told, key=lambda each: order[each.layer]))
 
 
-def _of_run(folder: Path, layers: Sequence[str]) -> dict[str, Any]:
+def _of_run(folder: Path, layers: Sequence[str]) -> Findings:
     found = read_diagnosis(folder)
-    _check_names(layers, [each["layer"] for each in found["layers"]])
-    if layers:
-        found["layers"] = [each for each in found["layers"] if each["layer"] in layers]
-    return found
+    _check_names(layers, [each.layer for each in found.layers])
+    if not layers:
+        return found
+    return replace(found, layers=[each for each in found.layers if each.layer in layers])
 
 
 def _check_names(layers: Sequence[str], known: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from precision_bisect.errors import UsageError, printable
 from precision_bisect.exports.export import Export
+from precision_bisect.exports.finished import read_finished
 from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.write import gains, write_gain
@@ -15,7 +16,6 @@ from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import ANSWER
-from precision_bisect.results.finished import read_finished
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder, point_folder, refuse_links
 from precision_bisect.settings.engine_settings import EngineSettings

@@ -1,7 +1,7 @@
 """What changed between two runs. Layers are the same where their names are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.comparing.sides import Side
@@ -59,12 +59,12 @@ class Comparison:
             "same": self.same,
             "before": self.before.to_json(),
             "after": self.after.to_json(),
-            "depends": [asdict(each) for each in self.depends],
+            "depends": list(self.depends),
             "added": [self._row(layer) for layer in self.added],
             "removed": [self._row(layer) for layer in self.removed],
             "common": list(self.common),
-            "retyped": [asdict(each) for each in self.retyped],
-            "causes": [asdict(each) for each in self.causes],
+            "retyped": list(self.retyped),
+            "causes": list(self.causes),
             "only_before": self.only_before,
             "only_after": self.only_after,
         }

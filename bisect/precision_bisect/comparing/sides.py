@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.model.layers_file import ModelLayers
 from precision_bisect.results.saved import Saved, read_saved
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.json_values import Unfit, many, row, text
 from precision_bisect.run_folder.runfolder import LAYERS
-
-_LAYERS = row(layers=many(row(name=text)))
+from precision_bisect.run_folder.typed_json import read_typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +36,17 @@ class Side:
         return {each.layer: each.cause for each in self.saved.result.diagnosis}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures of the run; infinite ones are texts."""
-        told = self.saved.result.to_json()
-        latency = self.saved.result.latency_ms
+        """Return the figures of the run."""
+        result = self.saved.result
+        latency = result.latency_ms
         return {
             "path": str(self.saved.path),
             "model": str(self.saved.model),
             "answered": self.saved.answered,
-            **{key: told[key] for key in _FIGURES},
+            **{key: getattr(result, key) for key in _FIGURES},
             "latency_ms": None if latency is None else latency.get("kept"),
-            "minimal": self.saved.result.certificate.minimal,
-            "kept": len(self.saved.result.kept),
+            "minimal": result.certificate.minimal,
+            "kept": len(result.kept),
         }
 
 
@@ -67,7 +65,7 @@ def read_side(path: Path) -> Side:
 def _names(path: Path) -> frozenset[str] | None:
     """Return what `layers.json` lists; None where there is none that can be read."""
     try:
-        listed = _LAYERS(plain_json.read(path))
-    except (OSError, ValueError, Unfit):
+        listed = read_typed(ModelLayers, path)
+    except (OSError, ValueError):
         return None
-    return frozenset(each["name"] for each in listed["layers"])
+    return frozenset(each.name for each in listed.layers)

@@ -1,14 +1,20 @@
-"""The result of a diagnosis: the contents of `diagnosis.json`, version 1."""
+"""The result of a diagnosis: `diagnosis.json`, version 1, declared once."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
+from msgspec import Meta
+
+from precision_bisect.errors import RunFolderError
 from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.runfolder import DIAGNOSIS
+from precision_bisect.run_folder.typed_json import Count, read_typed
+from precision_bisect.trial import Figure
 
-SCHEMA = 1
-"""The version of the file's format, which readers check."""
+Way: TypeAlias = Annotated[Sequence[str], Meta(min_length=1)]
+"""Names along a way, which has a beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,16 +26,8 @@ class Histogram:
     """
 
     lowest_exponent: int
-    counts: Mapping[str, Sequence[int]]
     scaled: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `histogram` of an entry."""
-        return {
-            "lowest_exponent": self.lowest_exponent,
-            "scaled": self.scaled,
-            "counts": {key: list(each) for key, each in self.counts.items()},
-        }
+    counts: Mapping[str, Sequence[Count]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,55 +42,34 @@ class Hurt:
     """
 
     output: str
-    error: float
-    path: Sequence[str]
-    errors: Sequence[float | None] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `hurts` of an entry."""
-        return {
-            "output": self.output,
-            "error": self.error,
-            "path": list(self.path),
-            "errors": list(self.errors),
-        }
+    error: Figure
+    path: Way
+    errors: Sequence[Figure | None] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Why one layer needs the high type: a cause, one sentence of evidence, and the figures.
 
-    `kept` is False for a near miss. `low` is the type that it cannot have, `high` the one that it
-    has instead. `advice` has the ids of what would help.
+    `name` is that of the layer, too. `kept` is False for a near miss. `low` is the type that it
+    cannot have, `high` the one that it has instead. `figures` differ with the cause. `advice` has
+    the ids of what would help.
     """
 
     layer: str
+    name: str = field(init=False)
     kept: bool
     low: str
     high: str
     cause: str
     evidence: str
     figures: Mapping[str, Any] = field(default_factory=dict)
-    histogram: Histogram | None = None
     hurts: Hurt | None = None
+    histogram: Histogram | None = None
     advice: Sequence[str] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return one entry of `layers`."""
-        hurts, histogram = self.hurts, self.histogram
-        return {
-            "layer": self.layer,
-            "name": self.layer,
-            "kept": self.kept,
-            "low": self.low,
-            "high": self.high,
-            "cause": self.cause,
-            "evidence": self.evidence,
-            "figures": dict(self.figures),
-            "hurts": None if hurts is None else hurts.to_json(),
-            "histogram": None if histogram is None else histogram.to_json(),
-            "advice": list(self.advice),
-        }
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.layer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +82,7 @@ class Birth:
 
     layer: str
     born: str
-    path: Sequence[str]
+    path: Way
     output: str | None
 
 
@@ -124,49 +101,26 @@ class Advice:
 class Findings:
     """A diagnosis: layers in network order, births in network order, advice most helpful first."""
 
+    schema: Literal[1] = 1
     low: str
     layers: Sequence[Finding] = ()
     spread: Sequence[Birth] = ()
     advice: Sequence[Advice] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the contents of `diagnosis.json`; figures that are not finite become text."""
-        plain = {
-            "schema": SCHEMA,
-            "low": self.low,
-            "layers": [each.to_json() for each in self.layers],
-            "spread": [
-                {
-                    "layer": each.layer,
-                    "born": each.born,
-                    "path": list(each.path),
-                    "output": each.output,
-                }
-                for each in self.spread
-            ],
-            "advice": [
-                {
-                    "id": each.id,
-                    "title": each.title,
-                    "text": each.text,
-                    "layers": list(each.layers),
-                    "evidence": each.evidence,
-                }
-                for each in self.advice
-            ],
-        }
-        finite: dict[str, Any] = _finite(plain)
-        return finite
-
     def to_text(self) -> str:
-        """Return `diagnosis.json` as text."""
-        return plain_json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        """Return `diagnosis.json` as text; figures that are not finite become texts."""
+        return plain_json.dumps(self, indent=1) + "\n"
 
 
-def _finite(value: Any) -> Any:
-    # JSON has no infinity; `allow_nan=False` above would raise.
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+def read_diagnosis(folder: Path) -> Findings:
+    """Return a run's `diagnosis.json`.
+
+    Raises RunFolderError where there is none, or none that this version has written.
+    """
+    try:
+        return read_typed(Findings, folder / DIAGNOSIS)
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            f"{folder} has no readable {DIAGNOSIS}",
+            "a run writes it when it ends; give the model to explain it without a run",
+        ) from error

@@ -62,8 +62,8 @@ def write_judging(
     folder.write(GOLDEN_INPUTS, golden.inputs_text())
     folder.write(GOLDEN_OUTPUTS, golden.outputs_text())
     folder.write(RUN_SCRIPT, script)
-    deployment = Deployment(
-        options=judge.options,
+    deployment = Deployment.by(
+        judge.options,
         samples=len(golden.inputs),
         samples_total=len(judge.samples),
         polygraphy=_command(export, judge, golden.inputs),

@@ -52,7 +52,7 @@ def judge_layers(
         findings = [examine(graph, kernel, asked) for kernel in kernels]
         verdict = _weigh(findings, nothing, bool(holders[number]))
         verdicts.append(
-            LayerHonour(layer=name, honour=verdict.honour, evidence=f"{verdict.reason}.")
+            LayerHonour(layer=name, honoured=verdict.honour, evidence=f"{verdict.reason}.")
         )
     return verdicts
 

@@ -23,6 +23,7 @@ from precision_bisect.ladder.climbed import Climbed, Floor, Step
 from precision_bisect.ladder.composition import Composition
 from precision_bisect.ladder.ladder_answer import DONE, conclude_ladder
 from precision_bisect.layer_table import LayerName
+from precision_bisect.model.layers_file import write_layers
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.keep_fused import keep_made
@@ -33,7 +34,6 @@ from precision_bisect.precisions import Pair, pairs_of
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.endings import Status
-from precision_bisect.results.layers_file import write_layers
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder

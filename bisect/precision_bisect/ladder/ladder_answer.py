@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.ladder.climbed import Climbed
 from precision_bisect.ladder.rung_causes import explain_ladder, nearest
@@ -15,7 +14,14 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.results.chosen_point import Held
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Diagnosis, Result, Rung
+from precision_bisect.results.result import (
+    Certificate,
+    Diagnosis,
+    Need,
+    Pinned,
+    Result,
+    Rung,
+)
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 
@@ -40,7 +46,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         if name in chosen
     ]
     part = last.result.deployment
-    options = part.options if part else session_options(last.prepared.options.engine)
+    options = part or session_options(last.prepared.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
     held = Held(kept=last.kept) if last.answered else None
     written = write_answer(last.prepared, held, folder, diagnosis, judge)
@@ -52,8 +58,8 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     result = replace(
         last.result,
         status=_status(climbed, kept),
-        low=ladder[0],
-        high=ladder[-1],
+        low=climbed.composition.pair(0).low,
+        high=climbed.composition.pair(-1).high,
         tolerance=tolerance_of(climbed.comparator),
         candidates=len(climbed.steps[0].prepared.model.table.candidates),
         kept=kept,
@@ -81,14 +87,14 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     return result
 
 
-def _pinned(climbed: Climbed, kept: Sequence[LayerName]) -> Mapping[str, str]:
+def _pinned(climbed: Climbed, kept: Sequence[LayerName]) -> list[Pinned]:
     """Return why layers that are not kept do not have the lowest type, in network order."""
     floors = climbed.floors
-    return {
-        str(name): floors[name].reason
+    return [
+        Pinned(layer=name, reason=floors[name].reason)
         for name in climbed.composition.levels
         if name in floors and name not in frozenset(kept)
-    }
+    ]
 
 
 def _status(climbed: Climbed, kept: Sequence[LayerName]) -> Status:

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from precision_bisect.monitoring.event_log import EventLog
 from precision_bisect.monitoring.live_status import LiveStatus
-from precision_bisect.monitoring.plain import plain
 from precision_bisect.results.result import Result
+from precision_bisect.results.run_status import Best, Process
 from precision_bisect.run_folder.runfolder import EVENTS, STATUS
 from precision_bisect.search.events import Event, Observer, Warned, together
 
@@ -25,14 +25,14 @@ class Attended:
     """
 
     def __init__(self, folder: Path, observer: Observer) -> None:
-        facts = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "version": version("precision-bisect"),
-            "command": shlex.join(began) if (began := command_line()) else None,
-        }
-        self._log = EventLog(folder / EVENTS, facts)
-        self._live = LiveStatus(folder / STATUS, facts)
+        process = Process(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            version=version("precision-bisect"),
+            command=shlex.join(began) if (began := command_line()) else None,
+        )
+        self._log = EventLog(folder / EVENTS, process)
+        self._live = LiveStatus(folder / STATUS, process)
         self._observer = observer
         self._tell = together(self._log, self._live, observer)
         self._warned: set[str] = set()
@@ -57,10 +57,10 @@ class Attended:
 
     def conclude(self, result: Result) -> None:
         """Note how the run ended."""
-        found = {"kept": len(result.kept), "error": plain(result.error)}
+        found = Best(kept=len(result.kept), error=result.error)
         self._ending = {
             "state": "finished",
-            "status": result.status.value,
+            "status": result.status,
             "message": result.message,
             "best": found if result.rungs else None,
             "unresolved": dict(result.unresolved),

@@ -1,11 +1,12 @@
 """The structured log: one JSON object a line, appended as things happen."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.monitoring.plain import record, to_bytes
+from precision_bisect.results.run_status import Process
+from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.locking import now
 from precision_bisect.search.events import (
     Event,
@@ -26,16 +27,16 @@ class EventLog:
 
     Until then nothing is written, and what happened is held back. So that each trial is in the log
     once, those recalled from the ledger are counted in one line, and a phase is named where a
-    trial of it is evaluated. `facts` are of the process; `run_started` tells them.
+    trial of it is evaluated. `run_started` tells of the `process`, too.
 
     A write that fails loses its line and nothing else: `trouble` says why the first one failed,
     and once writing works again a line says how many are missing.
     """
 
-    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, process: Process) -> None:
         self.trouble: OSError | None = None
         self._path = path
-        self._facts = facts
+        self._process = process
         self._file: int | None = None
         self._held: list[bytes] = []
         self._open = False
@@ -52,7 +53,7 @@ class EventLog:
                 self._recalled += 1
             case RunStarted():
                 self._open = True
-                self.write({**record(event), **self._facts})
+                self.write({**record(event), **plain_json.plain(self._process)})
             case TrialStarted():
                 self._catch_up()
                 self.write(record(event))

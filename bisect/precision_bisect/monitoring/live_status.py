@@ -2,18 +2,18 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.machine.atomic import whole
-from precision_bisect.monitoring.plain import asked, plain, shown, to_bytes
+from precision_bisect.monitoring.plain import to_bytes
 from precision_bisect.monitoring.run_progress import Progress
+from precision_bisect.results.run_status import Best, Flight, Process, RunStatus, Shown
 from precision_bisect.run_folder.locking import now, owner_of
 from precision_bisect.search.events import Event, RunStarted
 from precision_bisect.trial import Trial
 
-SCHEMA = 1
 INTERVAL_S = 0.5
 """The file is written no more often than this."""
 HEARTBEAT_S = 10.0
@@ -25,14 +25,16 @@ _PATIENCE_S = 30.0
 class LiveStatus:
     """An observer that keeps the file up to date, from the first `RunStarted` on.
 
-    A thread writes, so that the search never waits for the disk. `facts` are of the process, and
-    part of the file. `trouble` says why the first write that failed did.
+    A thread writes, so that the search never waits for the disk. `process` is part of the file.
+    `trouble` says why the first write that failed did.
     """
 
-    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, process: Process) -> None:
         self.trouble: OSError | None = None
         self._path = path
-        self._facts = {**facts, "started": now()}
+        self._process = process
+        self._started = now()
+        self._taken: str | None = None
         self._progress = Progress()
         self._begun = time.monotonic()
         self._changed = threading.Lock()
@@ -47,7 +49,7 @@ class LiveStatus:
             self._news = True
         if isinstance(event, RunStarted) and self._thread is None:
             owner = owner_of(self._path.parent)
-            self._facts = {**self._facts, "taken": owner and owner.since}
+            self._taken = owner.since if owner else None
             self._write(self._contents())
             self._thread = threading.Thread(target=self._work, name="live status", daemon=True)
             self._thread.start()
@@ -57,9 +59,8 @@ class LiveStatus:
         if self._thread is not None:
             self._ended.set()
             self._thread.join(_PATIENCE_S)
-            self._write(
-                {**self._contents(), "flights": [], "about_left": 0, "done": 1.0, **ending}
-            )
+            over = {"flights": (), "about_left": 0, "done": 1.0, **ending}
+            self._write(replace(self._contents(), **over))
 
     def _work(self) -> None:
         written = time.monotonic()
@@ -68,51 +69,54 @@ class LiveStatus:
                 self._write(self._contents())
                 written = time.monotonic()
 
-    def _write(self, values: dict[str, Any]) -> None:
+    def _write(self, told: RunStatus) -> None:
         try:
             with whole(self._path) as stream:
-                stream.write(to_bytes(values, indent=2))
+                stream.write(to_bytes(told, indent=2))
         except OSError as error:
             self.trouble = self.trouble or error
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> RunStatus:
+        """Return what is true now; a run has started."""
         with self._changed:
             self._news = False
             progress, best = self._progress, self._progress.best
-            return {
-                "schema": SCHEMA,
-                **self._facts,
-                "updated": now(),
-                "seconds": round(time.monotonic() - self._begun, 3),
-                "state": "searching",
-                "status": None,
-                "message": "",
-                "run": plain(progress.started),
-                "phase": plain(progress.phase),
-                "trials": progress.trials,
-                "builds": progress.builds,
-                "evaluations": progress.evaluations,
-                "done": round(progress.done, 3),
-                "unresolved": dict(progress.unresolved),
-                "best": best and _figures(best, progress.candidates),
-                "narrowed_to": progress.narrowed_to,
-                "about_left": progress.about_left,
-                "seconds_left": progress.seconds_left,
-                "flights": self._flights(),
-                "last": [{**asked(t.proposal), **shown(t.outcome)} for t in progress.last],
-            }
+            assert progress.started is not None
+            return RunStatus(
+                pid=self._process.pid,
+                host=self._process.host,
+                version=self._process.version,
+                command=self._process.command,
+                started=self._started,
+                taken=self._taken,
+                updated=now(),
+                seconds=round(time.monotonic() - self._begun, 3),
+                run=progress.started,
+                phase=progress.phase,
+                trials=progress.trials,
+                builds=progress.builds,
+                evaluations=progress.evaluations,
+                done=round(progress.done, 3),
+                unresolved=dict(progress.unresolved),
+                best=_figures(best, progress.candidates) if best else None,
+                narrowed_to=progress.narrowed_to,
+                about_left=progress.about_left,
+                seconds_left=progress.seconds_left,
+                flights=self._flights(),
+                last=[Shown.by(each.proposal, each.outcome) for each in progress.last],
+            )
 
-    def _flights(self) -> list[dict[str, Any]]:
+    def _flights(self) -> list[Flight]:
         """Return the trials that go on, each with its seconds so far."""
         current = time.monotonic()
         return [
-            {**asked(proposal), "seconds": round(current - begun, 3)}
+            Flight.of(proposal, seconds=round(current - begun, 3))
             for proposal, begun in self._progress.flights.values()
         ]
 
 
-def _figures(best: Trial, candidates: int) -> dict[str, Any] | None:
+def _figures(best: Trial, candidates: int) -> Best | None:
     """Return what is known of the best plan; None where it keeps every layer, so saves none."""
     if len(best.proposal.plan) == candidates:
         return None
-    return {"kept": len(best.proposal.plan), "error": plain(best.outcome.error)}
+    return Best(kept=len(best.proposal.plan), error=best.outcome.error)

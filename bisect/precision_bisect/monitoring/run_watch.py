@@ -3,15 +3,12 @@
 Only files are read, and none is opened for writing, so a run never notices.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.monitoring.live_status import SCHEMA
+from precision_bisect.results.run_status import RunStatus, read_status
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.locking import Owner, owner_of
 from precision_bisect.run_folder.runfolder import LEDGER, STATUS
@@ -31,7 +28,7 @@ class RunState:
     state: str
     running: bool | None
     silent_s: float
-    told: Mapping[str, Any]
+    told: RunStatus
 
     def to_json(self) -> str:
         """Return the live status, with what is true now, as JSON text."""
@@ -41,7 +38,7 @@ class RunState:
             "running": self.running,
             "silent_s": round(self.silent_s, 3),
         }
-        return json.dumps({**self.told, **now}, indent=2) + "\n"
+        return plain_json.dumps({**plain_json.plain(self.told), **now}, indent=2) + "\n"
 
 
 def look(folder: Path) -> RunState:
@@ -55,7 +52,7 @@ def _look(folder: Path) -> RunState:
     owner = owner_of(folder)
     told = _told(folder, owner)
     try:
-        updated = datetime.fromisoformat(told["updated"])
+        updated = datetime.fromisoformat(told.updated)
         return RunState(
             folder=folder,
             state=_state(told, owner),
@@ -63,7 +60,7 @@ def _look(folder: Path) -> RunState:
             silent_s=max(0.0, (datetime.now(UTC) - updated).total_seconds()),
             told=told,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise foreign(folder) from error
 
 
@@ -75,7 +72,7 @@ def foreign(folder: Path) -> RunFolderError:
     )
 
 
-def _told(folder: Path, owner: Owner | None) -> dict[str, Any]:
+def _told(folder: Path, owner: Owner | None) -> RunStatus:
     """Return the contents of the live status. Raises RunFolderError."""
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "does not exist"
@@ -92,7 +89,7 @@ def _told(folder: Path, owner: Owner | None) -> dict[str, Any]:
             "name the folder above where this is one search of a ladder, else go on with --resume",
         )
     try:
-        told = plain_json.read_object(folder / STATUS)
+        return read_status(folder)
     except FileNotFoundError as error:
         raise RunFolderError(
             f"{folder} is no run folder, it has no {STATUS}",
@@ -104,17 +101,14 @@ def _told(folder: Path, owner: Owner | None) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise foreign(folder) from error
-    if told.get("schema") != SCHEMA:
-        raise foreign(folder)
-    return told
 
 
-def _state(told: Mapping[str, Any], owner: Owner | None) -> str:
+def _state(told: RunStatus, owner: Owner | None) -> str:
     """Return what is true of the run now."""
     alive = owner is not None and owner.alive is not False
     # Not by which is later: the clock may have been set in between.
-    if owner is not None and alive and told["taken"] != owner.since:
+    if owner is not None and alive and told.taken != owner.since:
         return "starting"
-    if told["state"] == "searching" and not alive:
+    if told.state == "searching" and not alive:
         return "not_running"
-    return str(told["state"])
+    return told.state

@@ -1,10 +1,10 @@
 """The live status in words."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from precision_bisect.errors import printable
 from precision_bisect.monitoring.run_watch import RunState, foreign
+from precision_bisect.results.run_status import Asked, RunStatus
 from precision_bisect.trial import BELIEVED
 
 _SILENT_S = 60.0
@@ -16,15 +16,15 @@ def as_text(seen: RunState) -> str:
     try:
         lines = [f"{seen.folder}: {_headline(seen)}"]
         lines += [f"  {label:<12}{text}" for label, text in _facts(seen)]
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+    except (ValueError, ArithmeticError) as error:
         raise foreign(seen.folder) from error
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _headline(seen: RunState) -> str:
     told = seen.told
-    process = f"process {told['pid']} on {told['host']}"
-    seconds = spoken(told["seconds"])
+    process = f"process {told.pid} on {told.host}"
+    seconds = spoken(told.seconds)
     match seen.state:
         case "starting":
             return "a process has taken it and will search soon; this was before"
@@ -35,10 +35,10 @@ def _headline(seen: RunState) -> str:
             heard = f", last heard of {spoken(seen.silent_s)} ago" if late else ""
             return f"searching for {seconds}, {process}{heard}"
         case "finished":
-            message = f" ({told['message']})" if told["message"] else ""
-            return f"finished after {seconds}: {told['status']}{message}"
+            message = f" ({told.message})" if told.message else ""
+            return f"finished after {seconds}: {told.status}{message}"
         case state:
-            return f"{state} after {seconds}: {told['message']}"
+            return f"{state} after {seconds}: {told.message}"
 
 
 def spoken(seconds: float) -> str:
@@ -53,23 +53,23 @@ def spoken(seconds: float) -> str:
 def _facts(seen: RunState) -> Iterator[tuple[str, str]]:
     """Yield each line's label and text."""
     told = seen.told
-    run, best, searching = told["run"], told["best"], told["state"] == "searching"
-    rung = f", {run['rung']}" if run["rung"] else ""
-    yield "model", f"{run['model']}, {run['backend']} backend, strategy {run['strategy']}{rung}"
-    if searching and told["phase"] is not None:
-        time = told["seconds_left"]
+    run, best, searching = told.run, told.best, told.state == "searching"
+    rung = f", {run.rung}" if run.rung else ""
+    yield "model", f"{run.model}, {run.backend} backend, strategy {run.strategy}{rung}"
+    if searching and told.phase is not None:
+        time = told.seconds_left
         left = f", about {spoken(max(1, round(time)))} left" if time else ""
-        yield "done", f"{told['done']:.0%}{left}; now: {told['phase']}"
+        yield "done", f"{told.done:.0%}{left}; now: {told.phase}"
     if best is not None:
-        yield "best", f"{best['kept']} of {run['candidates']} layers{_error(best['error'])}"
+        yield "best", f"{best.kept} of {run.candidates} layers{_error(best.error)}"
     else:
         yield "best", "no plan has passed yet" if searching else "no plan"
     yield "effort", _effort(told)
-    for flight in told["flights"] if seen.state == "searching" else ():
-        yield "in flight", f"{_named(flight)}, for {spoken(flight['seconds'])}"
-    for number, trial in enumerate(reversed(told["last"])):
-        said = trial["verdict"] or f"{trial['status']}: {trial['message']}"
-        figures = f"{said}{_error(trial['error'])}, {spoken(trial['wall_s'])}"
+    for flight in told.flights if seen.state == "searching" else ():
+        yield "in flight", f"{_named(flight)}, for {spoken(flight.seconds)}"
+    for number, trial in enumerate(reversed(told.last)):
+        said = trial.verdict or f"{trial.status}: {trial.message}"
+        figures = f"{said}{_error(trial.error)}, {spoken(trial.wall_s)}"
         yield "last" if number == 0 else "", f"{_named(trial)}: {figures}"
 
 
@@ -83,19 +83,17 @@ def spent(builds: int, evaluations: int) -> str:
     return ", ".join(counts)
 
 
-def _effort(told: Mapping[str, Any]) -> str:
+def _effort(told: RunStatus) -> str:
     """Return what the run has taken, and how many plans had no verdict."""
-    resumed = told["run"]["resumed_trials"]
+    resumed = told.run.resumed_trials
     before = f", after {resumed} of an earlier session" if resumed else ""
-    odd = "".join(f", {count} {status}" for status, count in told["unresolved"].items())
-    return f"{spent(told['builds'], told['evaluations'])}{before}{odd}"
+    odd = "".join(f", {count} {status}" for status, count in told.unresolved.items())
+    return f"{spent(told.builds, told.evaluations)}{before}{odd}"
 
 
-def _named(trial: Mapping[str, Any]) -> str:
-    return f"{trial['phase']}, {trial['kept']} kept, {trial['reason'].partition(BELIEVED)[0]}"
+def _named(trial: Asked) -> str:
+    return f"{trial.phase}, {trial.kept} kept, {trial.reason.partition(BELIEVED)[0]}"
 
 
-def _error(error: float | str | None) -> str:
-    if error is None:
-        return ""
-    return f", error {error}" if isinstance(error, str) else f", error {error:.4g}"
+def _error(error: float | None) -> str:
+    return "" if error is None else f", error {error:.4g}"

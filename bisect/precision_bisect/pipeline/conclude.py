@@ -10,7 +10,6 @@ from typing import Any
 from precision_bisect.advice.case import PASSES
 from precision_bisect.certificate.monotone import Break, breaks, remarks, rows
 from precision_bisect.certificate.proving import Terms, certificate
-from precision_bisect.certificate.record import SPREAD
 from precision_bisect.comparators.comparison_remarks import decided_remark
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import UsageError
@@ -33,7 +32,15 @@ from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.result import Advised, Diagnosis, Result, Rung
+from precision_bisect.results.result import (
+    SPREAD,
+    Advised,
+    Diagnosis,
+    Inputs,
+    Pinned,
+    Result,
+    Rung,
+)
 from precision_bisect.run_folder.runfolder import (
     DIAGNOSIS,
     RESULT,
@@ -127,7 +134,7 @@ def conclude(
     options = session_options(prepared.options.engine, final.opening)
     judge = judge_of(prepared, prepared.comparator, options)
     written = (
-        Written(reason="", deployment=Deployment(options=options))
+        Written(reason="", deployment=Deployment.by(options))
         if part
         else write_answer(prepared, exported, folder, diagnosis, judge)
     )
@@ -172,7 +179,10 @@ def conclude(
         front=front_rows(timings.front(), names),
         honoured=final.honoured,
         honoured_layers=final.honours,
-        pinned=pinned_layers(prepared.model),
+        pinned=[
+            Pinned(layer=layer, reason=reason)
+            for layer, reason in pinned_layers(prepared.model).items()
+        ],
         notes=[
             *prepared.remarks,
             *filter(None, [decided_remark(prepared.comparator, driver.trials)]),
@@ -194,10 +204,7 @@ def conclude(
             )
             for each in findings.advice
         ],
-        inputs={
-            "synthetic": prepared.options.inputs is None,
-            "samples": len(prepared.samples),
-        },
+        inputs=Inputs(synthetic=prepared.options.inputs is None, samples=len(prepared.samples)),
         fingerprint=prepared.fingerprint,
         message=_cut_short(prepared, driver, ending)
         if cut_short and ending.status in _CUT_OFF

@@ -12,7 +12,6 @@ import onnx
 from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import DiagnosedModel
 from precision_bisect.backends.forecasting import stores_sums
-from precision_bisect.certificate.record import Certificate
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses
@@ -21,6 +20,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.precisions import Pair
+from precision_bisect.results.result import Certificate
 from precision_bisect.trial import Trial
 
 

@@ -8,6 +8,7 @@ from precision_bisect.executors.executor import Executor
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.stopping import Stopped, past_deadline
+from precision_bisect.model.layers_file import write_layers
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.chart import chart
 from precision_bisect.pipeline.conclude import conclude
@@ -17,7 +18,6 @@ from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.layers_file import write_layers
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder

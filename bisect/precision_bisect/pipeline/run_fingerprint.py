@@ -5,8 +5,8 @@ The ledger has it as its header, and refuses a mismatch field by field.
 
 import hashlib
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
 
@@ -15,7 +15,8 @@ from precision_bisect.ledger.fingerprint import digest_samples
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Described, Sample
-from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.run_folder import plain_json
+from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
 from precision_bisect.settings.user_libraries import digests, script_and_function
 
 
@@ -78,13 +79,5 @@ def _of_builds(settings: EngineSettings) -> dict[str, str]:
 
 def _plain(settings: EngineSettings) -> dict[str, Any]:
     """Return the settings that decide verdicts, without files, as values of plain JSON."""
-    plain = asdict(settings)
-    # Files have hashes of their contents instead, and a time limit decides no verdict.
-    for key in ("build_timeout_s", "plugins", "ort_custom_ops", "config_script", "io_types"):
-        del plain[key]
-    return {
-        key: {name: each if isinstance(each, str) else list(each) for name, each in value.items()}
-        if isinstance(value, Mapping)
-        else value
-        for key, value in plain.items()
-    }
+    told = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    return {key: plain_json.plain(told[key]) for key in told if key not in NOT_TOLD}

@@ -54,7 +54,7 @@ def _choice(curve: Sequence[CurvePoint], culprits: Sequence[str]) -> str:
     """Name the points that there are."""
     if not curve:
         return "leave it out, which exports the answer"
-    names = [each.point for each in curve if each.point in ("answer", "margin")]
+    names: list[str] = [each.point for each in curve if each.point in ("answer", "margin")]
     names += ["culprits"] if any(list(each.kept) == culprits for each in curve if culprits) else []
     counts = dict.fromkeys(str(each.kept_count) for each in curve)
     return f"choose {', '.join([*sorted(names), *counts])}"

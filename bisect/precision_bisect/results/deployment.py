@@ -1,11 +1,13 @@
 """How an answer is deployed: what opens the exported model, and what the last check made of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, fields
+from typing import Literal, Self, TypeAlias
+
+from precision_bisect.run_folder.typed_json import Count
+from precision_bisect.trial import Figure
 
 OutcomeName: TypeAlias = Literal["pass", "fail", "not_judged", "broken"]
-OUTCOMES: tuple[OutcomeName, ...] = get_args(OutcomeName)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class ByDefaults:
     """
 
     outcome: OutcomeName
-    error: float | None = None
+    error: Figure | None = None
     options: Sequence[str] = ()
 
 
@@ -43,24 +45,36 @@ class Recheck:
 
     outcome: OutcomeName
     message: str
-    error: float | None = None
+    error: Figure | None = None
     library_defaults: ByDefaults | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class Deployment(SessionOptions):
     """How the answer is opened, and judged, where it is deployed.
 
-    `options` judged the answer where ONNX Runtime did; else they are what this package would judge
-    with. `samples` of all `samples_total` are stored. `polygraphy` judges with TensorRT, in the
-    run folder; None where Polygraphy cannot. `recheck` is None where nothing was checked.
+    The options judged the answer where ONNX Runtime did; else they are what this package would
+    judge with. `samples` of all `samples_total` are stored. `polygraphy` judges with TensorRT, in
+    the run folder; None where Polygraphy cannot. `recheck` is None where nothing was checked.
     """
 
-    options: SessionOptions
-    samples: int = 0
-    samples_total: int = 0
+    samples: Count = 0
+    samples_total: Count = 0
     polygraphy: str | None = None
-    recheck: Recheck | None = field(default=None)
+    recheck: Recheck | None = None
+
+    @classmethod
+    def by(
+        cls,
+        options: SessionOptions,
+        *,
+        samples: int = 0,
+        samples_total: int = 0,
+        polygraphy: str | None = None,
+    ) -> Self:
+        """Return how an answer is deployed that is opened with these options."""
+        opening = {each.name: getattr(options, each.name) for each in fields(SessionOptions)}
+        return cls(**opening, samples=samples, samples_total=samples_total, polygraphy=polygraphy)
 
     @property
     def left_out(self) -> str:
@@ -70,13 +84,3 @@ class Deployment:
         return (
             f"the first {self.samples} of {self.samples_total} samples are stored for the target"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the value of `deployment` in result.json."""
-        plain = asdict(self)
-        options: dict[str, Any] = plain.pop("options")
-        options["disabled_optimizers"] = list(options["disabled_optimizers"])
-        defaults = (plain["recheck"] or {}).get("library_defaults")
-        if defaults:
-            defaults["options"] = list(defaults["options"])
-        return {**options, **plain}

@@ -1,25 +1,32 @@
-"""What a run comes to: the fields of `result.json`, version 1."""
+"""What a run comes to: `result.json`, version 1, declared once.
 
-import math
+The file is written from these dataclasses, read back into them, and its JSON Schema is made of
+them (`docs/make_schema.py`).
+"""
+
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from precision_bisect.certificate.record import Certificate
 from precision_bisect.errors import ExitCode, printable
+from precision_bisect.options import Certify
+from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import REPORTS, load
+from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
 from precision_bisect.run_folder import plain_json
-from precision_bisect.speed.report import SpeedReport
-from precision_bisect.trial import LatencyMethod, LayerHonour, Stability
+from precision_bisect.run_folder.typed_json import Count
+from precision_bisect.search.precision_curve import PointName
+from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, Stability
 
-SCHEMA = 1
-POINTS = ("all_low", "culprits", "answer", "margin", "")
-"""What points of the curve are called; "" is one between."""
+SCHEMA: Literal[1] = 1
+SPREAD = "rounding is spread"
+"""The reason why nothing is certified of an answer that had to be widened."""
 WITHOUT_IT = "; without it: error "
 """What follows in the evidence of a layer that was dropped alone: the error without it."""
+How: TypeAlias = Literal["dropped", "implied", "group"]
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
@@ -30,6 +37,73 @@ _EXIT_CODES = {
     Status.ABORTED: ExitCode.BUDGET,
     Status.STOPPED: ExitCode.BUDGET,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What is known of one kept layer.
+
+    `needed` is True if a failing trial proves it, False if the plan passed without the layer, else
+    None. `needed_at_limit` says the same for the limit that the search stayed below, None where
+    that is the tolerance. `error` is that of the trial which `how` names:
+
+    `dropped`: the plan without this layer alone. `implied`: a failing plan without the layer that
+    kept all others and `more_kept` besides. `group`: the plan without all layers of its `group`.
+    """
+
+    layer: str
+    needed: bool | None
+    needed_at_limit: bool | None = None
+    error: Figure | None = None
+    how: How | None = None
+    more_kept: Count | None = None
+    group: Count | None = None
+    reason: str
+
+    @property
+    def above(self) -> bool:
+        """Whether dropping the layer is shown to exceed the limit that the search kept."""
+        return bool(self.needed or self.needed_at_limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Evidence of minimality, layer by layer.
+
+    `checked` are the kept layers that were proven to be needed, `unchecked` the others. `minimal`
+    is True if there are no others and each was dropped alone. `assumes` is "monotone" if some are
+    proven by failing plans that kept more; where keeping more hurts, that proves nothing. All this
+    is by the tolerance. `limit` is the tighter limit that the search stayed below for the noise,
+    else None. `minimal_at_limit` tells whether dropping any one layer exceeds that limit.
+    """
+
+    mode: Certify = "full"
+    minimal: bool
+    checked: Sequence[str]
+    unchecked: Sequence[str]
+    evidence: Sequence[Need] = ()
+    assumes: Literal["monotone"] | None = None
+    limit: Figure | None = None
+    minimal_at_limit: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        above = bool(self.evidence) and all(need.above for need in self.evidence)
+        at_limit = self.minimal or (above and self.assumes is None)
+        object.__setattr__(self, "minimal_at_limit", at_limit)
+
+    @property
+    def spread(self) -> bool:
+        """Whether rounding is spread over the network, and luck decides which layers are kept."""
+        return {SPREAD} == {need.reason for need in self.evidence}
+
+    @property
+    def errors(self) -> Mapping[str, float | None]:
+        """The error of each layer that was dropped alone and is needed, by name."""
+        return {
+            need.layer: need.error
+            for need in self.evidence
+            if need.needed and need.how == "dropped"
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +124,8 @@ class Culprit:
     """
 
     layer: str
-    error_without: float | None
-    error_with: float | None
+    error_without: Figure | None
+    error_with: Figure | None
     cause: str
 
 
@@ -59,15 +133,54 @@ class Culprit:
 class CurvePoint:
     """A plan that was evaluated: how many layers it keeps and which, and its error over copies.
 
-    `point` is one of `POINTS`; `kept` are in network order.
+    `point` is "" for one between those with a name; `kept` are in network order.
     """
 
-    kept_count: int
-    error_median: float | None
-    error_max: float | None
-    latency_ms: float | None
-    point: str
+    kept_count: Count
+    error_median: Figure | None
+    error_max: Figure | None
+    latency_ms: Figure | None
+    point: PointName
     kept: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A plan that none beats in error and speed, see `speed.front.Point`."""
+
+    kept_count: Count
+    kept: Sequence[str]
+    passed: bool
+    error: Figure | None
+    latency_ms: Figure | None
+    spread_ms: Figure | None
+    speedup: Figure | None
+    cost: Figure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """How many layers a plan keeps, and its error."""
+
+    kept: Count
+    error: Figure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonMonotone:
+    """A plan that passed, and one that keeps more and failed; `layers` are some of the added."""
+
+    passed: Judged
+    failed: Judged
+    layers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """A layer that stays high because it cannot run low, and why."""
+
+    layer: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +206,40 @@ class Rung:
     in which everything computes that is not listed.
     """
 
-    precision: str
+    precision: PrecisionName
     layers: Sequence[str] | None
-    count: int
+    count: Count
 
-    def to_json(self) -> dict[str, Any]:
-        """Return one entry of `rungs`."""
-        layers = None if self.layers is None else list(self.layers)
-        return {"precision": self.precision, "layers": layers, "count": self.count}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Whether the inputs were made up, and how many samples there were."""
+
+    synthetic: bool
+    samples: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedReport:
+    """The speed limits and what was measured of the answer; None for what was not.
+
+    `latency_ms` is scaled to the clock of the preflight. `met` is decided by the medians;
+    `within_spread` tells that the spread leaves it open. `found_first` has the layers of the
+    certified plan, if another one was taken for its speed.
+    """
+
+    max_latency_ms: Figure | None
+    min_speedup: Figure | None
+    latency_ms: Figure | None = None
+    speedup: Figure | None = None
+    speedup_spread: Figure | None = None
+    met: bool | None = None
+    within_spread: bool | None = None
+    found_first: Sequence[str] | None = None
+
+    def limits(self) -> SpeedLimits:
+        """Return the limits alone. Raises UsageError for what cannot be one."""
+        return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -109,22 +248,24 @@ class Result:
 
     `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
-    where none is written. `inputs` say whether samples were made up, None where a file does not.
-    `message` and `out` are not part of the file.
+    where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
+    where a file does not tell. `message` and `out` are not part of the file.
     """
 
+    schema: Literal[1] = SCHEMA
     status: Status
     backend: str
     emulated: bool
-    low: str
-    high: str
-    tolerance: float | Mapping[str, Any] | None
-    error: float | None
-    noise_floor: float | None
+    low: LowName
+    high: HighName
+    tolerance: Figure | Mapping[str, Any] | None
+    error: Figure | None
+    noise_floor: Figure | None
     stability: Stability | None = None
-    layers_total: int
-    candidates: int
+    layers_total: Count
+    candidates: Count
     kept: Sequence[str]
+    kept_fraction: float = field(init=False)
     rungs: Sequence[Rung] = ()
     export_point: str | None = None
     layer_precisions: str | None
@@ -132,33 +273,31 @@ class Result:
     certificate: Certificate
     culprits: Sequence[Culprit] = ()
     curve: Sequence[CurvePoint] = ()
-    trials: int
-    builds: int
-    evaluations: int
-    wall_s: float
-    latency_ms: Mapping[str, float | None] | None
+    non_monotone: Sequence[NonMonotone] = ()
+    trials: Count
+    unresolved: Mapping[str, Count] = field(default_factory=dict)
+    builds: Count
+    evaluations: Count
+    wall_s: Figure
+    latency_ms: Mapping[str, Figure | None] | None
     latency_method: LatencyMethod | None = None
     speed: SpeedReport | None = None
-    front: Sequence[Mapping[str, Any]] = ()
+    front: Sequence[FrontPoint] = ()
     honoured: bool | None
     honoured_layers: Sequence[LayerHonour] = ()
-    pinned: Mapping[str, str] = field(default_factory=dict)
+    pinned: Sequence[Pinned] = ()
     notes: Sequence[str] = ()
-    non_monotone: Sequence[Mapping[str, Any]] = ()
-    unresolved: Mapping[str, int] = field(default_factory=dict)
     deployment: Deployment | None = None
     diagnosis: Sequence[Diagnosis]
     advice: Sequence[Advised] = ()
+    inputs: Inputs | None = None
     fingerprint: Mapping[str, Any]
-    inputs: Mapping[str, Any] | None = None
-    schema: int = SCHEMA
     message: str = ""
     out: Path | None = None
 
-    @property
-    def kept_fraction(self) -> float:
-        """The share of the candidates that is kept, 0 to 1."""
-        return len(self.kept) / self.candidates if self.candidates else 0.0
+    def __post_init__(self) -> None:
+        share = len(self.kept) / self.candidates if self.candidates else 0.0
+        object.__setattr__(self, "kept_fraction", share)
 
     @property
     def gains_nothing(self) -> bool:
@@ -178,36 +317,12 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of `result.json`; infinite figures become the string "inf"."""
-        skipped = {"message", "out", "certificate", "diagnosis"}
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
-        plain["status"] = self.status.value
-        plain["kept"] = list(self.kept)
-        plain["kept_fraction"] = self.kept_fraction
-        plain["rungs"] = [rung.to_json() for rung in self.rungs]
-        plain["certificate"] = self.certificate.to_json()
-        plain["stability"] = None if self.stability is None else asdict(self.stability)
-        plain["culprits"] = [asdict(each) for each in self.culprits]
-        plain["curve"] = [asdict(each) for each in self.curve]
-        plain["advice"] = [asdict(each) for each in self.advice]
-        plain["speed"] = None if self.speed is None else self.speed.to_json()
-        plain["deployment"] = None if self.deployment is None else self.deployment.to_json()
-        plain["front"] = list(self.front)
-        plain["non_monotone"] = list(self.non_monotone)
-        plain["unresolved"] = dict(self.unresolved)
-        plain["diagnosis"] = [
-            {"layer": d.layer, "cause": d.cause, "evidence": d.evidence} for d in self.diagnosis
-        ]
-        plain["honoured_layers"] = [
-            {"layer": h.layer, "honoured": h.honour.value, "evidence": h.evidence}
-            for h in self.honoured_layers
-        ]
-        plain["pinned"] = [{"layer": k, "reason": v} for k, v in self.pinned.items()]
-        plain["notes"] = list(self.notes)
-        return {key: _finite(plain[key]) for key in KEYS}
+        return {key: plain_json.plain(getattr(self, key)) for key in KEYS}
 
     def to_text(self) -> str:
         """Return `result.json` as text."""
-        return plain_json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
+        told = {key: getattr(self, key) for key in KEYS}
+        return plain_json.dumps(told, indent=2) + "\n"
 
     def __str__(self) -> str:
         """Return the answer in one line."""
@@ -229,60 +344,12 @@ class Result:
         return html
 
 
-KEYS = (
-    "schema",
-    "status",
-    "backend",
-    "emulated",
-    "low",
-    "high",
-    "tolerance",
-    "error",
-    "noise_floor",
-    "stability",
-    "layers_total",
-    "candidates",
-    "kept",
-    "kept_fraction",
-    "rungs",
-    "export_point",
-    "layer_precisions",
-    "layer_precisions_reason",
-    "certificate",
-    "culprits",
-    "curve",
-    "non_monotone",
-    "trials",
-    "unresolved",
-    "builds",
-    "evaluations",
-    "wall_s",
-    "latency_ms",
-    "latency_method",
-    "speed",
-    "front",
-    "honoured",
-    "honoured_layers",
-    "pinned",
-    "notes",
-    "deployment",
-    "diagnosis",
-    "advice",
-    "inputs",
-    "fingerprint",
-)
+KEYS = tuple(each.name for each in fields(Result) if each.name not in ("message", "out"))
 """The keys of `result.json`, version 1, in order."""
 
 
 def runs(fingerprint: Mapping[str, Any]) -> str:
     """Return what low layers do: weakly typed, TensorRT takes FP32 for them where it is faster."""
-    return "may run" if fingerprint.get("versions", {}).get("typing") == "weak" else "runs"
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with figures that are not finite as text, which JSON can hold."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value
+    versions = fingerprint.get("versions")
+    weak = isinstance(versions, Mapping) and versions.get("typing") == "weak"
+    return "may run" if weak else "runs"

@@ -5,11 +5,10 @@ when its holder ends, however that ends. Who the holder is stands in a file besi
 locked file cannot be read everywhere.
 """
 
-import json
 import os
 import socket
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -18,6 +17,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import remove_debris, whole
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import OWN_FILES, RunFolder, refuse_links
+from precision_bisect.run_folder.typed_json import read_typed
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -91,14 +91,8 @@ def now() -> str:
 def owner_of(folder: Path) -> Owner | None:
     """Return who was last to take a folder and has not given it back, so far as that is noted."""
     try:
-        noted = plain_json.read_object(folder / OWNER)
-        return Owner(
-            pid=int(noted["pid"]),
-            host=str(noted["host"]),
-            process_started=float(noted["process_started"]),
-            since=str(noted["since"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_typed(Owner, folder / OWNER)
+    except (OSError, ValueError):
         return None
 
 
@@ -154,7 +148,7 @@ class RunLock:
         remove_debris(self._path, (OWNER, *OWN_FILES))
         # On a full disk the lock is what counts, and --overwrite may make space.
         with suppress(OSError), whole(self._path / OWNER) as stream:
-            stream.write(json.dumps(asdict(Owner.here())).encode())
+            stream.write(plain_json.dumps(Owner.here()).encode())
 
 
 def _in_use(path: Path) -> RunFolderError:

@@ -5,7 +5,11 @@ What is read back is untrusted, so it is bounded in size and in depth before any
 
 import errno
 import json
+import math
 import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,8 @@ DEEPEST = 64
 """Levels of nesting that are read; what a run writes has fewer than ten."""
 LARGEST = 2**28
 """Bytes; the largest that a run writes, of thousands of layers, are a twentieth."""
-
+_MOST_DIGITS = 300
+"""Of a whole number, so that it has a float."""
 
 _HIDDEN = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -24,9 +29,32 @@ _HIDDEN = re.compile(
 """DEL, C1 controls, and what has no width or turns the direction of text (category Cf)."""
 
 
+def plain(value: Any) -> Any:
+    """Return the value as what JSON can hold.
+
+    Dataclasses become objects, members of enumerations their values, and figures that are not
+    finite the texts of `NotFinite`.
+    """
+    if value is None or type(value) in (str, int, bool):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, int | str):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    return str(value)
+
+
 def dumps(value: Any, **options: Any) -> str:
-    """Return JSON text as `json.dumps` does: letters as they are, hidden characters escaped."""
-    return escaped(json.dumps(value, ensure_ascii=False, **options))
+    """Return the value as JSON text, see `plain`: letters as they are, hidden ones escaped."""
+    return escaped(json.dumps(plain(value), ensure_ascii=False, allow_nan=False, **options))
 
 
 def escaped(text: str) -> str:
@@ -35,9 +63,12 @@ def escaped(text: str) -> str:
 
 
 def parse(text: str) -> Any:
-    """Return what JSON text says. Raises ValueError for other text, or where it is too deep."""
+    """Return what JSON text says.
+
+    Raises ValueError for other text, where it is too deep, or a number has too many digits.
+    """
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_int=_whole)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     level = [found]
@@ -46,6 +77,12 @@ def parse(text: str) -> Any:
         if not level:
             return found
     raise ValueError("it is nested too deeply")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("a number has too many digits")
+    return int(digits)
 
 
 def read(path: Path) -> Any:

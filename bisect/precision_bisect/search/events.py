@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from precision_bisect.trial import Outcome, Phase, Proposal
+from precision_bisect.trial import Figure, Outcome, Phase, Proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class RunStarted:
     layers_total: int
     samples: int
     held_out: int
-    tolerance: float | None
+    tolerance: Figure | None
     resumed_trials: int
     speed: str = ""
     workers: int = 1

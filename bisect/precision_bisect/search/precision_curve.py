@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
@@ -55,12 +55,15 @@ FEW = 8
 is more; never beyond half of all layers. A bound of taste."""
 
 
+PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
+
+
 class Point(NamedTuple):
     """A plan of the curve and its outcome; `name` is "" where it only lies between named ones."""
 
     plan: Plan
     outcome: Outcome
-    name: str
+    name: PointName
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +130,7 @@ class Curve:
         if told and answer is not None and answered is not None:
             told[answer] = answered
         # A plan that is several of them has the last of its names.
-        names = {
+        names: dict[Plan | None, PointName] = {
             self.culprits: "culprits",
             self.margin: "margin",
             Plan.of(()): "all_low",

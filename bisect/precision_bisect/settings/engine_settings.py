@@ -20,6 +20,8 @@ IoTypes: TypeAlias = Literal["model", "fp16"]
 IO_TYPES: tuple[IoTypes, ...] = get_args(IoTypes)
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+NOT_TOLD = ("plugins", "ort_custom_ops", "config_script", "io_types", "build_timeout_s")
+"""Settings that no result tells: files, of which it has hashes, and what decides no verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

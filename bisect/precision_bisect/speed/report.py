@@ -1,40 +1,13 @@
 """What `result.json` says of speed: the limits, how the answer meets them, the front."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
+from precision_bisect.results.result import FrontPoint, SpeedReport
 from precision_bisect.speed.front import Point, front, judged_outcomes
 from precision_bisect.trial import Latency, SampleSet, Trial
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedReport:
-    """The speed limits and what was measured of the answer; None for what was not.
-
-    `latency_ms` is scaled to the clock of the preflight. `met` is decided by the medians;
-    `within_spread` tells that the spread leaves it open. `found_first` has the layers of the
-    certified plan, if another one was taken for its speed.
-    """
-
-    max_latency_ms: float | None
-    min_speedup: float | None
-    latency_ms: float | None = None
-    speedup: float | None = None
-    speedup_spread: float | None = None
-    met: bool | None = None
-    within_spread: bool | None = None
-    found_first: Sequence[str] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `speed` of `result.json`."""
-        return asdict(self)
-
-    def limits(self) -> SpeedLimits:
-        """Return the limits alone."""
-        return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +77,18 @@ class Timings:
         return within[0] if within else max(paces, key=lambda plan: paces[plan].speedup)
 
 
-def rows(points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any]]:
+def rows(points: Sequence[Point], names: Sequence[str]) -> list[FrontPoint]:
     """Return a front as `front` of `result.json` lists it; `names` are the candidates'."""
     return [
-        {
-            "kept_count": len(point.plan),
-            "kept": [names[i] for i in point.plan.indices],
-            "passed": point.passed,
-            "error": point.error,
-            "latency_ms": point.latency_ms,
-            "spread_ms": point.spread_ms,
-            "speedup": point.speedup,
-            "cost": point.cost,
-        }
+        FrontPoint(
+            kept_count=len(point.plan),
+            kept=[names[i] for i in point.plan.indices],
+            passed=point.passed,
+            error=point.error,
+            latency_ms=point.latency_ms,
+            spread_ms=point.spread_ms,
+            speedup=point.speedup,
+            cost=point.cost,
+        )
         for point in points
     ]

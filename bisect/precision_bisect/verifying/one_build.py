@@ -11,6 +11,7 @@ from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.choose_backend import choose_builder
 from precision_bisect.backends.tensorrt.log import LAYERS
 from precision_bisect.errors import InputError, RefusedError
+from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.isolation.logs import tail
 from precision_bisect.isolation.slot import Death, Limits, Slot
@@ -20,7 +21,6 @@ from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine
-from precision_bisect.results.finished import Finished, read_finished
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import CUDA_FAILED, Evidence, Outcome
 from precision_bisect.typed.rewrite import TypedWriter

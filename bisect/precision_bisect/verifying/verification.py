@@ -4,15 +4,14 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from precision_bisect.errors import ExitCode, printable
 from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.json_values import Unfit, chosen, flag, many, maybe, row, text
 from precision_bisect.run_folder.runfolder import VERIFIED
-from precision_bisect.trial import Evidence, Honour, Outcome, TrialStatus
+from precision_bisect.run_folder.typed_json import read_typed
+from precision_bisect.trial import Evidence, Honour, LayerHonour, Outcome, TrialStatus
 
-SCHEMA = 1
 _WORDS = {
     Honour.HONOURED: "honoured",
     Honour.DEMOTED: "DEMOTED",
@@ -39,6 +38,25 @@ def _folded(line: str) -> str:
     return textwrap.fill(
         line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What `verify` saw: the contents of `verify.json`, version 1."""
+
+    schema: Literal[1] = 1
+    backend: str
+    remark: str
+    kept: Sequence[str]
+    exit_code: ExitCode
+    honoured: bool | None
+    layers: Sequence[LayerHonour]
+    notes: Sequence[str]
+    listed: Mapping[str, Sequence[str]]
+    failure: str | None
+    fp32_failure: str | None
+    fault: str | None
+    summary: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,25 +101,21 @@ class Verification:
 
     def to_json(self) -> str:
         """Return the verification as JSON."""
-        plain: dict[str, Any] = {
-            "schema": SCHEMA,
-            "backend": self.backend,
-            "remark": self.remark,
-            "kept": list(self.kept),
-            "exit_code": int(self.exit_code),
-            "honoured": self.honoured,
-            "layers": [
-                {"layer": h.layer, "honoured": h.honour.value, "evidence": h.evidence}
-                for h in self.evidence.honours
-            ],
-            "notes": list(self.evidence.notes),
-            "listed": {each.note: list(each.names) for each in self.evidence.listed},
-            "failure": self.failure and self.failure.message,
-            "fp32_failure": self.plain and self.plain.message,
-            "fault": self.fault,
-            "summary": self.summary,
-        }
-        return plain_json.dumps(plain, indent=2) + "\n"
+        told = Seen(
+            backend=self.backend,
+            remark=self.remark,
+            kept=self.kept,
+            exit_code=self.exit_code,
+            honoured=self.honoured,
+            layers=self.evidence.honours,
+            notes=self.evidence.notes,
+            listed={each.note: each.names for each in self.evidence.listed},
+            failure=self.failure.message if self.failure else None,
+            fp32_failure=self.plain.message if self.plain else None,
+            fault=self.fault,
+            summary=self.summary,
+        )
+        return plain_json.dumps(told, indent=2) + "\n"
 
     def to_text(self, *, verbose: bool = False) -> str:
         """Return the verdict, the counts, and what was built; then layers, and the remarks.
@@ -113,10 +127,10 @@ class Verification:
             lines.append(f"  {self.summary}")
         lines.append(f"  {self.backend}{f': {self.remark}' if self.remark else ''}")
         honours = self.evidence.honours
-        told = [each for each in honours if verbose or each.honour is not Honour.HONOURED]
+        told = [each for each in honours if verbose or each.honoured is not Honour.HONOURED]
         shown = told if verbose else told[:_MOST_LAYERS]
         for entry in shown:
-            lines.append(f"  {_WORDS[entry.honour]}: {printable(entry.layer)}")
+            lines.append(f"  {_WORDS[entry.honoured]}: {printable(entry.layer)}")
             lines.append(f"    {printable(entry.evidence)}")
         lines += [f"  note: {printable(note)}{self._listed(note)}" for note in self.evidence.notes]
         if len(shown) < len(honours):
@@ -150,7 +164,7 @@ class Verification:
 
     def _count(self, honour: Honour) -> int:
         """Count the kept layers with a verdict; what was not looked at is not observable."""
-        found = sum(entry.honour is honour for entry in self.evidence.honours)
+        found = sum(entry.honoured is honour for entry in self.evidence.honours)
         unseen = max(0, len(self.kept) - len(self.evidence.honours))
         return found + (unseen if honour is Honour.NOT_OBSERVABLE else 0)
 
@@ -165,19 +179,9 @@ def _ending(outcome: Outcome) -> str:
     return printable(outcome.message).rstrip(".") + _MORE.get(outcome.status, "")
 
 
-_READ = row(
-    backend=text,
-    remark=text,
-    kept=many(text),
-    honoured=maybe(flag),
-    layers=many(row(layer=text, honoured=chosen(*Honour), evidence=text)),
-    summary=text,
-)
-
-
-def read_verification(folder: Path) -> Mapping[str, Any]:
-    """Return what `verify` has left in a run folder, {} where that is nothing."""
+def read_verification(folder: Path) -> Seen | None:
+    """Return what `verify` has left in a run folder, None where that is nothing."""
     try:
-        return _READ(plain_json.read_object(folder / VERIFIED))
-    except (OSError, ValueError, Unfit):
-        return {}
+        return read_typed(Seen, folder / VERIFIED)
+    except (OSError, ValueError):
+        return None

@@ -15,13 +15,12 @@ from precision_bisect.errors import (
     UsageError,
     printable,
 )
+from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import use_custom_ops
-from precision_bisect.results.finished import Finished, read_finished
-from precision_bisect.results.run_settings import Asked, AsRun, as_in_run
-from precision_bisect.run_folder import plain_json
+from precision_bisect.results.run_status import told_of
 from precision_bisect.run_folder.locking import LOCK, RunLock
 from precision_bisect.run_folder.runfolder import (
     LEDGER,
@@ -35,6 +34,7 @@ from precision_bisect.run_folder.runfolder import (
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verifying.one_build import OneBuild, Order, build_once
+from precision_bisect.verifying.run_settings import Asked, AsRun, as_in_run
 from precision_bisect.verifying.verification import Verification
 
 BUILD_TIMEOUT_S = 1800.0
@@ -137,13 +137,13 @@ def model_of(run: Path) -> Path:
 
     Raises UsageError where it is in none of these places.
     """
-    try:
-        told = Path(str(plain_json.read_object(run / STATUS)["run"]["model"]))
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    status = told_of(run)
+    if status is None:
         raise UsageError(
             f"{run} does not say which model it is of",
             f"name it beside the run: MODEL --plan {run}",
-        ) from error
+        )
+    told = Path(status.run.model)
     places = (told, run.parent / told, run / told.name, run.parent / told.name)
     found = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
     if found is None:

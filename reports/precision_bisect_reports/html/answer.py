@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from precision_bisect.certificate.record import Certificate, Need
 from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import runs
-from precision_bisect.results.saved import read_deployment, unpacked
+from precision_bisect.results.result import Result, runs
+from precision_bisect.verifying.verification import Seen
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed
 from precision_bisect_reports.html.compact import figure
@@ -30,38 +29,35 @@ _CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED, Status.
 
 def answer(source: Source) -> dict[str, Any]:
     """Return what stands at the top of the report."""
-    return _found(source) if source.result else _so_far(source)
+    return _found(source, source.result) if source.result else _so_far(source)
 
 
-def _found(source: Source) -> dict[str, Any]:
-    result = source.result
-    status = Status(result["status"])
-    tolerance = result["tolerance"]
-    gained = not _gains_nothing(result)
-    stability = unpacked(result).stability
-    seen = _seen(source.looked_into)
-    answered = bool(result["rungs"]) and (gained or status not in _CUT_OFF)
+def _found(source: Source, result: Result) -> dict[str, Any]:
+    status, tolerance = result.status, result.tolerance
+    gained = not (result.rungs and result.gains_nothing)
+    seen = source.looked_into
+    answered = bool(result.rungs) and (gained or status not in _CUT_OFF)
     tone = "good" if status in _GOOD and gained else "bad" if status in _BAD else "open"
     return {
         "title": _title(result, status, answered),
         "badge": HEADLINES[status].partition(";")[0] if gained or not answered else NOTHING_GAINED,
         "tone": tone,
-        "message": source.told.get("message", ""),
-        "inputs": made_up(result.get("inputs")),
+        "message": source.status.message if source.status else "",
+        "inputs": made_up(result.inputs),
         "answered": answered,
-        "kept": len(result["kept"]),
-        "candidates": result["candidates"],
-        "nodes": result["layers_total"],
-        "error": result["error"] if answered or status not in _CUT_OFF else None,
+        "kept": len(result.kept),
+        "candidates": result.candidates,
+        "nodes": result.layers_total,
+        "error": result.error if answered or status not in _CUT_OFF else None,
         "tolerance": _scale(tolerance),
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
-        "holds": f"Holds {held(stability)}." if stability else "",
-        "proof": proof(certificate_of(result["certificate"])) if result["kept"] else "",
-        "precisions": [[rung["precision"], rung["count"]] for rung in result["rungs"]],
-        "latency": result["latency_ms"],
-        "speed": result["speed"],
-        "honoured": source.looked_into.get("honoured") if seen else result["honoured"],
-        "seen": seen,
+        "holds": f"Holds {held(result.stability)}." if result.stability else "",
+        "proof": proof(result.certificate) if result.kept else "",
+        "precisions": [[rung.precision, rung.count] for rung in result.rungs],
+        "latency": result.latency_ms,
+        "speed": result.speed,
+        "honoured": seen.honoured if seen else result.honoured,
+        "seen": _seen(seen),
         "facts": list(_facts(result)),
         "run": _run(source),
         "remarks": list(_remarks(result)),
@@ -71,7 +67,7 @@ def _found(source: Source) -> dict[str, Any]:
 def _so_far(source: Source) -> dict[str, Any]:
     """Return the best of a search that goes on; of a ladder, of its latest search."""
     recorded = source.searches[-1].recorded
-    found, run = best(recorded), source.told.get("run", {})
+    found, run = best(recorded), source.status.run if source.status else None
     candidates = candidates_of(recorded)
     header = recorded.header
     kept = len(found[0]) if found else None
@@ -90,9 +86,9 @@ def _so_far(source: Source) -> dict[str, Any]:
         "answered": False,
         "kept": kept,
         "candidates": candidates,
-        "nodes": run.get("layers_total"),
+        "nodes": run.layers_total if run else None,
         "error": figure(found[1]) if found else None,
-        "tolerance": run.get("tolerance"),
+        "tolerance": run.tolerance if run else None,
         "limits": None,
         "holds": "",
         "proof": "",
@@ -111,53 +107,34 @@ def _so_far(source: Source) -> dict[str, Any]:
     }
 
 
-def _seen(verified: Mapping[str, Any]) -> str:
+def _seen(verified: Seen | None) -> str:
     """Return what `verify` has seen, "" where it was not asked."""
-    if not verified:
+    if verified is None:
         return ""
-    built = verified["remark"].partition(";")[0]
-    return f"verify, with {verified['backend']} {built}: {verified['summary']}."
+    built = verified.remark.partition(";")[0]
+    return f"verify, with {verified.backend} {built}: {verified.summary}."
 
 
-def _gains_nothing(result: Mapping[str, Any]) -> bool:
-    """Whether every candidate stays in the highest type, as before the search."""
-    rungs = result["rungs"]
-    return bool(rungs) and len(rungs[0]["layers"] or ()) == result["candidates"] > 0
-
-
-def _title(result: Mapping[str, Any], status: Status, answered: bool) -> str:
-    low, high = result["low"].upper(), result["high"].upper()
+def _title(result: Result, status: Status, answered: bool) -> str:
+    low, high = result.low.upper(), result.high.upper()
     if status is Status.NOTHING_TO_KEEP:
         return f"Every layer can run {low}"
     if status in (Status.NOT_PRECISION, Status.INFEASIBLE):
         return HEADLINES[status]
     if not answered:
         return NO_ANSWER
-    if _gains_nothing(result):
-        return f"Every plan that passed keeps all {result['candidates']} layers {high}"
-    of = f"of {result['candidates']} layers"
-    if len(result["rungs"]) > 2:
+    if result.gains_nothing:
+        return f"Every plan that passed keeps all {result.candidates} layers {high}"
+    of = f"of {result.candidates} layers"
+    if len(result.rungs) > 2:
         kept = [
-            f"{len(rung['layers'])} must be {rung['precision'].upper()}"
-            for rung in result["rungs"]
-            if rung["layers"] is not None
+            f"{len(rung.layers)} must be {rung.precision.upper()}"
+            for rung in result.rungs
+            if rung.layers is not None
         ]
         return f"{', '.join(kept)} {of}"
-    how = runs(result["fingerprint"])
-    return f"{len(result['kept'])} {of} stay {high}, the rest {how} in {low}"
-
-
-def certificate_of(told: Mapping[str, Any]) -> Certificate:
-    """Return the certificate that `result.json` tells of."""
-    return Certificate(
-        minimal=told["minimal"],
-        checked=told["checked"],
-        unchecked=told["unchecked"],
-        mode=told["mode"],
-        evidence=[Need(**need) for need in told["evidence"]],
-        assumes=told["assumes"],
-        limit=told["limit"],
-    )
+    how = runs(result.fingerprint)
+    return f"{len(result.kept)} {of} stay {high}, the rest {how} in {low}"
 
 
 def _scale(tolerance: Any) -> float | None:
@@ -167,57 +144,55 @@ def _scale(tolerance: Any) -> float | None:
 
 def _run(source: Source) -> dict[str, str]:
     """Return what was asked, of which model, and when."""
-    told = source.told
-    result = source.result
-    count = result.get("fingerprint", {}).get("samples")
+    told, result = source.status, source.result
+    count = result.fingerprint.get("samples") if result else None
     parts = [
-        str(told.get("run", {}).get("model", "")),
+        told.run.model if told else "",
         f"{count} sample{'s' * (count != 1)}" if count else "",
-        str(told.get("started", ""))[:16].replace("T", " "),
-        f"{result['wall_s']:.0f} s" if result else "",
-        f"precision-bisect {told['version']}" if told.get("version") else "",
+        told.started[:16].replace("T", " ") if told else "",
+        f"{result.wall_s:.0f} s" if result else "",
+        f"precision-bisect {told.version}" if told else "",
     ]
-    return {"command": str(told.get("command") or ""), "about": ", ".join(filter(None, parts))}
+    command = told.command if told else None
+    return {"command": command or "", "about": ", ".join(filter(None, parts))}
 
 
-def _facts(result: Mapping[str, Any]) -> Iterator[list[str]]:
-    yield ["Backend", result["backend"]]
-    if result["builds"]:
-        yield ["Builds", str(result["builds"])]
-    yield ["Evaluations", str(result["evaluations"])]
-    if method := result.get("latency_method"):
+def _facts(result: Result) -> Iterator[list[str]]:
+    yield ["Backend", result.backend]
+    if result.builds:
+        yield ["Builds", str(result.builds)]
+    yield ["Evaluations", str(result.evaluations)]
+    if method := result.latency_method:
         yield ["Latency by", METHOD_WORDS[method]]
-    yield ["Search", f"{result['wall_s']:.0f} s"]
-    yield ["Strategy", str(result["fingerprint"]["strategy"])]
-    samples, held = result["fingerprint"]["samples"], result["fingerprint"]["holdout"]
+    yield ["Search", f"{result.wall_s:.0f} s"]
+    yield ["Strategy", str(result.fingerprint["strategy"])]
+    samples, held = result.fingerprint["samples"], result.fingerprint["holdout"]
     yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
     yield from _deployed(result)
 
 
-def _deployed(result: Mapping[str, Any]) -> Iterator[list[str]]:
+def _deployed(result: Result) -> Iterator[list[str]]:
     """Yield which plan is exported, what the last check of it found, and what judges elsewhere."""
-    if result.get("export_point") not in (None, ANSWER):
-        yield ["Exports hold", exported(unpacked(result))]
-    if not result.get("deployment"):
-        return
-    deployment = read_deployment(result["deployment"])
-    causes = [each["cause"] for each in result["diagnosis"]]
-    if deployment.recheck is not None and deployment.recheck.outcome != "not_judged":
-        yield from ([label.capitalize(), text] for label, text in deployed(deployment, causes))
+    if result.export_point not in (None, ANSWER):
+        yield ["Exports hold", exported(result)]
+    recheck = result.deployment.recheck if result.deployment else None
+    if recheck is not None and recheck.outcome != "not_judged":
+        told = deployed(result.deployment, (each.cause for each in result.diagnosis))
+        yield from ([label.capitalize(), text] for label, text in told)
 
 
-def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
-    if result["emulated"] and result["rungs"]:
+def _remarks(result: Result) -> Iterator[str]:
+    if result.emulated and result.rungs:
         yield "Predicted by the emulator on the machine of the search; confirm on the target."
-    if result["unresolved"]:
-        counts = (f"{n} {status.replace('_', ' ')}" for status, n in result["unresolved"].items())
+    if result.unresolved:
+        counts = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield f"Trials without a verdict, which count neither way: {', '.join(counts)}."
-    for broken in result["non_monotone"]:
-        passed, failed = broken["passed"], broken["failed"]
+    for broken in result.non_monotone:
+        passed, failed = broken.passed, broken.failed
         yield (
-            f"Keeping more hurt: {failed['kept']} kept layers failed ({failed['error']}) although "
-            f"{passed['kept']} of them alone had passed ({passed['error']})."
+            f"Keeping more hurt: {failed.kept} kept layers failed ({failed.error}) although "
+            f"{passed.kept} of them alone had passed ({passed.error})."
         )
-    if pinned := result["pinned"]:
+    if pinned := result.pinned:
         yield f"{len(pinned)} more stay high because they cannot run lower; marked in the list."
-    yield from result["notes"]
+    yield from result.notes

@@ -1,85 +1,60 @@
-"""What `diagnosis.json` says, by layer; it is optional, and what is odd in it is left out."""
+"""What `diagnosis.json` says, by layer; it is optional."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from precision_bisect.diagnosis.findings import Finding, Findings, Histogram, Hurt
 from precision_bisect.results.result import WITHOUT_IT
-from precision_bisect_reports.html.source import Source
 
 _PARTS = ("inputs", "outputs", "weights")
 
 
-def diagnosed(source: Source, index: Mapping[str, int]) -> dict[str, Any]:
+def diagnosed(told: Findings | None, index: Mapping[str, int]) -> dict[str, Any]:
     """Return `diagnosis` with an entry per layer, `spread` and `advice`; `index` knows layers."""
-    told = source.diagnosis
+    if told is None:
+        return {"diagnosis": [], "spread": [], "advice": []}
     return {
         "diagnosis": [
-            {
-                "layer": index[entry["layer"]],
-                "kept": entry.get("kept") is not False,
-                "low": _text(entry.get("low")),
-                "high": _text(entry.get("high")),
-                "cause": _text(entry.get("cause")),
-                "evidence": _evidence(entry.get("evidence")),
-                "figures": _figures(entry.get("figures")),
-                "histogram": _histogram(entry.get("histogram")),
-                "hurts": _hurts(entry.get("hurts")),
-            }
-            for entry in _objects(told.get("layers"))
-            if isinstance(entry.get("layer"), str) and entry["layer"] in index
+            _entry(each, index[each.layer]) for each in told.layers if each.layer in index
         ],
-        "spread": _objects(told.get("spread")),
-        "advice": _objects(told.get("advice")),
+        "spread": told.spread,
+        "advice": told.advice,
     }
 
 
-def _objects(value: Any) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _evidence(value: Any) -> str | None:
-    """Return the evidence without the error of dropping the layer, which the proof has."""
-    return value.partition(WITHOUT_IT)[0] if isinstance(value, str) else None
-
-
-def _figures(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {}
-    return {name: each for name, each in value.items() if isinstance(each, int | float | str)}
-
-
-def _hurts(value: Any) -> dict[str, Any] | None:
-    """Return the output that a layer hurts most, by how much, and the layers on the way."""
-    if not isinstance(value, dict) or not isinstance(value.get("path"), list):
-        return None
-    path = [name for name in value["path"] if isinstance(name, str)]
-    errors = value.get("errors")
-    known = isinstance(errors, list) and len(errors) == len(value["path"]) == len(path)
+def _entry(told: Finding, layer: int) -> dict[str, Any]:
+    """Return a finding, without the error of dropping the layer, which the proof has."""
     return {
-        "output": _text(value.get("output")),
-        "error": value.get("error"),
-        "path": path,
-        "errors": errors if known else [],
+        "layer": layer,
+        "kept": told.kept,
+        "low": told.low,
+        "high": told.high,
+        "cause": told.cause,
+        "evidence": told.evidence.partition(WITHOUT_IT)[0],
+        "figures": {
+            name: each
+            for name, each in told.figures.items()
+            if isinstance(each, int | float | str)
+        },
+        "histogram": told.histogram and _histogram(told.histogram),
+        "hurts": told.hurts and _hurts(told.hurts),
     }
 
 
-def _histogram(value: Any) -> dict[str, Any] | None:
-    """Return counts by power of two, the lowest exponent first; None for anything else."""
-    if not isinstance(value, dict) or not isinstance(value.get("lowest_exponent"), int):
-        return None
-    told = value.get("counts")
-    if not isinstance(told, dict):
-        return None
-    counts = {part: told[part] for part in _PARTS if _all_counts(told.get(part))}
+def _hurts(told: Hurt) -> dict[str, Any]:
+    """Return the output that a layer hurts most, by how much, and the layers on the way."""
+    known = len(told.errors) == len(told.path)
+    return {
+        "output": told.output,
+        "error": told.error,
+        "path": told.path,
+        "errors": told.errors if known else [],
+    }
+
+
+def _histogram(told: Histogram) -> dict[str, Any] | None:
+    """Return counts by power of two, the lowest exponent first; None where nothing was counted."""
+    counts = {part: told.counts[part] for part in _PARTS if any(told.counts.get(part, ()))}
     if not counts:
         return None
-    scaled = value.get("scaled") is True
-    return {"lowest_exponent": value["lowest_exponent"], "scaled": scaled, "counts": counts}
-
-
-def _all_counts(value: Any) -> bool:
-    return isinstance(value, list) and any(value) and all(isinstance(n, int) for n in value)
+    return {"lowest_exponent": told.lowest_exponent, "scaled": told.scaled, "counts": counts}

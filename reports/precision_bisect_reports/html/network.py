@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precision_bisect.layer_table import Exclusion
+from precision_bisect.model.layers_file import ModelLayers, Row
+from precision_bisect.results.result import Result
 from precision_bisect_reports.html.compact import coded
 
 LOW, KEPT, FOLLOWER, FIXED, OTHER, OPEN = range(6)
@@ -18,17 +20,17 @@ _STAYS = (
 class Network:
     """The rows of `layers.json`; of the kept layers alone where a run has written none."""
 
-    def __init__(self, layers: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        rows = layers.get("layers")
-        self.complete = rows is not None
-        self.rows: Sequence[Mapping[str, Any]] = (
-            [_bare(name, place) for place, name in enumerate(result.get("kept", ()))]
-            if rows is None
-            else rows
+    def __init__(self, layers: ModelLayers | None, result: Result | None) -> None:
+        self.complete = layers is not None
+        kept = result.kept if result else ()
+        self.rows: Sequence[Row] = (
+            layers.layers
+            if layers is not None
+            else [_bare(name, place) for place, name in enumerate(kept)]
         )
-        self.index = {row["name"]: place for place, row in enumerate(self.rows)}
+        self.index = {row.name: place for place, row in enumerate(self.rows)}
         self.candidates = [
-            place for place, row in enumerate(self.rows) if row["candidate"] is not None
+            place for place, row in enumerate(self.rows) if row.candidate is not None
         ]
 
     def columns(
@@ -42,46 +44,42 @@ class Network:
         states = [_state(row, precisions, pinned) for row in self.rows]
         return {
             "complete": self.complete,
-            "name": [row["name"] for row in self.rows],
-            "op": coded([row["op"] for row in self.rows]),
-            "module": coded([row["module"] for row in self.rows]),
+            "name": [row.name for row in self.rows],
+            "op": coded([row.op for row in self.rows]),
+            "module": coded([row.module for row in self.rows]),
             "state": states,
             "precision": [
                 _precision(row, state, precisions or {}, low)
                 for row, state in zip(self.rows, states, strict=True)
             ],
-            "reason": coded(
-                [pinned.get(row["name"], row["exclusion"] or "") for row in self.rows]
-            ),
-            "follows": [row["follows"] for row in self.rows],
-            "inputs": [row["inputs"] for row in self.rows],
+            "reason": coded([pinned.get(row.name, row.exclusion or "") for row in self.rows]),
+            "follows": [row.follows for row in self.rows],
+            "inputs": [row.inputs for row in self.rows],
         }
 
 
-def _bare(name: str, place: int) -> Mapping[str, Any]:
+def _bare(name: str, place: int) -> Row:
     """Return the row of a layer of which only the name is known."""
-    row = {"name": name, "op": "", "module": name.rpartition("/")[0], "candidate": place}
-    return {**row, "exclusion": None, "follows": None, "inputs": []}
+    module = name.rpartition("/")[0]
+    return Row(
+        name=name, op="", module=module, candidate=place, exclusion=None, follows=None, inputs=()
+    )
 
 
-def _state(
-    row: Mapping[str, Any], precisions: Mapping[str, str] | None, pinned: Mapping[str, str]
-) -> int:
-    exclusion = row["exclusion"] or ""
-    if row["candidate"] is None:
+def _state(row: Row, precisions: Mapping[str, str] | None, pinned: Mapping[str, str]) -> int:
+    exclusion = row.exclusion or ""
+    if row.candidate is None:
         if exclusion.startswith(Exclusion.FOLLOWER):
             return FOLLOWER
         return FIXED if exclusion.startswith(_STAYS) else OTHER
     if precisions is None:
         return OPEN
-    if row["name"] in precisions:
+    if row.name in precisions:
         return KEPT
-    return FIXED if row["name"] in pinned else LOW
+    return FIXED if row.name in pinned else LOW
 
 
-def _precision(
-    row: Mapping[str, Any], state: int, precisions: Mapping[str, str], low: str
-) -> str | None:
+def _precision(row: Row, state: int, precisions: Mapping[str, str], low: str) -> str | None:
     if state == KEPT:
-        return precisions[row["name"]]
+        return precisions[row.name]
     return low if state == LOW else None

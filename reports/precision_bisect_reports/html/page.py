@@ -17,7 +17,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import whole
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import REPORT
-from precision_bisect_reports.html.source import foreign, read
+from precision_bisect_reports.html.source import read
 from precision_bisect_reports.html.view import view_of
 
 CHARTS = "echarts.common.min.js"
@@ -37,10 +37,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     RunFolderError for a folder that is no run's, and where the file cannot be written.
     """
     path = folder / REPORT if out is None else out
-    try:
-        text = page(view_of(read(folder), folder))
-    except ValueError as error:  # figures that JSON has no word for
-        raise foreign(folder) from error
+    text = page(view_of(read(folder), folder))
     try:
         with whole(path) as stream:
             stream.write(text.encode("utf-8", errors="replace"))
@@ -65,7 +62,7 @@ def page(view: Mapping[str, Any]) -> str:
 
 def embedded(view: Mapping[str, Any]) -> str:
     """Return JSON that no HTML parser takes for anything but text."""
-    text = plain_json.dumps(view, allow_nan=False, separators=(",", ":"))
+    text = plain_json.dumps(view, separators=(",", ":"))
     return text.translate(_ESCAPES)
 
 

@@ -3,13 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.ledger_reader import Recorded, read_ledger
-from precision_bisect.run_folder import plain_json
+from precision_bisect.model.layers_file import ModelLayers
+from precision_bisect.results.result import Result
+from precision_bisect.results.run_status import RunStatus
+from precision_bisect.results.saved import read_result
 from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
+    DIAGNOSIS,
     LAYER_PRECISIONS,
     LAYERS,
     LEDGER,
@@ -19,9 +23,9 @@ from precision_bisect.run_folder.runfolder import (
     STATUS,
     TRTEXEC,
 )
-from precision_bisect.verifying.verification import read_verification
+from precision_bisect.run_folder.typed_json import T, read_typed
+from precision_bisect.verifying.verification import Seen, read_verification
 
-DIAGNOSIS = "diagnosis.json"
 COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, RUN_SCRIPT)
 LARGEST_COPIED = 512 * 1024
 """Bytes: a longer file is named in the report, and not copied into it."""
@@ -37,26 +41,26 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The files of a run folder, each as parsed JSON, empty where it is not there yet.
+    """The files of a run folder, each None where it is not there yet.
 
-    `result` is empty, too, while a run goes on that has found something before: it is the former
+    `result` is None, too, while a run goes on that has found something before: it is the former
     answer. `verified` is what `verify` has seen, maybe of a former answer. `exports` are texts by
     file name, None for one that is too long to copy.
     """
 
     searches: Sequence[Search]
-    result: Mapping[str, Any] = field(default_factory=dict)
-    told: Mapping[str, Any] = field(default_factory=dict)
-    layers: Mapping[str, Any] = field(default_factory=dict)
-    diagnosis: Mapping[str, Any] = field(default_factory=dict)
-    verified: Mapping[str, Any] = field(default_factory=dict)
+    result: Result | None = None
+    status: RunStatus | None = None
+    layers: ModelLayers | None = None
+    diagnosis: Findings | None = None
+    verified: Seen | None = None
     exports: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
-    def looked_into(self) -> Mapping[str, Any]:
-        """What `verify` has seen of this answer, empty where it was not asked."""
-        same = self.result and set(self.verified.get("kept", ())) == set(self.result["kept"])
-        return self.verified if same else {}
+    def looked_into(self) -> Seen | None:
+        """What `verify` has seen of this answer, None where it was not asked."""
+        seen, result = self.verified, self.result
+        return seen if seen and result and set(seen.kept) == set(result.kept) else None
 
 
 def read(folder: Path) -> Source:
@@ -71,16 +75,19 @@ def read(folder: Path) -> Source:
             f"{folder} is no run folder, it has no {LEDGER}",
             "name the one that the search was told by --out, or MODEL.precision-bisect",
         )
-    told = _json(folder / STATUS)
-    unfinished = told.get("state") == "searching"
+    status = _read(RunStatus, folder / STATUS)
+    layers = _read(ModelLayers, folder / LAYERS)
+    verified = read_verification(folder)
+    if status is not None and status.state == "searching":
+        return Source(searches=searches, status=status, layers=layers, verified=verified)
     return Source(
         searches=searches,
-        result={} if unfinished else _json(folder / RESULT),
-        told=told,
-        layers=_json(folder / LAYERS),
-        diagnosis={} if unfinished else _json(folder / DIAGNOSIS),
-        verified=read_verification(folder),
-        exports={} if unfinished else _exports(folder),
+        result=_result(folder / RESULT),
+        status=status,
+        layers=layers,
+        diagnosis=_read(Findings, folder / DIAGNOSIS),
+        verified=verified,
+        exports=_exports(folder),
     )
 
 
@@ -95,12 +102,17 @@ def _title(path: Path) -> str:
     return f"search {number}: {low}"
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """Return what a file holds, {} where it is not there. Raises RunFolderError."""
+def _result(path: Path) -> Result | None:
+    """Return what the run has found, None before its end. Raises RunFolderError."""
+    return read_result(path, "use the version that ran the search") if path.exists() else None
+
+
+def _read(kind: type[T], path: Path) -> T | None:
+    """Return what a file holds, None where it is not there. Raises RunFolderError."""
     try:
-        return plain_json.read_object(path)
+        return read_typed(kind, path)
     except FileNotFoundError:
-        return {}
+        return None
     except OSError as error:
         raise RunFolderError(
             f"cannot read {path}: {error.strerror}", "check its permissions"

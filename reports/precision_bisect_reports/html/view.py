@@ -1,12 +1,12 @@
-"""A run folder as plain values, which the page draws and which nothing else decides."""
+"""A run folder as what the page draws, and nothing else decides: `plain_json` writes it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.results.result import WITHOUT_IT
-from precision_bisect.results.saved import unpacked
-from precision_bisect.run_folder.json_values import Unfit
+from precision_bisect.results.result import WITHOUT_IT, CurvePoint, FrontPoint, Result
+from precision_bisect.results.run_status import RunStatus
+from precision_bisect.run_folder import plain_json
+from precision_bisect.verifying.verification import Seen
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import words
 from precision_bisect_reports.html.answer import answer
@@ -23,53 +23,54 @@ def view_of(source: Source, folder: Path) -> dict[str, Any]:
     """Return everything that the report shows. Raises RunFolderError for what is not ours."""
     try:
         return _view(source)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, Unfit) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise foreign(folder) from error
 
 
 def _view(source: Source) -> dict[str, Any]:
     result, header = source.result, source.searches[0].recorded.header
     network = Network(source.layers, result)
-    pinned = {entry["layer"]: entry["reason"] for entry in result.get("pinned", ())}
-    low = str(result.get("low", header["low"]))
+    pinned = {each.layer: each.reason for each in result.pinned} if result else {}
+    low = result.low if result else str(header["low"])
     return {
         "schema": SCHEMA,
-        "model": source.layers.get("model") or _file_name(source.told),
+        "model": source.layers.model if source.layers else _file_name(source.status),
         "low": low,
         "answer": answer(source),
         "layers": network.columns(_precisions(source, network), pinned, low),
-        "kept": _kept(result, source.looked_into),
+        "kept": _kept(result, source.looked_into) if result else [],
         "sensitivity": _sensitivity(source, network),
         "searches": [
             {"title": search.title, "trials": columns(search.recorded.trials)}
             for search in source.searches
         ],
-        "front": [_point(point) for point in result.get("front", ())],
+        "front": [_without_layers(each) for each in result.front] if result else [],
         "curve": _curve(result),
-        "groups": _groups(result),
+        "groups": _groups(result) if result else [],
         "confirm": _confirm(result),
-        **diagnosed(source, network.index),
+        **diagnosed(source.diagnosis, network.index),
         "exports": dict(source.exports),
-        "fingerprint": result.get("fingerprint")
+        "fingerprint": (result and result.fingerprint)
         or {key: value for key, value in header.items() if key != "schema"},
     }
 
 
-def _file_name(told: Mapping[str, Any]) -> str:
-    return Path(str(told.get("run", {}).get("model", "model"))).name
+def _file_name(told: RunStatus | None) -> str:
+    return Path(told.run.model).name if told else "model"
 
 
 def _precisions(source: Source, network: Network) -> dict[str, str] | None:
     """Return the types of the kept layers by name; None where there is no answer."""
-    if rungs := source.result.get("rungs"):
-        return {name: rung["precision"] for rung in rungs for name in (rung["layers"] or ())}
+    if source.result and source.result.rungs:
+        rungs = source.result.rungs
+        return {name: rung.precision for rung in rungs for name in (rung.layers or ())}
     recorded = source.searches[0].recorded
     if source.result or source.searches[0].title or not _same(source, network):
         return None
     found = best(recorded)
     if found is None:
         return None
-    names = [network.rows[place]["name"] for place in network.candidates]
+    names = [network.rows[place].name for place in network.candidates]
     return {names[index]: str(recorded.header["high"]) for index in found[0].indices}
 
 
@@ -92,36 +93,30 @@ def _sensitivity(source: Source, network: Network) -> dict[str, Any]:
     }
 
 
-def _kept(result: Mapping[str, Any], verified: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _kept(result: Result, verified: Seen | None) -> list[dict[str, Any]]:
     """Return what is known of each kept layer: certificate, cause, whether the engine obeys."""
-    if not result:
-        return []
-    needs = {need["layer"]: need for need in result["certificate"]["evidence"]}
-    causes = {each["layer"]: each for each in result["diagnosis"]}
-    looked = verified.get("layers") or result["honoured_layers"]
-    honours = {each["layer"]: each for each in looked}
-    keys = ("needed", "how", "error", "more_kept", "group", "reason")
+    needs = {each.layer: each for each in result.certificate.evidence}
+    causes = {each.layer: each for each in result.diagnosis}
+    looked = verified.layers if verified and verified.layers else result.honoured_layers
+    honours = {each.layer: each for each in looked}
     rows = []
-    for name in result["kept"]:
-        need, cause, honour = needs.get(name), causes.get(name, {}), honours.get(name, {})
-        evidence = cause.get("evidence")
+    for name in result.kept:
+        cause, honour = causes.get(name), honours.get(name)
         rows.append(
             {
                 "layer": name,
-                "certificate": need and {key: need[key] for key in keys},
-                "cause": cause.get("cause"),
-                "evidence": evidence and evidence.partition(WITHOUT_IT)[0],
-                "honoured": honour.get("honoured"),
-                "seen": honour.get("evidence"),
+                "certificate": needs.get(name),
+                "cause": cause and cause.cause,
+                "evidence": cause and cause.evidence.partition(WITHOUT_IT)[0],
+                "honoured": honour and honour.honoured,
+                "seen": honour and honour.evidence,
             }
         )
     return rows
 
 
-def _groups(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _groups(result: Result) -> list[dict[str, Any]]:
     """Return the patterns of the kept layers, those that hurt most first."""
-    if not result or not result["kept"]:
-        return []
     return [
         {
             "title": each.title,
@@ -130,28 +125,28 @@ def _groups(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             "places": list(each.places),
             "layers": len(each.layers),
         }
-        for each in groups_of(unpacked(result), result["kept"])
+        for each in groups_of(result, result.kept)
     ]
 
 
-def _confirm(result: Mapping[str, Any]) -> str:
+def _confirm(result: Result | None) -> str:
     """Return what judges the answer with TensorRT, "" where nothing does or needs to."""
-    deployment = result.get("deployment") or {}
-    return str(deployment.get("polygraphy") or "") if result.get("emulated") else ""
+    deployment = result.deployment if result and result.emulated else None
+    return (deployment and deployment.polygraphy) or ""
 
 
-def _curve(result: Mapping[str, Any]) -> dict[str, Any]:
+def _curve(result: Result | None) -> dict[str, Any]:
     """Return the points of the curve and the culprits, with what they say in words."""
-    points, culprits = result.get("curve", ()), result.get("culprits", ())
-    figures = ("kept_count", "error_median", "error_max", "latency_ms", "point")
-    blamed = ("layer", "error_without", "error_with", "cause")
+    points = result.curve if result else ()
     return {
-        "words": words(unpacked(result)) if points else "",
-        "points": [{key: point[key] for key in figures} for point in points],
-        "culprits": [{key: each[key] for key in blamed} for each in culprits],
+        "words": words(result) if result and points else "",
+        "points": [_without_layers(point) for point in points],
+        "culprits": result.culprits if result else [],
     }
 
 
-def _point(point: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("kept_count", "passed", "error", "latency_ms", "spread_ms", "speedup", "cost")
-    return {key: point[key] for key in keys}
+def _without_layers(point: CurvePoint | FrontPoint) -> dict[str, Any]:
+    """Return a point without the names of its layers."""
+    found: dict[str, Any] = plain_json.plain(point)
+    del found["kept"]
+    return found

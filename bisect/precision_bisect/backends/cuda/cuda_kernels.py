@@ -118,7 +118,7 @@ def _layer(kernel: str, layers: Collection[str]) -> str:
 
 
 def _honour(name: LayerName, honour: Honour, evidence: str) -> LayerHonour:
-    return LayerHonour(layer=name, honour=honour, evidence=evidence)
+    return LayerHonour(layer=name, honoured=honour, evidence=evidence)
 
 
 def _words(names: Any) -> str:

@@ -2,24 +2,14 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from precision_bisect.errors import RunFolderError, UsageError
-from precision_bisect.results.finished import Finished
+from precision_bisect.errors import UsageError
+from precision_bisect.exports.finished import Finished
 from precision_bisect.results.saved import damaged, quoted
-from precision_bisect.run_folder.json_values import (
-    Unfit,
-    chosen,
-    count,
-    flag,
-    many,
-    maybe,
-    record,
-    table,
-    text,
-)
-from precision_bisect.settings.engine_settings import TYPINGS, EngineSettings
+from precision_bisect.run_folder.typed_json import typed
+from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, PLUGINS, script_and_function
 
 _BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime")
@@ -60,10 +50,10 @@ def as_in_run(finished: Finished, asked: Asked) -> AsRun:
     """
     ran = _backend(finished)
     had = _settings(finished)
-    names = set(asked.flagged).difference(_FILES)
+    names = set(asked.flagged).difference(NOT_TOLD)
     shapes = names.intersection(_SHAPES)
     given = {name: getattr(asked.settings, name) for name in (*names, *(shapes and _SHAPES))}
-    files = {name: getattr(asked.settings, name) for name in _FILES}
+    files = {name: getattr(asked.settings, name) for name in NOT_TOLD}
     unlike = sorted(name for name, value in given.items() if value != getattr(had, name))
     if ran != "auto":
         _check_files(finished, asked.settings)
@@ -81,32 +71,32 @@ def _backend(finished: Finished) -> str:
     if name == "emulated":
         return "auto"
     if name not in _BACKENDS:
-        raise damaged(finished.path, "fingerprint.backend", name)
+        raise damaged(finished.path, f"its fingerprint.backend is {quoted(name)}")
     return str(name)
 
 
 def _settings(finished: Finished) -> EngineSettings:
     """Return the settings of the run's engines; `auto` is what it was in the run."""
-    typed = _versions(finished).get("typing")
-    if typed not in (None, "strong", "weak"):
-        raise damaged(finished.path, "fingerprint.versions.typing", typed)
+    typing = _versions(finished).get("typing")
+    if typing not in (None, "strong", "weak"):
+        raise damaged(finished.path, f"its fingerprint.versions.typing is {quoted(typing)}")
+    told = finished.fingerprint.get("engine", {})
+    if isinstance(told, dict):
+        told = {key: value for key, value in told.items() if key not in NOT_TOLD}
     try:
-        had = _ENGINE(finished.fingerprint.get("engine", {}))
-    except Unfit as error:
-        where = ".".join(("engine", error.where)) if error.where else "engine"
-        raise damaged(finished.path, f"fingerprint.{where}", error.value) from error
+        had = typed(EngineSettings, told)
+        _check_sizes(had)
+    except ValueError as error:
+        raise damaged(finished.path, f"fingerprint.engine: {error}") from error
     except UsageError as error:
-        raise RunFolderError(
-            f"{finished.path} is damaged: {error.message}",
-            "name a result.json that a run has written",
-        ) from error
-    return replace(had, typing=typed) if typed and had.typing == "auto" else had
+        raise damaged(finished.path, error.message) from error
+    return replace(had, typing=typing) if typing and had.typing == "auto" else had
 
 
 def _versions(finished: Finished) -> Mapping[str, Any]:
     versions = finished.fingerprint.get("versions", {})
     if not isinstance(versions, dict):
-        raise damaged(finished.path, "fingerprint.versions", versions)
+        raise damaged(finished.path, f"its fingerprint.versions is {quoted(versions)}")
     return versions
 
 
@@ -129,32 +119,11 @@ def _named(finished: Finished, pattern: re.Pattern[str]) -> Iterator[str]:
             yield found[1]
 
 
-def _size(value: Any) -> int:
-    if not 0 < count(value) < _LARGEST:
-        raise Unfit(value)
-    return int(value)
-
-
-def _capability(value: Any) -> str:
-    if not _CAPABILITY.fullmatch(text(value)):
-        raise Unfit(value)
-    return str(value)
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(many(_size)(value))
-
-
-_READERS = {
-    "typing": chosen(*TYPINGS),
-    "guard_islands": flag,
-    "tf32": flag,
-    "compute_capability": maybe(_capability),
-    "workspace_mib": maybe(_size),
-    "optimization_level": maybe(count),
-    **dict.fromkeys(_SHAPES, table(_shape)),
-    "ort_options": table(text),
-}
-_ENGINE = record(EngineSettings, **_READERS)
-_FILES = tuple(each.name for each in fields(EngineSettings) if each.name not in _READERS)
-"""Fields that no result tells: files, and what decides no verdict."""
+def _check_sizes(had: EngineSettings) -> None:
+    """Raise ValueError for what no library can take."""
+    shapes = [shape for name in _SHAPES for shape in getattr(had, name).values()]
+    sizes = [size for shape in shapes for size in shape]
+    if not all(0 < size < _LARGEST for size in (had.workspace_mib or 1, *sizes)):
+        raise ValueError("a size is out of range")
+    if had.compute_capability and not _CAPABILITY.fullmatch(had.compute_capability):
+        raise ValueError(f"compute_capability is {quoted(had.compute_capability)}")

@@ -1,7 +1,8 @@
 """`layers.json`: every node of the model in the run folder, for reports that have no model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 import onnx
 
@@ -10,38 +11,63 @@ from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import LAYERS, RunFolder
+from precision_bisect.run_folder.typed_json import Count
 
-SCHEMA = 1
 _NO_VALUES = (Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT, Exclusion.NOT_TENSOR)
 """What feeds a follower beside the values that it moves: indices, shapes, conditions."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A node: `candidate` is its place among the candidates, else `exclusion` says why it is none.
+
+    `follows` is the node whose values it moves, `inputs` are those that it reads from.
+    """
+
+    name: str
+    op: str
+    module: str
+    candidate: Count | None
+    exclusion: str | None
+    follows: Count | None
+    inputs: Sequence[Count]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLayers:
+    """The contents of the file: the name of the model's file, and its nodes in network order."""
+
+    schema: Literal[1] = 1
+    model: str
+    layers: Sequence[Row]
+
+
 def write_layers(model: Model, folder: RunFolder) -> None:
     """Write the file, as docs/report.md describes it. Raises RunFolderError."""
-    contents = {"schema": SCHEMA, "model": model.path.name, "layers": _rows(model)}
+    contents = ModelLayers(model=model.path.name, layers=_rows(model))
     folder.write(LAYERS, plain_json.dumps(contents) + "\n")
 
 
-def _rows(model: Model) -> list[dict[str, Any]]:
-    """Return one object per node of the main graph, in network order."""
+def _rows(model: Model) -> list[Row]:
+    """Return one row per node of the main graph, in network order."""
     layers = model.table.layers
     places = {layer.name: place for place, layer in enumerate(model.table.candidates)}
     producers: dict[str, int] = {}
     follows: dict[int, int | None] = {}
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for index, (node, layer) in enumerate(zip(model.proto.graph.node, layers, strict=True)):
         inputs = _feeders(node, producers)
         follows[index] = _source(layer, inputs, layers, follows)
         rows.append(
-            {
-                "name": layer.name,
-                "op": layer.op_type,
-                "module": layer.module,
-                "candidate": places.get(layer.name),
-                "exclusion": _reason(layer),
-                "follows": follows[index],
-                "inputs": inputs,
-            }
+            Row(
+                name=layer.name,
+                op=layer.op_type,
+                module=layer.module,
+                candidate=places.get(layer.name),
+                exclusion=_reason(layer),
+                follows=follows[index],
+                inputs=inputs,
+            )
         )
         producers.update(dict.fromkeys(layer.outputs, index))
     return rows

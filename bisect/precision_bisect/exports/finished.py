@@ -1,0 +1,147 @@
+"""A finished run as `result.json` tells of it: untrusted input, checked against the model.
+
+A ladder lists its `rungs`, the highest first: the layers of the one above the lowest are those
+that the last search kept, the layers further up are fixed. Without `rungs` there is one pair.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.errors import RunFolderError
+from precision_bisect.layer_table import SETTLED, LayerName
+from precision_bisect.model.load import Model
+from precision_bisect.model.shape_inputs import shape_inputs
+from precision_bisect.options import ANSWER
+from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.quantization.scales_file import read_scales
+from precision_bisect.results.chosen_point import find_point
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Diagnosis, Result, Rung
+from precision_bisect.results.saved import damaged, quoted, read_result, result_file
+from precision_bisect.typed.pinning import pin, pin_formless
+
+_WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a run ended with.
+
+    `kept` are candidates of the model, in network order, which stay in the pair's high type.
+    `fixed` maps the layers of higher rungs to their precision, `pinned` the layers that were no
+    candidates, because they cannot run low, to the reason; `shapes` each input to those that the
+    samples had, as far as the file says. `fingerprint` is the run's. `path` is the file that
+    says so.
+    """
+
+    kept: tuple[LayerName, ...]
+    fixed: Mapping[LayerName, HighName]
+    pinned: Mapping[LayerName, str]
+    pair: Pair
+    status: Status
+    shapes: Mapping[str, Sequence[tuple[int, ...]]]
+    diagnosis: Sequence[Diagnosis]
+    fingerprint: Mapping[str, Any]
+    path: Path
+
+    def scales(self) -> Scales:
+        """Return the scales that the run has left, none where nothing is INT8 or FP8.
+
+        Raises RunFolderError where they are needed and cannot be read.
+        """
+        return read_scales(self.path.parent) if self.pair.low in QUANTIZED_NAMES else Scales()
+
+    def settled(self, model: Model) -> Model:
+        """Return the model with the layers pinned that were no candidates of the last search."""
+        for name, precision in self.fixed.items():
+            model = pin(model, {name: SETTLED}, Form(stored=precision))
+        return pin(pin_formless(model, self.pair), self.pinned)
+
+
+def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
+    """Read a `result.json`, or the one in a run folder, that a run of this model has written.
+
+    What is kept is that of the answer, or of another `point` of the curve. Raises RunFolderError
+    for a file that is missing or no such result, that belongs to another model, names layers that
+    the model does not have, or has no answer, and UsageError for a point that is not there.
+    """
+    file = result_file(path)
+    result = read_result(file, "name the run folder or its result.json by --plan")
+    if result.fingerprint.get("model") != model.digest:
+        raise RunFolderError(
+            f"{file} belongs to another model than {model.path}, or the model has changed since",
+            "give the model that was searched, or run the search again",
+        )
+    rungs = _rungs(file, result)
+    _check_names(file, [name for _, names in rungs for name in names], model)
+    fixed = {LayerName(name): high for high, names in rungs[:-1] for name in names}
+    pinned = {LayerName(each.layer): each.reason for each in result.pinned}
+    kept = result.kept
+    if point != ANSWER:
+        kept = find_point(point, result.curve, result.culprits).kept
+    free = [each.layer for each in result.pinned if each.layer not in fixed]
+    _check_names(file, [*kept, *free], model)
+    # A search that was cut off before any plan passed has kept nothing, which is no answer.
+    nothing = not kept and result.status is not Status.NOTHING_TO_KEEP
+    if point == ANSWER and (result.status in _WITHOUT_ANSWER or nothing):
+        raise RunFolderError(
+            f"{file} has no answer: its status is {result.status.value!r}",
+            "go on with the run by --resume, or search again with other limits",
+        )
+    wanted = frozenset(kept).difference(fixed)
+    return Finished(
+        kept=tuple(name for name in model.table.names if name in wanted),
+        fixed=fixed,
+        pinned={name: reason for name, reason in pinned.items() if name not in fixed},
+        pair=Pair(low=result.low, high=rungs[-1][0]),
+        status=result.status,
+        shapes=_shapes(result.fingerprint.get("shapes"), model),
+        diagnosis=result.diagnosis,
+        fingerprint=result.fingerprint,
+        path=file,
+    )
+
+
+def _rungs(file: Path, result: Result) -> list[tuple[HighName, Sequence[str]]]:
+    """Return the rungs above the lowest, the highest first; a run of one pair has one."""
+    rungs = result.rungs or [Rung(precision=result.high, layers=[], count=0)]
+    above = [
+        (high, rung.layers)
+        for rung in rungs
+        for high in HIGH_NAMES
+        if rung.precision == high != result.low and rung.layers is not None
+    ]
+    if not above or len(above) != sum(rung.precision != result.low for rung in rungs):
+        raise damaged(file, "its rungs are none above the low type")
+    return above
+
+
+def _shapes(value: object, model: Model) -> dict[str, list[tuple[int, ...]]]:
+    """Return the shapes of the samples; what is no list of sizes is left out.
+
+    Of an input that gives a shape by its values these may be any numbers.
+    """
+    values = shape_inputs(model.proto.graph, model.inputs)
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for name, shapes in value.items() if isinstance(value, dict) else ():
+        for shape in shapes if isinstance(shapes, list) else ():
+            listed = isinstance(shape, list) and all(type(size) is int for size in shape)
+            if listed and (name in values or all(size > 0 for size in shape)):
+                found.setdefault(name, []).append(tuple(shape))
+    return found
+
+
+def _check_names(file: Path, names: Sequence[str], model: Model) -> None:
+    known = frozenset(model.table.names)
+    seen: set[str] = set()
+    for name in names:
+        if name not in known or name in seen:
+            what = "twice" if name in seen else "which is no candidate of the model"
+            raise RunFolderError(
+                f"{file} names the layer {quoted(name)}, {what}",
+                "list the layers with `precision-bisect layers`",
+            )
+        seen.add(name)

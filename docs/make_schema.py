@@ -1,0 +1,56 @@
+"""Make result.schema.json from the dataclass that `result.json` is written from.
+
+python docs/make_schema.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from msgspec.json import schema_components
+
+from precision_bisect.results.result import KEYS, Result
+
+PAGE = Path(__file__).with_name("result.schema.json")
+ABOUT = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "result.json of precision-bisect, version 1",
+    "description": "Within a version no key is renamed or removed, and all are always there; "
+    "new ones may come.",
+}
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema of the file, the parts of a result as `$defs`."""
+    _, parts = schema_components(
+        [Result], schema_hook=lambda _: {"type": "string"}, ref_template="#/$defs/{name}"
+    )
+    for part in parts.values():
+        _as_written(part)
+    whole = parts.pop("Result")
+    found = {key: whole["properties"][key] for key in KEYS}
+    return {
+        **ABOUT,
+        "type": "object",
+        "properties": found,
+        "required": list(KEYS),
+        "$defs": dict(sorted(parts.items())),
+    }
+
+
+def _as_written(part: dict[str, Any]) -> None:
+    """Have all fields of an object required: a run writes those with a default, too."""
+    del part["title"]
+    for each in part.get("properties", {}).values():
+        each.pop("default", None)
+    if "properties" in part:
+        part["required"] = list(part["properties"])
+
+
+def page() -> str:
+    """Return the schema as the file has it."""
+    return json.dumps(schema(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
