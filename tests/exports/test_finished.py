@@ -137,9 +137,9 @@ def test_a_pair_lists_its_rungs_too(tmp_path: Path) -> None:
     [
         ("fp32", "got `str` - at `$.rungs`"),
         (["fp32"], "got `str` - at `$.rungs[0]`"),
-        ([{"precision": "fp16", "layers": [], "count": 0}], "its rungs are"),
+        ([{"precision": "fp16", "layers": [], "count": 0}], "its rungs list no layers"),
         ([{"precision": "fp64", "layers": [], "count": 0}], "invalid enum value 'fp64'"),
-        ([{"precision": "fp32", "layers": None, "count": 0}], "its rungs are"),
+        ([{"precision": "fp32", "layers": None, "count": 0}], "its rungs list no layers"),
         ([{"precision": "fp32", "layers": ["x"], "count": 1}], "names the layer 'x'"),
     ],
 )

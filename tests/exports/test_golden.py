@@ -1,5 +1,6 @@
 """Golden inputs and outputs, and the command by which Polygraphy judges with them."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 from models import load_text, normal
 from precision_bisect.exports import golden
-from precision_bisect.exports.golden import RUNNER, golden_of
+from precision_bisect.exports.fitting import Unfit, stored_samples
+from precision_bisect.exports.golden import RUNNER, Golden, golden_of
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.model.ort import Session
@@ -47,6 +49,34 @@ def test_polygraphy_reads_them(tmp_path: Path) -> None:
         found = results[RUNNER][number]
         np.testing.assert_array_equal(outputs[number]["a"].astype(np.float16), found["a"])
         np.testing.assert_array_equal(outputs[number]["b"], found["b"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "why"),
+    [
+        ([], [{"a": normal(2)}], "0 stored inputs and 1 stored outputs"),
+        ([], [], "0 stored inputs and 0 stored outputs"),
+        ([{"x": 1.5}], [{"a": normal(2)}], "holds what is no array"),
+        (["x"], [{"a": normal(2)}], "Polygraphy cannot read"),
+    ],
+)
+def test_stored_samples_that_are_none_are_told(
+    inputs: list[Any], outputs: list[Any], why: str, tmp_path: Path
+) -> None:
+    """Each sample has its inputs and its outputs, all arrays, whoever has written the files."""
+    from polygraphy.json import to_json
+
+    (tmp_path / GOLDEN_INPUTS).write_text(to_json(inputs))
+    (tmp_path / GOLDEN_OUTPUTS).write_text(Golden(inputs=[], outputs=outputs).outputs_text())
+    with pytest.raises(Unfit, match=why):
+        stored_samples(tmp_path)
+
+
+def test_nobody_is_waited_for_who_writes_samples(tmp_path: Path) -> None:
+    """A pipe in their place is no file of samples."""
+    os.mkfifo(tmp_path / GOLDEN_INPUTS)
+    with pytest.raises(Unfit, match="no plain file"):
+        stored_samples(tmp_path)
 
 
 def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

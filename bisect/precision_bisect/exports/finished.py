@@ -78,12 +78,11 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     rungs = _rungs(file, result)
     _check_names(file, [name for _, names in rungs for name in names], model)
     fixed = {LayerName(name): high for high, names in rungs[:-1] for name in names}
-    pinned = {LayerName(each.layer): each.reason for each in result.pinned}
+    pinned = [each for each in result.pinned if each.layer not in fixed]
     kept = result.kept
     if point != ANSWER:
         kept = find_point(point, result.curve, result.culprits).kept
-    free = [each.layer for each in result.pinned if each.layer not in fixed]
-    _check_names(file, [*kept, *free], model)
+    _check_names(file, [*kept, *(each.layer for each in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
     nothing = not kept and result.status is not Status.NOTHING_TO_KEEP
     if point == ANSWER and (result.status in _WITHOUT_ANSWER or nothing):
@@ -95,7 +94,7 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     return Finished(
         kept=tuple(name for name in model.table.names if name in wanted),
         fixed=fixed,
-        pinned={name: reason for name, reason in pinned.items() if name not in fixed},
+        pinned={LayerName(each.layer): each.reason for each in pinned},
         pair=Pair(low=result.low, high=rungs[-1][0]),
         status=result.status,
         shapes=_shapes(result.fingerprint.get("shapes"), model),
@@ -108,15 +107,16 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
 def _rungs(file: Path, result: Result) -> list[tuple[HighName, Sequence[str]]]:
     """Return the rungs above the lowest, the highest first; a run of one pair has one."""
     rungs = result.rungs or [Rung(precision=result.high, layers=[], count=0)]
-    above = [
+    above = [rung for rung in rungs if rung.precision != result.low]
+    found = [
         (high, rung.layers)
-        for rung in rungs
+        for rung in above
         for high in HIGH_NAMES
-        if rung.precision == high != result.low and rung.layers is not None
+        if rung.precision == high and rung.layers is not None
     ]
-    if not above or len(above) != sum(rung.precision != result.low for rung in rungs):
-        raise damaged(file, "its rungs are none above the low type")
-    return above
+    if not found or len(found) < len(above):
+        raise damaged(file, "its rungs list no layers above the low type")
+    return found
 
 
 def _shapes(value: object, model: Model) -> dict[str, list[tuple[int, ...]]]:

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
+from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.model.graph import all_graphs
 from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
@@ -32,8 +34,6 @@ def fit(folder: Path) -> int:
     graph = _graph(folder / MIXED_MODEL)
     with quiet(), without_torch():
         inputs, outputs = stored_samples(folder)
-    if not inputs or len(inputs) != len(outputs):
-        raise Unfit(f"{len(inputs)} stored inputs and {len(outputs)} stored outputs")
     weights = {tensor.name for tensor in graph.initializer}
     for number, (feed, wanted) in enumerate(zip(inputs, outputs, strict=True)):
         needed = [value for value in graph.input if value.name not in weights]
@@ -62,16 +62,27 @@ def _graph(path: Path) -> onnx.GraphProto:
 def stored_samples(
     folder: Path,
 ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
-    """Return the stored inputs and outputs as Polygraphy reads them. Raises Unfit."""
+    """Return the stored inputs and outputs, arrays by name, as Polygraphy reads them.
+
+    Raises Unfit, also where there are none or a sample has only one of both.
+    """
     from polygraphy.comparator import RunResults
     from polygraphy.json import load_json
 
     try:
+        for name in (GOLDEN_INPUTS, GOLDEN_OUTPUTS):
+            plain_size(folder / name)
         inputs = load_json(str(folder / GOLDEN_INPUTS))
         results = RunResults.load(str(folder / GOLDEN_OUTPUTS))
         (outputs,) = results.values()
+        counts = len(inputs), len(outputs)
+        values = [value for sample in (*inputs, *outputs) for value in sample.values()]
     except Exception as error:  # Polygraphy raises classes of its own
         raise Unfit(f"Polygraphy cannot read the stored samples: {_line(error)}") from error
+    if not all(isinstance(value, np.ndarray) for value in values):
+        raise Unfit("a stored sample holds what is no array")
+    if counts[0] != counts[1] or not counts[0]:
+        raise Unfit(f"{counts[0]} stored inputs and {counts[1]} stored outputs")
     return inputs, outputs
 
 
