@@ -41,6 +41,8 @@ def schema() -> dict[str, Any]:
 def _as_written(part: dict[str, Any]) -> None:
     """Have all fields of an object required: a run writes those with a default, too."""
     del part["title"]
+    # Python 3.13 takes the indentation off docstrings.
+    part["description"] = " ".join(part["description"].split())
     for each in part.get("properties", {}).values():
         each.pop("default", None)
     if "properties" in part:

@@ -45,6 +45,8 @@ def objections(value: Any, schema: dict[str, Any], where: str = "$") -> Iterator
         return
     if "minimum" in schema and value < schema["minimum"]:
         yield f"{where} is {value}"
+    if "maximum" in schema and value > schema["maximum"]:
+        yield f"{where} is {value}"
     if isinstance(value, list) and "items" in schema:
         for number, each in enumerate(value):
             yield from objections(each, schema["items"], f"{where}[{number}]")

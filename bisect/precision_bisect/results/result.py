@@ -7,7 +7,9 @@ them (`docs/make_schema.py`).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
 
 from precision_bisect.errors import ExitCode, printable
 from precision_bisect.options import Certify
@@ -265,7 +267,7 @@ class Result:
     layers_total: Count
     candidates: Count
     kept: Sequence[str]
-    kept_fraction: float = field(init=False)
+    kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     rungs: Sequence[Rung] = ()
     export_point: str | None = None
     layer_precisions: str | None
