@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ from precision_bisect.results.chosen_point import find_point
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Culprit, CurvePoint, Result
 
+_CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 MOST_POINTS = 7
 MOST_NAMED = 2
 COARSER = 3.0
@@ -36,8 +37,7 @@ def curve(result: Result) -> Iterator[tuple[str, str]]:
 
 def _unfinished(result: Result) -> str:
     """Say that a run was cut off before anything was known of its layers, "" where it was not."""
-    ended = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
-    if result.status not in ended or result.culprits or result.diagnosis:
+    if result.status not in _CUT_OFF or result.culprits or result.diagnosis:
         return ""
     return f"the run ended before it was known what breaks {result.low.upper()}"
 
@@ -48,7 +48,7 @@ def words(result: Result) -> str:
     if not culprits:
         start = result.curve[0].error_median
         rest = _rest(result, 0, start)
-        causes = {each.cause for each in result.diagnosis if each.layer in result.kept}
+        causes = _causes(result, set())
         if causes and "rounding" not in causes:
             return f"No layer breaks {low} alone: {', '.join(sorted(causes))} in several{rest}"
         return f"No single layer breaks {low}; rounding is spread over the network{rest}"
@@ -59,11 +59,22 @@ def words(result: Result) -> str:
     if together is None or limit is None:
         return said
     if together > limit:
+        if result.status in _CUT_OFF:
+            return f"{said} The run ended before the rest was known."
         rest = _rest(result, len(culprits), together)
+        causes = _causes(result, {each.layer for each in culprits})
+        if causes and "rounding" not in causes:
+            return f"{said} The rest is {' and '.join(sorted(causes))} in several{rest}"
         return f"{said} The rest is rounding, spread over the whole network{rest}"
     if result.kept and len(result.kept) < len(culprits):
         return f"{said} {len(result.kept)} layers suffice for {limit:g}."
     return said
+
+
+def _causes(result: Result, told: Collection[str]) -> set[str]:
+    """Return why layers are kept that are not told of yet."""
+    kept = set(result.kept).difference(told)
+    return {each.cause for each in result.diagnosis if each.layer in kept}
 
 
 def exported(result: Result) -> str:

@@ -54,9 +54,7 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             yield from _judge(result)
             yield from _build(result)
         case Status.BUDGET_EXHAUSTED:
-            yield _go_on(
-                result, model, command, "Next: go on with a larger --max-time or --max-trials"
-            )
+            yield _go_on(result, model, command, "Next: go on, with more time or trials")
         case Status.INTERRUPTED:
             yield _go_on(result, model, command, "Next: go on")
         case Status.STOPPED:
@@ -78,11 +76,26 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
 
 def _go_on(result: Result, model: Path, command: Sequence[str], what: str) -> Step:
     if command:
-        words = [word for word in command if word not in ("--overwrite", "--resume")]
-        return Step(what=what, commands=(printable(shlex.join([*words, "--resume"])),))
+        again = shlex.join([*_without(command, result.status), "--resume"])
+        return Step(what=what, commands=(printable(again),))
     out = "" if result.out is None else f" --out {_quoted(result.out)}"
     again = f"precision-bisect {_quoted(model)} … --resume{out}"
     return Step(what=f"{what} (…: the flags of before)", commands=(again,))
+
+
+def _without(command: Sequence[str], status: Status) -> Iterator[str]:
+    """Yield the words of a command without what ended its run."""
+    spent = ("--max-time", "--max-trials") if status is Status.BUDGET_EXHAUSTED else ()
+    gone = {"--overwrite", "--resume"}
+    if status is Status.STOPPED:
+        command = [*command[:1], *command[1 + (command[1] == "curve") :]]
+        gone.add("--culprits-only")
+    words = iter(command)
+    for word in words:
+        if word in spent:
+            next(words, None)
+        elif word not in gone and word.partition("=")[0] not in spent:
+            yield word
 
 
 def _as_it_is(result: Result) -> Step:

@@ -213,7 +213,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if result.error is not None and answered:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
-            yield "holds", held(result.stability), ALWAYS
+            yield "holds", held(result.stability, result.error), ALWAYS
     elif answered and not told:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
     if result.kept and answered:
@@ -240,7 +240,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
 
 def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what breaks the low type, always where the layers do not tell it, and the table."""
-    rooms = {"culprits": ALWAYS, "cause": ALWAYS, "unfinished": ALWAYS, "instead": MORE}
+    rooms = {"culprits": ALWAYS, "cause": ALWAYS, "unfinished": ALWAYS, "instead": EVIDENCE}
     rows = MORE if result.front else EVIDENCE
     for label, text in curve(result):
         yield label, text, rooms.get(label, rows)
@@ -259,9 +259,10 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
         yield label, text, ALWAYS if judged else ROOM
 
 
-def held(stability: Stability) -> str:
-    """Say in how many checks of the answer it held, and how near it came to the limit."""
-    passed, worst = stability.copies - stability.failed, stability.error_max
+def held(stability: Stability, error: float | None) -> str:
+    """Say in how many checks an answer of this error held, and how near it came to the limit."""
+    passed = stability.copies - stability.failed
+    worst = max((each for each in (error, stability.error_max) if each is not None), default=None)
     figure = "" if worst is None else f", worst error {worst:.4g}"
     return f"in {passed} of {stability.copies} checks with slight changes{figure}"
 

@@ -175,7 +175,7 @@ def test_a_local_cluster_survives_what_trials_do(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--cluster", "nowhere"], "--cluster nowhere is no address"),
+        (["--cluster", "nowhere"], "nowhere is no address"),
         (["--cluster", "local", "--isolate", "never"], "leave out --isolate never"),
         (["--cluster", "local", "--workers", "gpu:0"], "start one Dask worker for each GPU"),
     ],

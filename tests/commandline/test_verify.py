@@ -344,7 +344,7 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     assert (1, False) == (found.exit_code, found.honoured)
     assert "\x1b" not in found.to_text(verbose=True)
     assert "1 kept: 0 honoured, 1 demoted, 0 not observable" in found.to_text()
-    assert "note: careful" in found.to_text()
+    assert " remarks: careful" in found.to_text()
     assert found.to_text().startswith("Demoted: the engine computes 1 of 1 kept layers lower")
     held = replace(seen, honoured=Honour.HONOURED)
     fine = replace(found, evidence=Evidence(honours=(held,)))

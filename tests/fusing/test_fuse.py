@@ -1,7 +1,6 @@
 """Putting norms together changes nothing in FP32 and removes the need for it."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ from norm_spellings import (
 from precision_bisect import PrecisionBisectError
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.fuse import fuse
-from precision_bisect.fusing.fused_graph import fused
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
 
@@ -154,15 +152,6 @@ def test_nothing_to_fuse_is_said(tmp_path: Path, text: str, message: str) -> Non
     model = load_text(text, tmp_path)
     with pytest.raises(PrecisionBisectError, match=message):
         fuse(model, [], [], tmp_path)
-
-
-def test_missing_onnx_ir_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the flag ends with what to install."""
-    monkeypatch.setitem(sys.modules, "onnx_ir", None)
-    model = load_text(layer_norm(), tmp_path)
-    with pytest.raises(PrecisionBisectError, match="needs onnx-ir") as caught:
-        fused(model, find_decomposed(model))
-    assert "pip install onnx-ir" in caught.value.hint
 
 
 def test_what_is_read_elsewhere_stays(tmp_path: Path) -> None:

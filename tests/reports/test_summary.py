@@ -154,8 +154,14 @@ def test_a_run_goes_on_by_its_own_command() -> None:
     command = ["precision-bisect", "a b.onnx", "--tol", "1e-2", "--max-trials", "9", "--overwrite"]
     lines = final_screen(spent, Path("a b.onnx"), command=command)
     shown = "\n".join(line.plain for line in lines)
-    assert "\n    precision-bisect 'a b.onnx' --tol 1e-2 --max-trials 9 --resume\n" in shown
-    assert "larger --max-time or --max-trials:" in shown
+    assert (
+        "with more time or trials:\n    precision-bisect 'a b.onnx' --tol 1e-2 --resume\n" in shown
+    )
+    curve = ["precision-bisect", "curve", "a b.onnx", "--tol=1e-2"]
+    stopped = replace(RESULT, status=Status.STOPPED)
+    lines = final_screen(stopped, Path("a b.onnx"), command=curve)
+    shown = "\n".join(line.plain for line in lines)
+    assert "precision-bisect 'a b.onnx' --tol=1e-2 --resume\n" in shown
 
 
 def test_names_are_literal() -> None:

@@ -80,7 +80,7 @@ class DryRun:
     def to_text(self) -> str:
         """Return a line for a shell per job."""
         folder = shlex.quote(str(self.folder))
-        return "".join(f"cd {folder} && {shlex.join(each)}\n" for each in self.commands.values())
+        return "".join(f"(cd {folder} && {shlex.join(each)})\n" for each in self.commands.values())
 
     def to_json(self) -> str:
         """Return the same as JSON."""

@@ -40,7 +40,7 @@ class DaskPlugin:
         address = options.executor_address or ""
         if address != LOCAL and not re.fullmatch(r"[a-z]+://.+", address):
             raise UsageError(
-                f"--cluster {shlex.quote(address)} is no address",
+                f"{shlex.quote(address)} is no address of a Dask scheduler",
                 f"write it as tcp://scheduler:8786, or {LOCAL}",
             )
         if options.gpus:

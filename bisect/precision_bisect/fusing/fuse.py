@@ -38,8 +38,7 @@ def fuse(
     """Return the model with everything fused that can be; its file lies in `work`.
 
     `reference` has the FP32 outputs of the samples. Raises ModelError where there is nothing to
-    fuse, RefusedError for a model that computes in 16 bits or that fusing would change,
-    PluginError without onnx-ir.
+    fuse, RefusedError for a model that computes in 16 bits or that fusing would change.
     """
     if model.low_tensors:
         raise RefusedError(

@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.errors import PluginError
 from precision_bisect.fusing.found import Decomposed, Kind
 from precision_bisect.model.load import Model
 from precision_bisect.model.names import Names
@@ -38,15 +37,10 @@ def is_fusable(found: Decomposed) -> bool:
 
 
 def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, Weights]:
-    """Return the model with these operators fused, and the values of its stubs.
+    """Return the model with these operators fused, and the values of its stubs."""
+    import onnx_ir as ir
+    from onnx_ir.passes.common import RemoveUnusedNodesPass, TopologicalSortPass
 
-    Raises PluginError where onnx-ir is not installed.
-    """
-    try:
-        import onnx_ir as ir
-        from onnx_ir.passes.common import RemoveUnusedNodesPass, TopologicalSortPass
-    except ImportError as error:
-        raise PluginError("--fuse-norms needs onnx-ir", "pip install onnx-ir") from error
     rebuilt = ir.from_proto(model.proto)
     writer = _Writer(model, rebuilt.graph)
     for found in every:

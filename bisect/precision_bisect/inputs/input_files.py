@@ -112,9 +112,11 @@ def _read_npz(path: Path, input_names: list[str]) -> list[Sample]:
                 name: archive[name] if name in wanted else np.empty(0) for name in archive.files
             }
     except Exception as error:  # zip, zlib, numpy and the system each raise their own
-        raise InputError(
-            f"cannot read {path}: {first_line(error)}", "save it again with numpy.savez"
-        ) from error
+        # What is no archive numpy takes for a pickle, and advises to load it.
+        why = (
+            "it is no archive of arrays" if "pickled (object)" in str(error) else first_line(error)
+        )
+        raise InputError(f"cannot read {path}: {why}", "save it again with numpy.savez") from error
     odd = [name for name, array in sample.items() if not isinstance(array, np.ndarray)]
     if odd:
         raise InputError(f"{odd[0]} in {path} is no array", "save it again with numpy.savez")

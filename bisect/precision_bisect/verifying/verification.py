@@ -132,7 +132,10 @@ class Verification:
         for entry in shown:
             lines.append(f"  {_WORDS[entry.honoured]}: {printable(entry.layer)}")
             lines.append(f"    {printable(entry.evidence)}")
-        lines += [f"  note: {printable(note)}{self._listed(note)}" for note in self.evidence.notes]
+        lines += [
+            f"  {self.backend} remarks: {printable(note)}{self._listed(note)}"
+            for note in self.evidence.notes
+        ]
         if len(shown) < len(honours):
             lines.append(f"  -v lists all {len(honours)} kept layers, each with its evidence")
         return "".join(f"{_folded(line)}\n" for line in lines)
