@@ -177,7 +177,7 @@ def problem(size: int, *, workers: int = 1, noise: float = 0.0, seed: int = 0) -
         names=names,
         tolerance=TOLERANCE,
         seed=seed,
-        predicts=True,
+        builds=True,
         workers=workers,
         noise=noise,
     )

@@ -147,7 +147,7 @@ def run(task: Task) -> list[Row]:
     emulated = _emulated(task.network, task.folder)
     judge = emulated.judge(task.limit)
     searched = Subject(
-        problem=replace(emulated.problem, tolerance=1.0, predicts=True),
+        problem=replace(emulated.problem, tolerance=1.0, builds=True),
         judge=judge,
         exact=judge,
         most=MOST,

@@ -91,7 +91,7 @@ def case(
         clock=running,
         problem=replace(
             oracles.problem(graph.size, seed=seed),
-            predicts=True,
+            builds=True,
             workers=workers,
             costs=graph.alone_ms,
             graph=graph,

@@ -44,7 +44,7 @@ class Problem:
 
     `names` are in network order. `tolerance` is the limit on `Outcome.error`, or None where the
     check has no figure. The preflight has shown that all-high passes and all-low fails.
-    `predicts` tells that trials are builds of an engine, which cost far more than asking the
+    `builds` tells that trials are builds of an engine, which cost far more than asking the
     emulator (`Kind.PREDICT`); False where the emulator judges the trials themselves. `workers` is
     the number of proposals of one batch that are evaluated side by side. `noise` is the error
     between two builds of the same plan, on the tolerance's scale. `costs` says what keeping each
@@ -59,7 +59,7 @@ class Problem:
     names: Sequence[str]
     tolerance: float | None
     seed: int = 0
-    predicts: bool = False
+    builds: bool = False
     workers: int = 1
     noise: float = 0.0
     costs: Sequence[float] = ()

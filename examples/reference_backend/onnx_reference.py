@@ -13,7 +13,12 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from precision_bisect.backends.backend_plugin import Availability, Builder, MakeBackend, Task
+from precision_bisect.backends.backend_plugin import (
+    Availability,
+    BackendTask,
+    Builder,
+    MakeBackend,
+)
 from precision_bisect.errors import RefusedError
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
@@ -100,7 +105,7 @@ class ReferencePlugin:
         """Return that it works."""
         return Availability(name=NAME, usable=True, why="numpy computes FP16 on any machine")
 
-    def make(self, task: Task) -> MakeBackend:
+    def make(self, task: BackendTask) -> MakeBackend:
         """Return what makes the backend of a model. Raises RefusedError."""
         if task.options.low != "fp16":
             raise RefusedError(f"{NAME} computes FP16 alone", "leave out --low")

@@ -22,7 +22,7 @@ ROOM = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class NextStep:
     """What to do, in words, and the commands that do it; `room` says when it is left out."""
 
     what: str
@@ -30,7 +30,7 @@ class Step:
     room: int = ALWAYS
 
 
-def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iterator[Step]:
+def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iterator[NextStep]:
     """Yield the steps, the first to take first.
 
     `command` has the words of the command line that began the run, where it is known.
@@ -38,12 +38,12 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
     yield from _by_ending(result, model, command)
     if result.out is not None:
         page = shlex.quote(str(result.out / REPORT))
-        yield Step(
+        yield NextStep(
             what="Open the report", commands=(f"{_OPEN.get(sys.platform, 'xdg-open')} {page}",)
         )
 
 
-def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[Step]:
+def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[NextStep]:
     match result.status:
         case Status.FOUND if result.gains_nothing and result.high == "fp32":
             yield _as_it_is(result)
@@ -64,23 +64,23 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
                 result, model, command, f"Next: see what {result.out}/logs says, then go on"
             )
         case Status.NOT_PRECISION:
-            yield Step(
+            yield NextStep(
                 what="Next: compare the FP32 engine with ONNX Runtime",
                 commands=(f"polygraphy run {_quoted(model)} --trt --onnxrt",),
             )
         case Status.INFEASIBLE if result.speed is not None and result.front:
-            yield Step(what="Next: loosen one of the limits; result.json lists the front")
+            yield NextStep(what="Next: loosen one of the limits; result.json lists the front")
         case Status.INFEASIBLE:
-            yield Step(what="Next: loosen the tolerance, or find what makes the outputs vary")
+            yield NextStep(what="Next: loosen the tolerance, or find what makes the outputs vary")
 
 
-def _go_on(result: Result, model: Path, command: Sequence[str], what: str) -> Step:
+def _go_on(result: Result, model: Path, command: Sequence[str], what: str) -> NextStep:
     if command:
         again = shlex.join([*_without(command, result.status), "--resume"])
-        return Step(what=what, commands=(printable(again),))
+        return NextStep(what=what, commands=(printable(again),))
     out = "" if result.out is None else f" --out {_quoted(result.out)}"
     again = f"precision-bisect {_quoted(model)} … --resume{out}"
-    return Step(what=f"{what} (…: the flags of before)", commands=(again,))
+    return NextStep(what=f"{what} (…: the flags of before)", commands=(again,))
 
 
 def _without(command: Sequence[str], status: Status) -> Iterator[str]:
@@ -98,25 +98,25 @@ def _without(command: Sequence[str], status: Status) -> Iterator[str]:
             yield word
 
 
-def _as_it_is(result: Result) -> Step:
+def _as_it_is(result: Result) -> NextStep:
     """Return what to do where nothing can go low: nothing was exported for FP32."""
     other = "bf16" if result.low == "fp16" else "fp16"
     kept = f"deploy the model with every layer {result.high.upper()}"
-    return Step(what=f"Next: {kept}, loosen the tolerance, or try --low {other}")
+    return NextStep(what=f"Next: {kept}, loosen the tolerance, or try --low {other}")
 
 
-def _apply(result: Result, model: Path) -> Iterator[Step]:
+def _apply(result: Result, model: Path) -> Iterator[NextStep]:
     yield from _judge(result)
     yield from _build(result)
     if result.layer_precisions is None:
         reason = printable(result.layer_precisions_reason or "")
-        yield Step(what=f"No trtexec string for TensorRT 8.6 to 10.x: {reason}", room=EVIDENCE)
+        yield NextStep(what=f"No trtexec string for TensorRT 8.6 to 10.x: {reason}", room=EVIDENCE)
     elif "*" in result.layer_precisions:
-        yield Step(
+        yield NextStep(
             what="weak needs TensorRT 10.0 or later: a name holds a wildcard", room=EVIDENCE
         )
     if result.emulated:
-        yield Step(
+        yield NextStep(
             what="Does TensorRT keep them",
             commands=(f"precision-bisect verify {_run(result, model)}",),
             room=MORE,
@@ -124,16 +124,16 @@ def _apply(result: Result, model: Path) -> Iterator[Step]:
     yield from _explain(result, model)
 
 
-def _explain(result: Result, model: Path) -> Iterator[Step]:
+def _explain(result: Result, model: Path) -> Iterator[NextStep]:
     if result.out is not None:
-        yield Step(
+        yield NextStep(
             what="What to change instead",
             commands=(f"precision-bisect explain {_run(result, model)}",),
             room=MORE,
         )
 
 
-def _judge(result: Result) -> Iterator[Step]:
+def _judge(result: Result) -> Iterator[NextStep]:
     """Yield how to judge a prediction on the target; nothing where an engine has judged."""
     if not result.emulated:
         return
@@ -141,16 +141,18 @@ def _judge(result: Result) -> Iterator[Step]:
     tf32 = f"TF32 off ({undone} layers need that)" if undone else "TF32 off"
     first, *others = judging_steps(result.deployment, result.out) or [""]
     if first:
-        yield Step(what=f"Next: confirm the prediction on the target, {tf32}", commands=(first,))
+        yield NextStep(
+            what=f"Next: confirm the prediction on the target, {tf32}", commands=(first,)
+        )
     for each in others:
-        yield Step(what="Or with ONNX Runtime", commands=(each,), room=MORE)
+        yield NextStep(what="Or with ONNX Runtime", commands=(each,), room=MORE)
 
 
-def _build(result: Result) -> Iterator[Step]:
+def _build(result: Result) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
     first = "Then" if any(_judge(result)) else "Next:"
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
-    yield Step(
+    yield NextStep(
         what=f"{first} build (strong10, strong11, rtx or weak)",
         commands=(f"sh {script} strong10",),
     )

@@ -28,8 +28,8 @@ def sentence(progress: Progress) -> str:
 def figures(progress: Progress) -> Iterator[str]:
     """Yield what was spent, the best plan so far, and the time that is left."""
     yield spent(progress.builds, progress.evaluations).removesuffix(" of the emulator")
-    if len(progress.flights) > 1:
-        yield f"{len(progress.flights)} side by side"
+    if len(progress.in_flight) > 1:
+        yield f"{len(progress.in_flight)} side by side"
     best = progress.best
     if best is not None and len(best.proposal.plan) < progress.candidates:
         yield f"best {len(best.proposal.plan)} of {progress.candidates}"

@@ -26,7 +26,7 @@ from precision_bisect_reports.next_steps import (
     EVIDENCE,
     MORE,
     ROOM,
-    Step,
+    NextStep,
     next_steps,
 )
 from precision_bisect_reports.proof import proof
@@ -95,7 +95,7 @@ def final_screen(
 
 
 def _screen(
-    result: Result, steps: Sequence[Step], width: int, patterns: int, room: int
+    result: Result, steps: Sequence[NextStep], width: int, patterns: int, room: int
 ) -> Iterator[Text]:
     """Yield the lines of a screen with so many patterns of layers, and what is due by its room."""
     yield Text("")

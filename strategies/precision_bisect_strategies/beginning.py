@@ -40,7 +40,7 @@ def demoted(problem: Problem) -> Search[Plan]:
     power = _power(told, forecast)
     units: list[Unit] = [(layer,) for layer in range(problem.size)]
     # Only beside an engine: on the emulator a single trial costs no more than the look at a pair.
-    if problem.predicts:
+    if problem.builds:
         units = yield from together(problem, told, WATCHED)
     ranked = _ranked(problem, units, _each(told, power), power)
     errors = [error for error, _, _ in ranked]

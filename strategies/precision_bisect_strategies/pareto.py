@@ -113,7 +113,7 @@ class Pareto:
 
     def _search(self, problem: Problem) -> Search[Plan]:
         start = yield from Guided().search(problem)
-        high_ms = (yield from all_high_ms(problem)) if problem.predicts else None
+        high_ms = (yield from all_high_ms(problem)) if problem.builds else None
         groups = yield from _groups(problem, start)
         labels = [label(i, group, problem.names) for i, group in enumerate(groups)]
         scale = _Scale(problem=problem, high_ms=high_ms)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precision_bisect.backends.backend_plugin import MakeBackend, Task
+from precision_bisect.backends.backend_plugin import BackendTask, MakeBackend
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
@@ -37,7 +37,9 @@ def example(work: Path, monkeypatch: pytest.MonkeyPatch) -> MakeBackend:
     plugin = import_module("onnx_reference").PLUGIN
 
     options = Options(model=Path("m.onnx"))
-    made: MakeBackend = plugin.make(Task(options=options, samples=(), work=work, scales=Scales()))
+    made: MakeBackend = plugin.make(
+        BackendTask(options=options, samples=(), work=work, scales=Scales())
+    )
     return made
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend, trim
-from precision_bisect.model.ort import Checked, Session, check
+from precision_bisect.model.ort import CheckedGraph, Session, check
 from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare
@@ -39,7 +39,7 @@ def sessions() -> list[Session]:
 )
 def test_large_graphs_keep_no_packed_weights(nodes: int, nbytes: int, packs: bool) -> None:
     """A second copy of the weights is kept only where neither they nor the graph are large."""
-    graph = Checked(text=b"", nodes=nodes, weights={}, folder=None, nbytes=nbytes)
+    graph = CheckedGraph(text=b"", nodes=nodes, weights={}, folder=None, nbytes=nbytes)
     assert packs is graph.packs
 
 

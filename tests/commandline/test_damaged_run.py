@@ -15,7 +15,7 @@ import pytest
 from precision_bisect.commandline.main import main
 from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
 from precision_bisect.plan import Plan
-from precision_bisect.results.run_status import Best, Flight, Shown
+from precision_bisect.results.run_status import Best, RunningTrial, Shown
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
@@ -57,7 +57,7 @@ FINDINGS = Findings(
     advice=[Advice(id="scale", title="Scale", text="Do.", layers=["a"], evidence="seen")],
 )
 PROPOSAL = Proposal(plan=Plan.of([1]))
-FLIGHT = Flight.of(PROPOSAL, seconds=1.5)
+RUNNING = RunningTrial.of(PROPOSAL, seconds=1.5)
 LAST = Shown.by(
     PROPOSAL, Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS, error=inf, wall_s=1.0)
 )
@@ -68,7 +68,7 @@ BEST = Best(kept=2, error=0.1)
 def run(tmp_path: Path) -> Path:
     """Return the folder of a finished run, with a diagnosis."""
     folder = write_run(tmp_path / "run", names(12), [3, 5])
-    write_status(folder, phase=Phase.SEARCH, flights=[FLIGHT], last=[LAST], best=BEST)
+    write_status(folder, phase=Phase.SEARCH, in_flight=[RUNNING], last=[LAST], best=BEST)
     (folder / DIAGNOSIS).write_text(FINDINGS.to_text(), encoding="utf-8")
     return folder
 

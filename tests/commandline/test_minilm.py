@@ -9,7 +9,7 @@ import precision_bisect
 from precision_bisect.model.load import load_model
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.verifying.run_settings import Asked
+from precision_bisect.verifying.run_settings import AskedSettings
 from precision_bisect.verifying.verify import verify
 
 pytestmark = pytest.mark.models
@@ -44,7 +44,7 @@ def search(model: Path, out: Path, sentences: int = SENTENCES) -> precision_bise
 
 def assert_built(model: Path, run: Path) -> None:
     """Build the found plan with TensorRT-RTX and see that no kept layer is demoted."""
-    asked = Asked(backend="tensorrt-rtx", settings=EngineSettings(), flagged=())
+    asked = AskedSettings(backend="tensorrt-rtx", settings=EngineSettings(), flagged=())
     found = verify(model, run, asked).found
     assert found.failure is None
     assert [] == found.evidence.demoted

@@ -8,7 +8,7 @@ import pytest
 from models import load_text, normal
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
-from precision_bisect.backends.cuda.cuda_kernels import Kernel, Trace
+from precision_bisect.backends.cuda.cuda_kernels import CudaKernel, Trace
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import LEAST_RUNS
 from precision_bisect.layer_table import LayerName
@@ -96,9 +96,9 @@ def test_latency(tmp_path: Path) -> None:
     assert latency.spread_ms >= 0
 
 
-def kernel(name: str, *types: str, provider: str = "CUDAExecutionProvider") -> Kernel:
+def kernel(name: str, *types: str, provider: str = "CUDAExecutionProvider") -> CudaKernel:
     """Return a kernel that ran on these types."""
-    return Kernel(name=name, op_type="Op", provider=provider, types=frozenset(types))
+    return CudaKernel(name=name, op_type="Op", provider=provider, types=frozenset(types))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def kernel(name: str, *types: str, provider: str = "CUDAExecutionProvider") -> K
         ([], Honour.NOT_OBSERVABLE),
     ],
 )
-def test_honour(kernels: list[Kernel], expected: Honour) -> None:
+def test_honour(kernels: list[CudaKernel], expected: Honour) -> None:
     """Only what the types of a layer's own kernel show is claimed; the SkipFusion is a layer."""
     trace = Trace(kernels, {"/a/Mul", "/a/Mul_1", "/a/Mul/SkipFusion/"})
     assert expected == trace.honour(LayerName("/a/Mul"), "fp32").honoured

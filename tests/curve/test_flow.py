@@ -58,7 +58,7 @@ def test_a_strategy_is_given_a_plan_that_passes(tmp_path: Path) -> None:
     backend = Simulated(rule)
     driver, ledger = driver_of(tmp_path, backend, copies=copies_of)
     with ledger:
-        asked = replace(oracles.problem(SIZE), predicts=True)
+        asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Passing(), Course(copies=True, curve=True)))
     points = [
         trial
@@ -81,7 +81,7 @@ def test_a_run_may_end_before_the_search(tmp_path: Path, until: Until) -> None:
     """The culprits do not suffice here; for the curve alone there is no plan."""
     driver, ledger = driver_of(tmp_path, Simulated(rule), copies=copies_of)
     with ledger:
-        asked = replace(oracles.problem(SIZE), predicts=True)
+        asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Passing(), Course(copies=True, until=until)))
     assert Status.STOPPED is ending.status
     assert ending.plan == (Plan.of((0, 1)) if until == "culprits" else None)

@@ -35,7 +35,7 @@ def engine_course(
     backend = Simulated(engine)
     driver, ledger = driver_of(path, backend, emulator=Simulated(emulator), held_out=held_out)
     with ledger:
-        asked = replace(oracles.problem(SIZE), predicts=True)
+        asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course(held_out=held_out > 0)))
     return ending, driver, backend
 
@@ -123,7 +123,7 @@ def test_an_answer_that_fails_when_it_is_built_again_is_widened(tmp_path: Path) 
     backend = Simulated(changing)
     driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule))
     with ledger:
-        asked = replace(oracles.problem(SIZE), predicts=True)
+        asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course(held_out=False)))
     assert Status.FOUND is ending.status and ending.plan is not None
     assert {2, 3, 9} < ending.plan.kept
@@ -161,7 +161,7 @@ def test_a_fresh_build_without_a_verdict_is_not_called_a_difference(
     backend = Simulated(slow)
     driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule), held_out=held_out)
     with ledger:
-        asked = replace(oracles.problem(SIZE), predicts=True)
+        asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course(held_out=bool(held_out))))
     assert "not built within 5 s" in ending.message
     assert "builds differ" not in ending.message

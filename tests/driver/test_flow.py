@@ -50,7 +50,7 @@ def test_noise_and_answer_are_built_afresh(tmp_path: Path) -> None:
     """What earlier builds have timed would make them more alike than those of others."""
     driver, ledger = driver_of(tmp_path, backend := Simulated(by(oracles.monotone([4]))))
     with ledger:
-        asked = replace(oracles.problem(SIZE), predicts=True)
+        asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course()))
     assert ending.plan == Plan.of((4,))
     assert {Plan.all_high(SIZE), ending.plan} <= set(backend.afresh)

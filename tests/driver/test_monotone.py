@@ -18,7 +18,7 @@ from precision_bisect.certificate.monotone import (
     rows,
 )
 from precision_bisect.plan import Plan
-from precision_bisect.results.result import Judged
+from precision_bisect.results.result import KeptError
 from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import (
     Kind,
@@ -161,7 +161,7 @@ def test_rows_and_remarks_are_few_and_name_the_layers() -> None:
     found = breaks(trials, JUDGED, TOLERANCE, NOISE)
     listed = rows(found, [f"layer{i}" for i in range(size)])
     assert MOST_LISTED == len(listed)
-    assert Judged(kept=0, error=0.5) == listed[0].passed
+    assert KeptError(kept=0, error=0.5) == listed[0].passed
     assert MOST_NAMED >= max(len(row.layers) for row in listed)
     assert "layer1" == listed[0].layers[0]
     (said,) = remarks(found)

@@ -36,7 +36,7 @@ def noisy_course(
     backend = Simulated(evaluate)
     driver, ledger = driver_of(path, backend, emulator=Simulated(rule), held_out=held_out)
     with ledger:
-        asked = replace(oracles.problem(SIZE), predicts=True)
+        asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course(held_out=held_out > 0)))
     return ending, driver
 

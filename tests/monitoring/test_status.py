@@ -98,7 +98,7 @@ def test_a_search_is_watched_and_not_disturbed(tmp_path: Path) -> None:
         seen = told(run)
         assert ("searching", True, child.pid) == (seen["state"], seen["running"], seen["pid"])
         assert (20, "guided") == (seen["run"]["candidates"], seen["run"]["strategy"])
-        (flight,) = seen["flights"]
+        (flight,) = seen["in_flight"]
         assert flight["seconds"] > 0
         assert seen["phase"] == flight["phase"]
         assert 20 >= seen["best"]["kept"] >= 4
@@ -117,7 +117,7 @@ def test_a_search_is_watched_and_not_disturbed(tmp_path: Path) -> None:
     assert ("finished", "found", False) == (seen["state"], seen["status"], seen["running"])
     assert {"kept": 4, "error": printed["error"]} == seen["best"]
     assert printed["trials"] == seen["trials"]
-    assert [] == seen["flights"]
+    assert [] == seen["in_flight"]
     assert ": finished after " in status(run).stdout
 
 
@@ -307,7 +307,7 @@ def test_the_last_event_is_written_without_another(tmp_path: Path, live: LiveSta
     """A trial that takes hours is in the file soon after it began, though nothing happens."""
     live(TrialStarted(proposal=Proposal(plan=Plan.of((1,)), reason="hangs")))
     deadline = time.monotonic() + 10
-    while not json.loads((tmp_path / STATUS).read_text())["flights"]:
+    while not json.loads((tmp_path / STATUS).read_text())["in_flight"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     live.close({})

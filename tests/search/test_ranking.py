@@ -61,7 +61,7 @@ def test_the_last_layers_are_ranked_too() -> None:
 
 def test_a_ranking_takes_no_longer_than_the_builds_that_it_saves() -> None:
     """Forecasts that are dearer than builds are for blocks alone, in a search and after it."""
-    asked = replace(oracles.problem(SIZE), predicts=True)
+    asked = replace(oracles.problem(SIZE), builds=True)
     for seconds, count in ((0.001, BLOCKS + SIZE), (100.0, BLOCKS)):
         assert count == forecasts(flow(asked, Guided(), Course(curve=True)), seconds)
         assert count == forecasts(sweep(Curve(problem=asked, copies=False)), seconds)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from paced import chain
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import SpeedLimits
-from precision_bisect.speed.front import Point, front, judged_outcomes
+from precision_bisect.speed.front import FrontTrial, front, judged_outcomes
 from precision_bisect.speed.report import Timings
 from precision_bisect.trial import (
     Evidence,
@@ -98,8 +98,8 @@ def test_without_an_engine_costs_stand_in() -> None:
     graph = chain([1.0] * 4, cast_ms=0.0)
     found = front({Plan.of((0, 1)): verdict, Plan.of((2,)): bad}, None, graph)
     expected = [
-        Point(plan=Plan.of((2,)), passed=False, error=2.0, cost=1.0),
-        Point(plan=Plan.of((0, 1)), passed=True, error=0.5, cost=2.0),
+        FrontTrial(plan=Plan.of((2,)), passed=False, error=2.0, cost=1.0),
+        FrontTrial(plan=Plan.of((0, 1)), passed=True, error=0.5, cost=2.0),
     ]
     assert expected == found
 

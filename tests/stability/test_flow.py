@@ -25,7 +25,7 @@ from simulated import SIZE, Evaluate, Simulated, driver_of
 
 
 def course(
-    path: Path, rule: Evaluate, *, predicts: bool = False, count: int = 16, held_out: int = 0
+    path: Path, rule: Evaluate, *, builds: bool = False, count: int = 16, held_out: int = 0
 ) -> tuple[Ending, Driver]:
     """Run the whole flow; the rule is asked for the samples and for each copy of them."""
     backend = Simulated(rule)
@@ -33,7 +33,7 @@ def course(
         path, backend, held_out=held_out, copies=lambda sets: copies_of(sets, count)
     )
     with ledger:
-        asked = replace(oracles.problem(SIZE), predicts=predicts)
+        asked = replace(oracles.problem(SIZE), builds=builds)
         ending = driver.run(flow(asked, Guided(), Course(copies=True, held_out=held_out > 0)))
     return ending, driver
 
@@ -81,10 +81,10 @@ def test_culprits_that_hold_are_minimal(tmp_path: Path) -> None:
     assert certificate(ending.plan, driver.trials, SampleSet.JUDGED, names, terms).minimal
 
 
-@pytest.mark.parametrize("predicts", [False, True])
-def test_an_answer_that_passed_by_luck_is_widened(tmp_path: Path, predicts: bool) -> None:
+@pytest.mark.parametrize("builds", [False, True])
+def test_an_answer_that_passed_by_luck_is_widened(tmp_path: Path, builds: bool) -> None:
     """What is returned passed on two draws that had no part in choosing it but one each."""
-    ending, driver = course(tmp_path, spread(0.2, ERRORS), predicts=predicts)
+    ending, driver = course(tmp_path, spread(0.2, ERRORS), builds=builds)
     assert Status.FOUND is ending.status and ending.plan is not None
     assert "copies of the samples" in ending.spread
     draws = [t for t in driver.trials if t.proposal.plan == ending.plan and t.proposal.draw]
@@ -147,7 +147,7 @@ def test_on_an_engine_all_copies_of_an_answer_share_its_fresh_build(tmp_path: Pa
 def course_builds(path: Path, rule: Evaluate, count: int) -> list[tuple[str, int]]:
     """Return the builds of a run with so many copies, by plan and draw."""
     path.mkdir()
-    _, driver = course(path, rule, predicts=True, count=count)
+    _, driver = course(path, rule, builds=True, count=count)
     return [
         (trial.proposal.plan.key, trial.proposal.draw)
         for trial in driver.trials

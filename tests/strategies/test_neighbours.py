@@ -77,7 +77,7 @@ def culprits(seed: int, *, pairs: bool) -> list[int]:
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_other_half_of_a_pair_is_looked_for_beside_it(workers: int) -> None:
     """Of the layers the emulator knows six: those that come in pairs take a sixth fewer builds."""
-    asked = replace(oracles.problem(SIZE), predicts=True, workers=workers)
+    asked = replace(oracles.problem(SIZE), builds=True, workers=workers)
     builds = dict.fromkeys((False, True), 0)
     for pairs in builds:
         for seed in range(6):

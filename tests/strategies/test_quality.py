@@ -149,7 +149,7 @@ def test_a_ranking_that_misleads_about_the_limit_costs_trials_only() -> None:
 
 def engine(size: int) -> Problem:
     """Return a problem whose trials are builds."""
-    return replace(oracles.problem(size), predicts=True)
+    return replace(oracles.problem(size), builds=True)
 
 
 def worst(errors: Sequence[float]) -> Oracle:

@@ -38,7 +38,7 @@ def units_of(errors: Sequence[float], oracle: Oracle, watched: int) -> tuple[lis
     """Return the units of layers of these errors alone, and how many forecasts that took."""
     size = len(errors)
     simulation = Simulation(size, oracle)
-    asked = replace(oracles.problem(size), predicts=True)
+    asked = replace(oracles.problem(size), builds=True)
     found = simulation.run(together(asked, Sensitivity([*errors], NONE), watched))
     return found, len(simulation.trials)
 

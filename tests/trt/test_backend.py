@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models import keeping, load_text, normal, parse, save, with_weights
-from precision_bisect.backends.tensorrt.build import Built
+from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
@@ -108,7 +108,7 @@ def test_an_engine_that_cannot_run_says_so(rtx: Flavour, make: MakeBackend, chai
 
 def test_an_engine_that_says_nothing_is_judged_all_the_same(rtx: Flavour) -> None:
     """Where neither the builder nor a GPU describes the engine, no layers are looked at."""
-    built = Built(engine=b"", layers="", remarks=Remarks(notes=("a remark",)), seconds=0.0)
+    built = BuiltEngine(engine=b"", layers="", remarks=Remarks(notes=("a remark",)), seconds=0.0)
     looked_at: list[object] = []
 
     def judge(layers: Sequence[object]) -> Sequence[LayerHonour]:
@@ -122,7 +122,9 @@ def test_an_engine_that_says_nothing_is_judged_all_the_same(rtx: Flavour) -> Non
 
 def test_the_timing_cache_is_saved_beside_the_engine(rtx: Flavour, tmp_path: Path) -> None:
     """Where builds leave a timing cache, it goes with the engine."""
-    built = Built(engine=b"plan", layers="", remarks=Remarks(), seconds=0.0, timings=b"timings")
+    built = BuiltEngine(
+        engine=b"plan", layers="", remarks=Remarks(), seconds=0.0, timings=b"timings"
+    )
     with TensorRTEngine(rtx, built, "", lambda layers: ()) as engine:
         engine.save(tmp_path)
     assert {ENGINE: b"plan", TIMING_CACHE: b"timings"} == {

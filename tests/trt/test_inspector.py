@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inspection.real_texts import GEMM, message
-from precision_bisect.backends.tensorrt.build import Built
+from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.inspector import inspected
@@ -103,7 +103,7 @@ def test_the_inspector_comes_first(
         seen.extend(layers)
         return []
 
-    built = Built(engine=b"", layers=message(GEMM), remarks=Remarks(), seconds=0.0)
+    built = BuiltEngine(engine=b"", layers=message(GEMM), remarks=Remarks(), seconds=0.0)
     engine = TensorRTEngine(rtx, built, why_not, judge)
     loaded = SimpleNamespace(
         engine=RecordedEngine(rtx.module, metadata), context=RecordedContext(1, 8)

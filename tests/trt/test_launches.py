@@ -19,7 +19,7 @@ import pytest
 
 from precision_bisect.backends import timing
 from precision_bisect.backends.launches import LaunchError, launches
-from precision_bisect.backends.tensorrt.build import Built
+from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
@@ -199,7 +199,7 @@ def engine_of(
     monkeypatch.setattr(timing, "WARM_UP_S", 0.0)
 
     def make(runner: Runner) -> TensorRTEngine:
-        built = Built(engine=b"", layers="", remarks=Remarks(), seconds=0.0)
+        built = BuiltEngine(engine=b"", layers="", remarks=Remarks(), seconds=0.0)
         engine = TensorRTEngine(rtx, built, "", lambda layers: ())
         engine._runner = runner
         return engine

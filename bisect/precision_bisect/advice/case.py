@@ -59,7 +59,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ModelChange:
     """What is tried: another model, pair, reference or scales; None for the case's own."""
 
     model: Model | None = None
@@ -124,9 +124,9 @@ class DiagnosedModel:
         """The graph, for looking at readers."""
         return Wiring(self.model)
 
-    def tried(self, kept: Collection[str], change: Change | None = None) -> Tried | None:
+    def tried(self, kept: Collection[str], change: ModelChange | None = None) -> Tried | None:
         """Emulate a plan that keeps these layers; None where it cannot be, or is too large."""
-        change = change or Change()
+        change = change or ModelChange()
         model, pair = change.model or self.model, change.pair or self.pair
         scales = change.scales or self.scales
         if _too_large(model):
@@ -156,7 +156,7 @@ class DiagnosedModel:
             before=len(self.kept),
         )
 
-    def _fits(self, change: Change) -> bool:
+    def _fits(self, change: ModelChange) -> bool:
         """Whether a changed file computes as this one: it has neither scales nor fixed layers."""
         return not self.composed and (self.pair.low not in QUANTIZED or change.scales is not None)
 
@@ -177,7 +177,7 @@ class DiagnosedModel:
         except (PrecisionBisectError, OSError):
             return None
         model = replace(model, low_tensors=self.model.low_tensors)
-        return self.tried(self.kept.difference(freed), Change(model=model))
+        return self.tried(self.kept.difference(freed), ModelChange(model=model))
 
     def loaded(self, proto: onnx.ModelProto, name: str) -> Model:
         """Return a changed graph, with the model's weights, as if read from a file.

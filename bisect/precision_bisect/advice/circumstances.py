@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from precision_bisect.advice.case import Change, DiagnosedModel
+from precision_bisect.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
@@ -71,7 +71,7 @@ def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> str:
         reference = reference_outputs(model, case.samples, case.threads)
     except (PrecisionBisectError, OSError):
         return ""
-    tried = case.tried(case.kept.difference(layers), Change(model=model, reference=reference))
+    tried = case.tried(case.kept.difference(layers), ModelChange(model=model, reference=reference))
     return tried.clause if tried else ""
 
 

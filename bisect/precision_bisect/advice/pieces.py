@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.advice.case import Change, DiagnosedModel
+from precision_bisect.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.fusing.found import SINCE, Decomposed, Kind
@@ -46,7 +46,7 @@ def _measured(case: DiagnosedModel) -> str:
     except PrecisionBisectError:
         return ""
     left = [name for name in case.kept if name in model.table.names]
-    tried = case.tried(left, Change(model=model))
+    tried = case.tried(left, ModelChange(model=model))
     if tried is None:
         return ""
     return f"; put together, with {tried.left} of the {tried.before} layers kept: {tried}"

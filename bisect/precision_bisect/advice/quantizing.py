@@ -7,7 +7,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.advice.case import Change, DiagnosedModel, Tried
+from precision_bisect.advice.case import DiagnosedModel, ModelChange, Tried
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice, Finding
 from precision_bisect.errors import PrecisionBisectError
@@ -73,7 +73,7 @@ def calibration(case: DiagnosedModel) -> Iterator[Advice]:
         if method == case.calibration:
             continue
         scales = _scales(case, case.model, case.pair, method)
-        tried = case.tried(case.kept.difference(hit), Change(scales=scales))
+        tried = case.tried(case.kept.difference(hit), ModelChange(scales=scales))
         if tried is not None and tried.passed:
             yield Advice(
                 id="calibration",
@@ -91,7 +91,7 @@ def fp16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     if case.pair.high != "fp32" or not case.kept:
         return
     pair = Pair(low=case.pair.low, high="fp16")
-    change = Change(pair=pair, scales=_scales(case, case.model, pair, case.calibration))
+    change = ModelChange(pair=pair, scales=_scales(case, case.model, pair, case.calibration))
     tried = case.tried(case.kept, change)
     if tried is not None and tried.passed:
         yield Advice(
@@ -165,7 +165,7 @@ def _with_smoothed(case: DiagnosedModel, found: list[_Smoothed]) -> Tried | None
     except (PrecisionBisectError, OSError):
         return None
     left = case.kept.difference(each.layer for each in found)
-    return case.tried(left, Change(model=model, scales=scales))
+    return case.tried(left, ModelChange(model=model, scales=scales))
 
 
 def _scales(case: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.advice.case import Change, DiagnosedModel
+from precision_bisect.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.precisions import Pair
 
@@ -18,7 +18,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
         return
     layers = [each.layer for each in kept]
     how = "Name bf16 in place of fp32" if case.composed else "Search with --high bf16"
-    high = case.tried(layers, Change(pair=Pair(low="fp16", high="bf16")))
+    high = case.tried(layers, ModelChange(pair=Pair(low="fp16", high="bf16")))
     if high is not None and high.passed:
         yield Advice(
             id="bf16-kept",
@@ -29,7 +29,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
         )
     if case.composed:
         return
-    low = case.tried([], Change(pair=Pair(low="bf16", high="fp32")))
+    low = case.tried([], ModelChange(pair=Pair(low="bf16", high="fp32")))
     if low is not None and low.passed:
         yield Advice(
             id="bf16-everywhere",

@@ -19,7 +19,7 @@ def _limits(texts: Sequence[str] | None, flag: str) -> dict[str, float] | float 
     return limits[""] if set(limits) == {""} else limits
 
 
-class Judged(TypedDict):
+class JudgedInputs(TypedDict):
     """The options that say which samples are run, and which outputs pass."""
 
     inputs: Path | None
@@ -35,9 +35,9 @@ class Judged(TypedDict):
     check: str | None
 
 
-def judged(parsed: argparse.Namespace) -> Judged:
+def judged(parsed: argparse.Namespace) -> JudgedInputs:
     """Return these options as the parsed arguments say them. Raises UsageError."""
-    return Judged(
+    return JudgedInputs(
         inputs=parsed.inputs,
         reference=parsed.reference,
         input_shapes=parse_shapes(parsed.input_shapes or ()),

@@ -45,7 +45,7 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class BackendTask:
     """What a backend is made for.
 
     `samples` are all feeds of the run, by input name. `work` is an empty folder for files.
@@ -83,7 +83,7 @@ class BackendPlugin(Protocol):
         """Return whether it works here; never raises for what is missing or broken."""
         ...
 
-    def make(self, task: Task) -> MakeBackend:
+    def make(self, task: BackendTask) -> MakeBackend:
         """Return a function that makes the backend of a model; a child process can repeat it.
 
         It is called where `availability` says usable. Raises PluginError or RefusedError.

@@ -8,9 +8,9 @@ from typing import cast
 from precision_bisect.backends.backend_plugin import (
     Availability,
     BackendPlugin,
+    BackendTask,
     Builder,
     MakeBackend,
-    Task,
 )
 from precision_bisect.errors import PluginError, RefusedError
 from precision_bisect.options import Options
@@ -56,7 +56,7 @@ def choose_backend(
     `scales` are those of what some plan quantizes. Raises as `pick_backend` does.
     """
     name, why = pick_backend(options)
-    task = Task(options=options, samples=samples, work=work, scales=scales)
+    task = BackendTask(options=options, samples=samples, work=work, scales=scales)
     return Chosen(name=name, make=_plugin(name).make(task), why=why)
 
 

@@ -137,7 +137,7 @@ def certify(
 def _every(problem: Problem, plan: Plan, seen: JudgedTrials, *, together: bool) -> Search[Plan]:
     """Drop each layer that no failing plan proves needed; the plan may shrink on the way."""
     settled: frozenset[int] = frozenset()
-    if together and problem.predicts:
+    if together and problem.builds:
         settled = yield from _far_beyond(problem, plan, seen)
     others: list[int] = []
     # After each drop the failing plans are looked at again, since one may prove more of the

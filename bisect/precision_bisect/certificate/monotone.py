@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from precision_bisect.plan import Plan
-from precision_bisect.results.result import Judged, NonMonotone
+from precision_bisect.results.result import KeptError, NonMonotone
 from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import JUDGED_KINDS, SampleSet, Trial
 
@@ -148,8 +148,8 @@ def rows(found: Sequence[Break], names: Sequence[str]) -> list[NonMonotone]:
     """Return the clear breaks as `non_monotone` of `result.json` lists them, a few at most."""
     return [
         NonMonotone(
-            passed=Judged(kept=len(each.passed), error=each.passed_error),
-            failed=Judged(kept=len(each.failed), error=each.failed_error),
+            passed=KeptError(kept=len(each.passed), error=each.passed_error),
+            failed=KeptError(kept=len(each.failed), error=each.failed_error),
             layers=[names[index] for index in each.added.indices[:MOST_NAMED]],
         )
         for each in found[:MOST_LISTED]

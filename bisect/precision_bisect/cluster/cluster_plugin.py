@@ -16,7 +16,7 @@ from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.cluster.cluster_evaluator import ClusterEvaluator
 from precision_bisect.cluster.task_queue import SilencePlugin
 from precision_bisect.errors import ExecutorError, UsageError
-from precision_bisect.executors.executor import Executor, Placed, Task
+from precision_bisect.executors.executor import Executor, Placed, TrialTask
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.user_scripts import first_line
@@ -89,7 +89,7 @@ class DaskExecutor:
         )
 
     @contextmanager
-    def workers(self, task: Task, work: Path) -> Iterator[Workers]:
+    def workers(self, task: TrialTask, work: Path) -> Iterator[Workers]:
         """Yield threads, each of which waits for a worker of the cluster."""
         limits = Limits.of(task.spec.options)
         with self.site.trials(task.spec, limits, task.least) as (trials, count):

@@ -59,10 +59,10 @@ def verify_command(parsed: Namespace) -> int:
     settings, given = to_engine_settings(parsed), flagged(parsed)
     memory = None if parsed.build_memory is None else mebibytes(parsed.build_memory)
     from precision_bisect.plugins import REPORTS, load
-    from precision_bisect.verifying.run_settings import Asked
+    from precision_bisect.verifying.run_settings import AskedSettings
     from precision_bisect.verifying.verify import verify
 
-    asked = Asked(backend=parsed.backend, settings=settings, flagged=given)
+    asked = AskedSettings(backend=parsed.backend, settings=settings, flagged=given)
     verified = verify(parsed.model, parsed.plan, asked, memory)
     found = verified.found
     text = found.to_json() if parsed.json else found.to_text(verbose=parsed.verbose)

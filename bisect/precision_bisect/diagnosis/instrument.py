@@ -39,7 +39,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ShownTensors:
     """One sample's values of a group of tensors: exact in FP32, and emulated, each by name."""
 
     sample: int
@@ -131,14 +131,14 @@ class Instrument:
 
     def shown(
         self, names: Sequence[str], samples: Sequence[Sample], plan: Plan
-    ) -> Iterator[Shown]:
+    ) -> Iterator[ShownTensors]:
         """Yield all samples of each group of tensors, in FP32 and emulated under the plan."""
         for group in self.groups(names, samples[0]):
             session, emulator = self.exact(group), self.emulator(group)
             for number, sample in enumerate(samples):
                 computed = [name for name in group if name not in sample]
                 exact = {**sample, **session.run(sample, computed)}
-                yield Shown(
+                yield ShownTensors(
                     sample=number,
                     exact={name: np.asarray(exact[name]) for name in group},
                     emulated=emulator.run(sample, plan),

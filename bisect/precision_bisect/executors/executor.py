@@ -35,7 +35,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TrialTask:
     """What an executor evaluates trials with.
 
     `here` evaluates in this process, None unless the backend does. Elsewhere `spec` makes what
@@ -59,7 +59,7 @@ class Executor(Protocol):
         """
         ...
 
-    def workers(self, task: Task, work: Path) -> AbstractContextManager[Workers]:
+    def workers(self, task: TrialTask, work: Path) -> AbstractContextManager[Workers]:
         """Begin to take trials; leaving the context ends that.
 
         `work` is a folder for files that nobody needs afterwards. Raises a PrecisionBisectError.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from precision_bisect.backends.choose_backend import choose_backend
 from precision_bisect.errors import UsageError
-from precision_bisect.executors.executor import Executor, Placed, Task
+from precision_bisect.executors.executor import Executor, Placed, TrialTask
 from precision_bisect.executors.uniformity import require_alike_gpus
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.survey import isolated, surveyed
@@ -58,7 +58,7 @@ class LocalExecutor:
         )
 
     @contextmanager
-    def workers(self, task: Task, work: Path) -> Iterator[Workers]:
+    def workers(self, task: TrialTask, work: Path) -> Iterator[Workers]:
         """Yield threads, each of which evaluates here or waits for a child."""
         count = task.spec.options.workers
         if task.here is not None:

@@ -19,7 +19,7 @@ from precision_bisect.inputs.given_outputs import same_samples
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.model.load import Model
-from precision_bisect.model.ort import Checked, Session, check, clean
+from precision_bisect.model.ort import CheckedGraph, Session, check, clean
 from precision_bisect.protocols import Sample
 
 MOST_DIFFERENT = 1e-4
@@ -110,7 +110,7 @@ def given_reference(
     return Reference(outputs=found, seconds=seconds, remark=same_samples(apart, FAR))
 
 
-def _changed(graph: Checked, sample: Sample, outputs: Sample, threads: int) -> str:
+def _changed(graph: CheckedGraph, sample: Sample, outputs: Sample, threads: int) -> str:
     """Return what the optimizer changes of a sample's outputs beyond rounding, "" for nothing."""
     (plain,), _ = _timed(graph, [sample], threads, optimised=False)
     apart = differences(outputs, plain)
@@ -163,7 +163,7 @@ def _difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
 
 
 def _timed(
-    graph: Checked, samples: Sequence[Sample], threads: int, *, optimised: bool = True
+    graph: CheckedGraph, samples: Sequence[Sample], threads: int, *, optimised: bool = True
 ) -> tuple[list[Sample], float]:
     """Return the outputs, and the seconds that all cores together take for a sample.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from precision_bisect.inspection.engine_kernels import Kernel, find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
-from precision_bisect.inspection.rules import Asked, Finding, examine
+from precision_bisect.inspection.rules import AskedType, Observation, examine
 from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
@@ -46,7 +46,7 @@ def judge_layers(
     verdicts = []
     for name, wanted in _judged(model.table, plan, pair):
         number = graph.index.get(name, -1)
-        asked = Asked(number=number, wanted=wanted, typed=typed is not None, rtx=rtx)
+        asked = AskedType(number=number, wanted=wanted, typed=typed is not None, rtx=rtx)
         # A Reformat that lists the node says nothing of the type that it is computed in.
         kernels = [kernel for kernel in holders[number] if not kernel.moves_only]
         findings = [examine(graph, kernel, asked) for kernel in kernels]
@@ -79,7 +79,7 @@ def _why_nothing(layers: Sequence[EngineLayer]) -> str:
     return "the engine gives no details of its layers"
 
 
-def _weigh(findings: Sequence[Finding], nothing: str, listed: bool) -> Finding:
+def _weigh(findings: Sequence[Observation], nothing: str, listed: bool) -> Observation:
     """Return the verdict on one node from what each engine layer that holds it shows."""
     proofs = [finding for finding in findings if finding.proof]
     # Proofs outweigh everything else; without them all findings must agree.
@@ -92,4 +92,4 @@ def _weigh(findings: Sequence[Finding], nothing: str, listed: bool) -> Finding:
         reason = "the engine layers that list it only move values"
     else:
         reason = nothing
-    return Finding(honour=Honour.NOT_OBSERVABLE, reason=reason)
+    return Observation(honour=Honour.NOT_OBSERVABLE, reason=reason)

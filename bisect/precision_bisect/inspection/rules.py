@@ -36,7 +36,7 @@ _MOVING = FOLLOWERS | {"Cast"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Observation:
     """What one engine layer shows about a node, and why, in one clause.
 
     A `proof` stands whatever other layers show that hold parts of the same node.
@@ -48,7 +48,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AskedType:
     """What is asked of one node: its number, and the float type that it should compute in.
 
     `typed` tells whether the graph carries the plan as types; if not, its Casts say nothing. `rtx`
@@ -61,7 +61,7 @@ class Asked:
     rtx: bool
 
 
-def examine(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding:
+def examine(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation:
     """Return what `kernel` shows about the node asked about, which it holds."""
     found = (
         _by_weights(graph, kernel, asked)
@@ -80,7 +80,7 @@ def examine(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding:
     return found or _unseen(f"{_where(kernel)} does not show in which type it computes this one")
 
 
-def _by_weights(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
+def _by_weights(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
     """Look at the weights that the kernel holds: a builder that lowers a product rounds them."""
     own = graph.weights[asked.number]
     if not own or not kernel.weights:
@@ -110,7 +110,7 @@ def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozens
     return float_types(alike) if len(alike) >= len(rivals) else frozenset()
 
 
-def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
+def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
     """Look at the types in the name of the tactic that computes a product.
 
     Weights have the type that it reads. Two computed operands may be read low because they are
@@ -128,7 +128,7 @@ def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | Non
     return _of_types(types, asked.wanted, reason, proof=True) or _unseen(reason)
 
 
-def _by_rest(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
+def _by_rest(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
     """Look at the weights of a product whose size no other weight has: they may be padded.
 
     Smaller constants belong to another operator, such as a bias whose Add the metadata leaves out.
@@ -143,7 +143,7 @@ def _by_rest(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
     return _of_weights(graph, types, kernel, asked)
 
 
-def _by_operands(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
+def _by_operands(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
     """Look at what a product reads, if nothing can have been converted before."""
     if not _computes_product(graph, kernel, asked.number):
         return None
@@ -160,7 +160,7 @@ def _by_operands(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | N
     return _of_types(types, asked.wanted, reason, proof=proof)
 
 
-def _by_single_type(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
+def _by_single_type(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
     """Look at a kernel that reads, writes and holds one floating-point type only."""
     layer = kernel.layer
     types = float_types((*layer.inputs, *layer.outputs, *kernel.weights))
@@ -172,13 +172,13 @@ def _by_single_type(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding 
     return _of_types(types, asked.wanted, f"{_where(kernel)} computes in {_listed(types)} only")
 
 
-def _by_conversions(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding | None:
+def _by_conversions(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
     """Count conversions. Around products they do vanish, so products are left to other rules."""
     if not asked.typed or graph.nodes[asked.number].op_type in _PRODUCTS:
         return None
     if not does_conversions_asked_for(graph, kernel, asked.number, asked.rtx):
         return None
-    return Finding(
+    return Observation(
         honour=Honour.HONOURED,
         reason=f"{_where(kernel)} misses none of the conversions that the plan asks for",
     )
@@ -186,18 +186,18 @@ def _by_conversions(graph: GraphNodes, kernel: Kernel, asked: Asked) -> Finding 
 
 def _of_types(
     types: frozenset[str], wanted: str, reason: str, *, proof: bool = False
-) -> Finding | None:
+) -> Observation | None:
     """Return the finding that these types alone give; None if they are mixed or unknown."""
     if types in ({wanted}, _FP32):
-        return Finding(honour=Honour.HONOURED, reason=reason, proof=proof)
+        return Observation(honour=Honour.HONOURED, reason=reason, proof=proof)
     if types and types <= LOW - {wanted}:
-        return Finding(honour=Honour.DEMOTED, reason=reason, proof=proof)
+        return Observation(honour=Honour.DEMOTED, reason=reason, proof=proof)
     return None
 
 
 def _of_weights(
-    graph: GraphNodes, types: frozenset[str], kernel: Kernel, asked: Asked
-) -> Finding | None:
+    graph: GraphNodes, types: frozenset[str], kernel: Kernel, asked: AskedType
+) -> Observation | None:
     """Return the finding that these types of weights give.
 
     High weights of a product prove nothing if they may be converted for another kernel, or if the
@@ -218,8 +218,8 @@ def _tactic_types(kernel: Kernel) -> tuple[str, ...]:
     return tuple(normal_type(word) for word in found.groups()) if found else ()
 
 
-def _unseen(reason: str) -> Finding:
-    return Finding(honour=Honour.NOT_OBSERVABLE, reason=reason)
+def _unseen(reason: str) -> Observation:
+    return Observation(honour=Honour.NOT_OBSERVABLE, reason=reason)
 
 
 def _is_shown(graph: GraphNodes, kernel: Kernel, number: int) -> bool:

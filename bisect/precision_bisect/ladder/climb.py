@@ -19,7 +19,7 @@ from pathlib import Path
 
 from precision_bisect.comparators.share import shared
 from precision_bisect.executors.executor import Executor
-from precision_bisect.ladder.climbed import Climbed, Floor, Step
+from precision_bisect.ladder.climbed import Climbed, Floor, RungSearch
 from precision_bisect.ladder.composition import Composition
 from precision_bisect.ladder.ladder_answer import DONE, conclude_ladder
 from precision_bisect.layer_table import LayerName
@@ -102,7 +102,7 @@ class _Climb:
         self._executor = executor
         ladder = loaded.options.ladder
         self._composition = Composition.at_top(ladder, loaded.model.table.names)
-        self._steps: list[Step] = []
+        self._steps: list[RungSearch] = []
         self._floors: dict[LayerName, Floor] = {}
         self._settled: dict[int, Composition] = {}
 
@@ -187,7 +187,7 @@ class _Climb:
         self._composition = self._composition.lowered(frozenset(names).difference(kept))
         no_answer = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE)
         self._steps.append(
-            Step(
+            RungSearch(
                 rung=rung,
                 prepared=prepared,
                 result=result,

@@ -20,7 +20,7 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RungSearch:
     """One search of a ladder.
 
     `kept` are the candidates that stay in the upper type of the rung; without an answer that is
@@ -46,7 +46,7 @@ class Climbed:
     """
 
     comparator: Comparator
-    steps: Sequence[Step]
+    steps: Sequence[RungSearch]
     floors: Mapping[LayerName, Floor]
     interrupted: bool = False
 
@@ -75,7 +75,7 @@ class Climbed:
             for level in range(1, len(self.composition.ladder))
         }
 
-    def proof_of(self, rung: int) -> Step | None:
+    def proof_of(self, rung: int) -> RungSearch | None:
         """Return the search that certified a rung in the final composition."""
         found = (s for s in reversed(self.steps) if s.rung == rung and s.after == self.composition)
         return next(found, None)

@@ -90,7 +90,7 @@ def session_options() -> "onnxruntime.SessionOptions":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedGraph:
     """A graph that a session may be opened over, without the message that it came from.
 
     `text` is the serialized graph, which has `nodes` nodes. Stubs in it stand for `weights`, or
@@ -109,7 +109,7 @@ class Checked:
         return self.nbytes <= _PREPACK_BYTES and self.nodes <= _PREPACK_NODES
 
 
-def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Checked:
+def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> CheckedGraph:
     """Return the graph, whose stubs stand for `weights`, ready to be opened.
 
     Raises RefusedError for a graph that computes in 16-bit floats.
@@ -130,7 +130,7 @@ class Session:
 
     def __init__(
         self,
-        graph: onnx.ModelProto | Checked,
+        graph: onnx.ModelProto | CheckedGraph,
         weights: Mapping[str, NDArray[Any]] | None = None,
         threads: int = 0,
         providers: Providers = ON_CPU,
@@ -294,14 +294,14 @@ def _mapped_and_held(
     return mapped, {name: array for name, array in weights.items() if name not in mapped}
 
 
-def _checked(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Checked:
+def _checked(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> CheckedGraph:
     mapped, held = _mapped_and_held(weights)
     folder = None
     if mapped:
         files = [Path(str(array.filename)) for array in mapped.values()]
         folder = Path(os.path.commonpath([file.parent for file in files]))
         proto = _pointing_to_files(proto, mapped, folder)
-    return Checked(
+    return CheckedGraph(
         text=proto.SerializeToString(),
         nodes=len(proto.graph.node),
         weights=held,
@@ -339,7 +339,9 @@ def _leave_as_it_is(options: Any) -> None:
     options.add_session_config_entry(*_UNPACKED)
 
 
-def _open(graph: Checked, options: Any, providers: Providers) -> "onnxruntime.InferenceSession":
+def _open(
+    graph: CheckedGraph, options: Any, providers: Providers
+) -> "onnxruntime.InferenceSession":
     """Return a session over the graph and its weights."""
     ort = runtime()
     # Fatal only: refusals are raised, and warnings would go to the terminal.

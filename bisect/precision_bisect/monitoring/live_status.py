@@ -9,7 +9,7 @@ from typing import Any
 from precision_bisect.machine.atomic import whole
 from precision_bisect.monitoring.plain import to_bytes
 from precision_bisect.monitoring.run_progress import Progress
-from precision_bisect.results.run_status import Best, Flight, Process, RunStatus, Shown
+from precision_bisect.results.run_status import Best, Process, RunningTrial, RunStatus, Shown
 from precision_bisect.run_folder.locking import now, owner_of
 from precision_bisect.search.events import Event, RunStarted
 from precision_bisect.trial import Trial
@@ -59,7 +59,7 @@ class LiveStatus:
         if self._thread is not None:
             self._ended.set()
             self._thread.join(_PATIENCE_S)
-            over = {"flights": (), "about_left": 0, "done": 1.0, **ending}
+            over = {"in_flight": (), "about_left": 0, "done": 1.0, **ending}
             self._write(replace(self._contents(), **over))
 
     def _work(self) -> None:
@@ -102,16 +102,16 @@ class LiveStatus:
                 narrowed_to=progress.narrowed_to,
                 about_left=progress.about_left,
                 seconds_left=progress.seconds_left,
-                flights=self._flights(),
+                in_flight=self._in_flight(),
                 last=[Shown.by(each.proposal, each.outcome) for each in progress.last],
             )
 
-    def _flights(self) -> list[Flight]:
+    def _in_flight(self) -> list[RunningTrial]:
         """Return the trials that go on, each with its seconds so far."""
         current = time.monotonic()
         return [
-            Flight.of(proposal, seconds=round(current - begun, 3))
-            for proposal, begun in self._progress.flights.values()
+            RunningTrial.of(proposal, seconds=round(current - begun, 3))
+            for proposal, begun in self._progress.in_flight.values()
         ]
 
 

@@ -53,8 +53,8 @@ class Progress:
     """The state of a run as far as its events tell.
 
     `trials` are those evaluated now, `predictions` those of the emulator that only predict, and
-    `recalled` those told again from the ledger. `flights` are the trials that go on, each with the
-    time by the monotonic clock at which it began; `last` are the last of the `trials`.
+    `recalled` those told again from the ledger. `in_flight` are the trials that go on, each with
+    the time by the monotonic clock at which it began; `last` are the last of the `trials`.
     `narrowed_to` counts layers, `about_left` trials, of which each of the last `took` so many
     seconds; `unresolved` are the trials without a verdict by their status. `done` is the share of
     the run that is over, and `step` the furthest of `STEPS`: neither ever goes back.
@@ -71,7 +71,7 @@ class Progress:
     recalled: int = 0
     speedup: float | None = None
     took: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_TIMED))
-    flights: dict[Identity, tuple[Proposal, float]] = field(default_factory=dict)
+    in_flight: dict[Identity, tuple[Proposal, float]] = field(default_factory=dict)
     last: deque[Trial] = field(default_factory=lambda: deque(maxlen=MOST_LAST))
     unresolved: Counter[str] = field(default_factory=Counter)
     done: float = 0.0
@@ -109,7 +109,7 @@ class Progress:
         """What is left of the run, by its time so far and by the trials of the phase."""
         known = []
         if self.about_left and self.took:
-            known.append(self.about_left * median(self.took) / max(1, len(self.flights)))
+            known.append(self.about_left * median(self.took) / max(1, len(self.in_flight)))
         if self.done >= _LEAST_KNOWN:
             known.append((self.clock() - self._begun) * (1 - self.done) / self.done)
         return max(known, default=None)
@@ -140,7 +140,7 @@ class Progress:
                 self.phase = event.phase
                 self.took.clear()
             case TrialStarted():
-                self.flights[event.proposal.identity] = (event.proposal, time.monotonic())
+                self.in_flight[event.proposal.identity] = (event.proposal, time.monotonic())
                 self._propose(event.proposal)
             case TrialFinished():
                 self._propose(event.proposal)
@@ -174,7 +174,7 @@ class Progress:
     def _finish(self, event: TrialFinished) -> None:
         proposal, outcome = event.proposal, event.outcome
         self.outcome = outcome
-        self.flights.pop(proposal.identity, None)
+        self.in_flight.pop(proposal.identity, None)
         latency = outcome.evidence.latency
         if latency is not None:
             self.speedup = latency.speedup

@@ -65,8 +65,8 @@ def _facts(seen: RunState) -> Iterator[tuple[str, str]]:
     else:
         yield "best", "no plan has passed yet" if searching else "no plan"
     yield "effort", _effort(told)
-    for flight in told.flights if seen.state == "searching" else ():
-        yield "in flight", f"{_named(flight)}, for {spoken(flight.seconds)}"
+    for running in told.in_flight if seen.state == "searching" else ():
+        yield "in flight", f"{_named(running)}, for {spoken(running.seconds)}"
     for number, trial in enumerate(reversed(told.last)):
         said = trial.verdict or f"{trial.status}: {trial.message}"
         figures = f"{said}{_error(trial.error)}, {spoken(trial.wall_s)}"

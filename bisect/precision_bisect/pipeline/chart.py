@@ -16,7 +16,7 @@ from precision_bisect.protocols import Search
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.result import Culprit, CurvePoint
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.precision_curve import Curve, Point, complete, sweep
+from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
 from precision_bisect.search.rounding_law import typical
 from precision_bisect.trial import Latency, Outcome, SampleSet
 
@@ -118,7 +118,7 @@ def _line(finding: Finding) -> str:
     return f"{finding.cause}: {finding.evidence.partition(';')[0]}"
 
 
-def _point(driver: Driver, point: Point, names: Sequence[LayerName]) -> CurvePoint:
+def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> CurvePoint:
     plan, outcome, name = point
     stability, latency = outcome.evidence.stability, _latency(driver, plan)
     errors = (outcome.error, None if stability is None else stability.error_max)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from precision_bisect.certificate.certifying import JudgedTrials, certify, noting
 from precision_bisect.errors import PluginError
 from precision_bisect.options import Certify, Until
-from precision_bisect.pipeline.stability import Holding, clear_limit, on_draw
+from precision_bisect.pipeline.stability import StabilityCheck, clear_limit, on_draw
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.results.endings import (
@@ -60,7 +60,7 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     An engine is built afresh for the re-check, since builders may choose other kernels each time.
     With samples held out, all samples judge that one build.
     """
-    holding = Holding(problem=problem, copies=course.copies, rebuilds=problem.predicts)
+    holding = StabilityCheck(problem=problem, copies=course.copies, rebuilds=problem.builds)
     if course.until != "answer":
         return (yield from _stopped(problem, course, holding))
     if not course.held_out:
@@ -74,13 +74,13 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     # What was said of rounding belongs to the first answer.
     again = replace(holding, spread="")
     on_all = yield from on_samples(SampleSet.ALL, _held(problem, strategy, course, again))
-    what = refuted(recheck, afresh=problem.predicts)
+    what = refuted(recheck, afresh=problem.builds)
     before = f"a first answer of {len(ending.plan)} layers {what}, so those held out judge too"
     message = f"{on_all.message}; {before}" if on_all.message else before
     return replace(on_all, samples=SampleSet.ALL, message=message)
 
 
-def _stopped(problem: Problem, course: Course, holding: Holding) -> Search[Ending]:
+def _stopped(problem: Problem, course: Course, holding: StabilityCheck) -> Search[Ending]:
     """End with the curve, or with the plan of its culprits, judged as an answer is."""
     ending = yield from preflight(problem)
     if ending is not None and (ending.plan is None or course.until == "curve"):
@@ -108,21 +108,21 @@ def _unseen(problem: Problem) -> SampleSet:
     An emulator computes the same each time; on an engine the fresh build is a new draw, so the
     samples that have judged before judge it again.
     """
-    return SampleSet.ALL if problem.predicts else SampleSet.HELD_OUT
+    return SampleSet.ALL if problem.builds else SampleSet.HELD_OUT
 
 
 def _held(
-    problem: Problem, strategy: Strategy, course: Course, holding: Holding
+    problem: Problem, strategy: Strategy, course: Course, holding: StabilityCheck
 ) -> Search[Ending]:
     """Search for a plan that holds on fresh copies, and on an engine in a fresh build.
 
     A plan that does not hold is widened until it does.
     """
     ending = yield from _settle(problem, strategy, course, holding)
-    if ending.plan is None or not (course.copies or problem.predicts):
+    if ending.plan is None or not (course.copies or problem.builds):
         return ending
     plan = ending.plan
-    if problem.predicts and not holding.spread:
+    if problem.builds and not holding.spread:
         # What the search has built is known, and tells how far builds differ.
         holding.note(plan, (yield from _one(plan, Phase.SEARCH, "as the search built it")))
     while True:
@@ -155,7 +155,7 @@ def _held(
 
 
 def _settle(
-    problem: Problem, strategy: Strategy, course: Course, holding: Holding
+    problem: Problem, strategy: Strategy, course: Course, holding: StabilityCheck
 ) -> Search[Ending]:
     """Preflight, search and certificate on one set of samples.
 
@@ -182,10 +182,10 @@ def _settle(
         holding.spread = curve.spread
     problem = replace(problem, noise=noise_between(high, noise))
     # Emulated errors repeat exactly, so only builds need room for noise.
-    lower = below_noise(problem, high.error or 0.0) if problem.predicts else problem
+    lower = below_noise(problem, high.error or 0.0) if problem.builds else problem
     search = fast_enough(lower, _search(lower, strategy, course, seen, holding))
     # No room below the tolerance was left: near verdicts are settled by a second build instead.
-    if problem.predicts and lower is problem:
+    if problem.builds and lower is problem:
         search = repeated(search, problem)
     # `noting` outside `within`: the certificate must see the comparator's own verdicts.
     settled = yield from noting(within(search, lower.tolerance), seen)
@@ -214,7 +214,11 @@ def _ended(settled: Settled, otherwise: Ending) -> Ending:
 
 
 def _search(
-    problem: Problem, strategy: Strategy, course: Course, seen: JudgedTrials, holding: Holding
+    problem: Problem,
+    strategy: Strategy,
+    course: Course,
+    seen: JudgedTrials,
+    holding: StabilityCheck,
 ) -> Search[Plan]:
     """Search and certify; the trials of the search count for the certificate.
 
@@ -244,7 +248,7 @@ def _search(
     return (yield from on_draw(certify(problem, plan, mode, clear), holding.fresh()))
 
 
-def _prefix(plan: Plan, holding: Holding) -> Search[Plan]:
+def _prefix(plan: Plan, holding: StabilityCheck) -> Search[Plan]:
     """Return the curve's plan where rounding is spread, widened if it does not hold."""
     held = yield from holding.judge(plan, "the first plan of the curve that passed, on copies")
     if held.passed:
@@ -271,7 +275,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     an answer from here on.
     """
     everything = Plan.all_high(problem.size)
-    timed = problem.predicts
+    timed = problem.builds
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
     # Nothing was judged: the machine or the model fails, and the repeat would fail alike.
     if high.verdict is None:

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.executors.executor import Task
+from precision_bisect.executors.executor import TrialTask
 from precision_bisect.isolation.gpu_forecasts import GpuForecasts
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend
@@ -35,7 +35,7 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
             here = _evaluator(prepared, backend, stopwatch)
         # The executor wraps the evaluator, or one that a spec makes in another process, so that
         # the end of that process is an outcome.
-        task = Task(spec=prepared.spec, here=here, least=prepared.space.least, folder=folder)
+        task = TrialTask(spec=prepared.spec, here=here, least=prepared.space.least, folder=folder)
         workers = held.enter_context(prepared.executor.workers(task, prepared.work))
         # Forecasts pass the executor by: the emulator is on this machine, and needs no child.
         if backend is None and emulator is not None:

@@ -106,7 +106,7 @@ class Prepared:
             names=self.model.table.names,
             tolerance=self.comparator.tolerance,
             seed=self.options.seed,
-            predicts=not self.backend.emulated,
+            builds=not self.backend.emulated,
             workers=self.options.workers,
             costs=() if self.graph is None else self.graph.alone_ms,
             graph=self.graph,

@@ -23,7 +23,7 @@ ROOM = 1.645
 
 
 @dataclass(slots=True, kw_only=True)
-class Holding:
+class StabilityCheck:
     """Judges plans of one problem on draws of copies, each draw once.
 
     Where plans are built it `rebuilds` each. Without `copies` a fresh build is judged on the

@@ -161,7 +161,7 @@ class FrontPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class KeptError:
     """How many layers a plan keeps, and its error."""
 
     kept: Count
@@ -172,8 +172,8 @@ class Judged:
 class NonMonotone:
     """A plan that passed, and one that keeps more and failed; `layers` are some of the added."""
 
-    passed: Judged
-    failed: Judged
+    passed: KeptError
+    failed: KeptError
     layers: Sequence[str]
 
 

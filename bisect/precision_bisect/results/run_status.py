@@ -55,7 +55,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flight(Asked):
+class RunningTrial(Asked):
     """A trial that goes on, with its seconds so far."""
 
     seconds: float
@@ -135,7 +135,7 @@ class RunStatus(Process):
     narrowed_to: int | None = None
     about_left: int | None = None
     seconds_left: float | None = None
-    flights: Sequence[Flight] = ()
+    in_flight: Sequence[RunningTrial] = ()
     last: Sequence[Shown] = ()
     wall_s: Figure | None = None
 

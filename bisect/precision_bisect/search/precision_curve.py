@@ -58,7 +58,7 @@ is more; never beyond half of all layers. A bound of taste."""
 PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
 
 
-class Point(NamedTuple):
+class CurveTrial(NamedTuple):
     """A plan of the curve and its outcome; `name` is "" where it only lies between named ones."""
 
     plan: Plan
@@ -124,7 +124,7 @@ class Curve:
         most = MOST + 2 * math.ceil(math.log2(max(2, self.problem.size)))
         return most - len(self.tried)
 
-    def points(self, answer: Plan | None, answered: Outcome | None) -> list[Point]:
+    def points(self, answer: Plan | None, answered: Outcome | None) -> list[CurveTrial]:
         """Return the points by the number of layers; the answer has its own outcome."""
         told = dict(self.tried)
         if told and answer is not None and answered is not None:
@@ -136,7 +136,7 @@ class Curve:
             Plan.of(()): "all_low",
             answer: "answer",
         }
-        return [Point(plan, told[plan], names.get(plan, "")) for plan in sorted(told)]
+        return [CurveTrial(plan, told[plan], names.get(plan, "")) for plan in sorted(told)]
 
     def _expected(self, plan: Plan) -> str:
         """Return the law's error for first layers of the order, to end a reason with."""
@@ -152,7 +152,7 @@ class Curve:
                 phase=Phase.CURVE,
                 draw=DRAW if self.copies else 0,
                 # Beside an engine each point is a build, whose latency costs little more to know.
-                timed=self.problem.predicts,
+                timed=self.problem.builds,
                 reason=f"{len(plan)} layers: {reason}{self._expected(plan)}",
             ),
         )
@@ -231,7 +231,7 @@ def _preflight(curve: Curve) -> Search[None]:
     """Take what the preflight has shown: the time of a build, and a first plan that passes."""
     problem = curve.problem
     everything, first = Plan.all_high(problem.size), problem.leaving
-    if problem.predicts:
+    if problem.builds:
         # Both proposals were evaluated in the preflight: asking again gives their outcomes for
         # nothing.
         (high,) = yield (
@@ -258,7 +258,7 @@ def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[Non
             if outcome.passed and found is not None and found * FAR_DOWN <= error:
                 curve.margin = beyond
     # Each point changes which two differ most, so the place of the next is found anew.
-    for _ in range(FILLED_BY_BUILDS if curve.problem.predicts else FILLED):
+    for _ in range(FILLED_BY_BUILDS if curve.problem.builds else FILLED):
         count = _between(curve, curve.law, answer, answered)
         if count is None or curve.open <= 0:
             return

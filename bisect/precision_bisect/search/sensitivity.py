@@ -67,8 +67,8 @@ def rank(problem: Problem) -> Search[Sensitivity]:
         for block, error in zip(blocks, joint, strict=True)
         for _ in block
     ]
-    most = SINGLES_FOR_BUILDS if problem.predicts else SINGLES
-    share = NEGLIGIBLE_FOR_BUILDS if problem.predicts else NEGLIGIBLE
+    most = SINGLES_FOR_BUILDS if problem.builds else SINGLES
+    share = NEGLIGIBLE_FOR_BUILDS if problem.builds else NEGLIGIBLE
     # The blocks have just shown how long a forecast takes.
     most = _affordable(problem, measured, most)
     worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
@@ -128,7 +128,7 @@ def bounded(problem: Problem, high: Outcome) -> Problem:
 
     `high` is the outcome of the build with every layer high; its wall time stands for any build's.
     """
-    if not problem.predicts:
+    if not problem.builds:
         return problem
     return replace(problem, forecast_s=min(problem.forecast_s, SAVED * high.wall_s))
 

@@ -10,7 +10,7 @@ from precision_bisect.trial import JUDGED_KINDS, Outcome, SampleSet, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class FrontTrial:
     """A plan on the front.
 
     If nothing was timed, `latency_ms`, `spread_ms` and `speedup` (over all-high) are None; `cost`,
@@ -36,7 +36,7 @@ class Point:
 
 def front(
     outcomes: Mapping[Plan, Outcome], high_ms: float | None, graph: CostGraph | None = None
-) -> Sequence[Point]:
+) -> Sequence[FrontTrial]:
     """Return the plans that none beats in error and speed, the fastest first.
 
     `high_ms` is the latency with every layer high; None where nothing is timed, in which case
@@ -47,7 +47,7 @@ def front(
         for plan, outcome in sorted(outcomes.items())
         if (point := _point(plan, outcome, high_ms, graph)) is not None
     ]
-    best: list[Point] = []
+    best: list[FrontTrial] = []
     # Sorted by speed, a plan is on the front if its error is below that of all faster ones.
     for point in sorted(points, key=lambda point: (point.axes, point.plan)):
         if not best or point.axes[1] < best[-1].axes[1]:
@@ -69,19 +69,21 @@ def judged_outcomes(trials: Sequence[Trial], samples: SampleSet) -> dict[Plan, O
 
 def _point(
     plan: Plan, outcome: Outcome, high_ms: float | None, graph: CostGraph | None
-) -> Point | None:
+) -> FrontTrial | None:
     error = outcome.error
     if outcome.verdict is None or (error is not None and not math.isfinite(error)):
         return None
     if high_ms is None:
         if graph is None:
             return None
-        return Point(plan=plan, passed=outcome.passed, error=error, cost=graph.cost(plan.kept))
+        return FrontTrial(
+            plan=plan, passed=outcome.passed, error=error, cost=graph.cost(plan.kept)
+        )
     pace = Pace.of(outcome.evidence.latency, high_ms)
     if pace is None:
         return None
     latency_ms = pace.latency_ms(high_ms)
-    return Point(
+    return FrontTrial(
         plan=plan,
         passed=outcome.passed,
         error=error,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.results.result import FrontPoint, SpeedReport
-from precision_bisect.speed.front import Point, front, judged_outcomes
+from precision_bisect.speed.front import FrontTrial, front, judged_outcomes
 from precision_bisect.trial import Latency, SampleSet, Trial
 
 
@@ -32,7 +32,7 @@ class Timings:
                 return latency.median_ms
         return None
 
-    def front(self) -> Sequence[Point]:
+    def front(self) -> Sequence[FrontTrial]:
         """Return the plans that none beats in error and speed, the fastest first."""
         return front(judged_outcomes(self.trials, self.samples), self.high_ms, self.graph)
 
@@ -77,7 +77,7 @@ class Timings:
         return within[0] if within else max(paces, key=lambda plan: paces[plan].speedup)
 
 
-def rows(points: Sequence[Point], names: Sequence[str]) -> list[FrontPoint]:
+def rows(points: Sequence[FrontTrial], names: Sequence[str]) -> list[FrontPoint]:
     """Return a front as `front` of `result.json` lists it; `names` are the candidates'."""
     return [
         FrontPoint(

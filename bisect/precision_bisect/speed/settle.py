@@ -7,7 +7,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.speed.forecast import ask
-from precision_bisect.speed.front import Point, front
+from precision_bisect.speed.front import FrontTrial, front
 from precision_bisect.speed.improve import improve
 from precision_bisect.speed.measuring import Measured, Record, all_high_ms, measure, timed
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
@@ -193,7 +193,7 @@ def _slow(best: Measured, limits: SpeedLimits, high_ms: float) -> str:
     )
 
 
-def _fast(points: Sequence[Point], needed: float, tolerance: float | None) -> str:
+def _fast(points: Sequence[FrontTrial], needed: float, tolerance: float | None) -> str:
     """Say how far the most accurate plan within the speed limits is from the tolerance."""
     # A limit that is met exactly must not be missed by rounding.
     fast = [p for p in points if p.speedup is not None and p.speedup >= needed * (1 - 1e-9)]

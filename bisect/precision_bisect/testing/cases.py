@@ -88,7 +88,7 @@ def unsteady(case: Case) -> Case:
 
 def built(case: Case) -> Case:
     """Let trials be builds of an engine, which the emulator predicts rightly."""
-    return replace(case, name=f"{case.name}, built", problem=replace(case.problem, predicts=True))
+    return replace(case, name=f"{case.name}, built", problem=replace(case.problem, builds=True))
 
 
 def misled(case: Case) -> Case:
@@ -96,7 +96,7 @@ def misled(case: Case) -> Case:
     return replace(
         case,
         name=f"{case.name}, a wrong emulator",
-        problem=replace(case.problem, predicts=True),
+        problem=replace(case.problem, builds=True),
         emulator=oracles.non_monotone(case.problem.size, case.seed),
     )
 

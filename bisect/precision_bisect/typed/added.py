@@ -14,7 +14,7 @@ from precision_bisect.precisions import HighName
 from precision_bisect.quantization.rounding import quantized
 from precision_bisect.quantization.scales import Scales, WeightScale
 from precision_bisect.typed.chunks import converted
-from precision_bisect.typed.typed_constants import Constants
+from precision_bisect.typed.typed_constants import TypedConstants
 from precision_bisect.typed.typed_graph import Quantization, TypedWeight
 
 PREFIX = "precision_bisect"
@@ -28,7 +28,9 @@ class Added:
     model; a `stored` one is given with its name in the graph and the type that it is stored in.
     """
 
-    def __init__(self, model: Model, constants: Constants, scales: Scales, names: Names) -> None:
+    def __init__(
+        self, model: Model, constants: TypedConstants, scales: Scales, names: Names
+    ) -> None:
         self._constants = constants
         self._scales = scales
         self._names = names

@@ -26,7 +26,7 @@ from precision_bisect.precisions import Form, HighName, Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.forms import LowForm, NoLowForm, low_form
 from precision_bisect.typed.quantized import QuantizedForm, quantized_form
-from precision_bisect.typed.typed_constants import Constants
+from precision_bisect.typed.typed_constants import TypedConstants
 
 Assignment: TypeAlias = Mapping[LayerName, Form]
 """The form of each layer; one that is not there computes in FP32."""
@@ -87,7 +87,7 @@ class Layout:
         self._nodes = list(graph.node)
         self._high = pair.high_form
         self._wanted = every_form(model.table, pair)
-        self.constants = Constants(model)
+        self.constants = TypedConstants(model)
         self.forms: dict[HighName, dict[str, LowForm]] = {
             form.stored: {} for form in self._wanted if form.stored in LOW_TYPES
         }

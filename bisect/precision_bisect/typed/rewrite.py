@@ -24,7 +24,7 @@ from precision_bisect.precisions import Form, Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.biases import with_float_biases
 from precision_bisect.typed.layout import Assignment, Layout, every_form
-from precision_bisect.typed.typed_constants import Constants, OutOfRange
+from precision_bisect.typed.typed_constants import OutOfRange, TypedConstants
 from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 from precision_bisect.typed.writing import Writing
 
@@ -122,7 +122,7 @@ def _with_its_types(model: Model) -> Model:
     Weights in 16 bits alone may as well be FP32. What a node converts to 16 bits is computed, even
     from a weight. Raises RefusedError if the types of the file are not known.
     """
-    constants = Constants(model)
+    constants = TypedConstants(model)
     for name, kind in model.low_tensors.items():
         weight = constants.source(name)
         if constants.array(weight) is not None and model.low_tensors.get(weight) == kind:

@@ -32,7 +32,7 @@ class OutOfRange:
     subnormal: int
 
 
-class Constants:
+class TypedConstants:
     """The FP32 tensors of a model that depend on no input.
 
     Those in the file, as initializers or Constant nodes, have an `array`; those that other nodes

@@ -22,7 +22,7 @@ _SCRIPT = re.compile(r"\w+\(\) of (.*), \d+", re.S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AskedSettings:
     """What flags ask for: a backend, None for that of the run, and settings.
 
     Of the settings, those that `flagged` names were given; a run tells the others.
@@ -42,7 +42,7 @@ class AsRun:
     unlike: tuple[str, ...]
 
 
-def as_in_run(finished: Finished, asked: Asked) -> AsRun:
+def as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
     """Return backend and settings as the run had them, except for what flags ask for.
 
     After a forecast that is `auto` and the defaults. Raises RunFolderError for what no run has

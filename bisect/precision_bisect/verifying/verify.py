@@ -34,7 +34,7 @@ from precision_bisect.run_folder.runfolder import (
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verifying.one_build import OneBuild, Order, build_once
-from precision_bisect.verifying.run_settings import Asked, AsRun, as_in_run
+from precision_bisect.verifying.run_settings import AskedSettings, AsRun, as_in_run
 from precision_bisect.verifying.verification import Verification
 
 BUILD_TIMEOUT_S = 1800.0
@@ -60,7 +60,7 @@ class Verified:
 def verify(
     path: Path,
     plan_path: Path | None,
-    asked: Asked,
+    asked: AskedSettings,
     memory_mib: float | None = None,
 ) -> Verified:
     """Build the plan of a finished run once and look into the engine.

@@ -36,7 +36,7 @@ _ABOUT_OPERATORS = ("Could not find an implementation", "is invalid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class BuiltSession:
     """A session for a plan, how it was opened, remarks on that, and the layers of the plan.
 
     `layers` are the names of all nodes of the model. `kept` and `low` are those of its candidates
@@ -62,7 +62,7 @@ class TypedSessions:
         self._opener = opener
         self._files = TypedFolder(folder)
 
-    def open(self, plan: Plan) -> Built:
+    def open(self, plan: Plan) -> BuiltSession:
         """Open a plan.
 
         Raises BackendFailure: the build failed, took too long, or a low layer lies on the CPU.
@@ -77,7 +77,7 @@ class TypedSessions:
         if stray := self._on_cpu(plan, opened):
             raise not_honoured(stray)
         table = self._model.table
-        return Built(
+        return BuiltSession(
             session=opened.session,
             opening=opened.opening,
             notes=opened.notes,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.backends.cuda.building import Built, failure, not_honoured
+from precision_bisect.backends.cuda.building import BuiltSession, failure, not_honoured
 from precision_bisect.backends.cuda.cuda_kernels import Trace, read_profile
 from precision_bisect.backends.cuda.latency import latency_of
 from precision_bisect.model.ort import clean
@@ -32,8 +32,8 @@ class SessionEngine:
     plan was obeyed.
     """
 
-    def __init__(self, built: Built, device: str) -> None:
-        self._built: Built | None = built
+    def __init__(self, built: BuiltSession, device: str) -> None:
+        self._built: BuiltSession | None = built
         self._device = device
         self._trace: Trace | None = None
 
@@ -79,7 +79,7 @@ class SessionEngine:
         """Save nothing: a session is made from the typed graph alone."""
 
     @property
-    def _open(self) -> Built:
+    def _open(self) -> BuiltSession:
         if self._built is None:
             raise RuntimeError("this engine was left")
         return self._built

@@ -29,7 +29,7 @@ _FLOATS = frozenset(_NAMES.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class CudaKernel:
     """One kernel that ran: its node's name and operator, its provider, and its float types.
 
     `types` are ONNX Runtime's names of the floating-point types that it read or wrote.
@@ -54,7 +54,7 @@ def placement(session: "onnxruntime.InferenceSession") -> Mapping[str, frozenset
     return {name: frozenset(providers) for name, providers in placed.items()}
 
 
-def read_profile(path: Path) -> list[Kernel]:
+def read_profile(path: Path) -> list[CudaKernel]:
     """Return the kernels that ran, in order, from a profile that a session wrote."""
     events = json.loads(path.read_text(encoding="utf-8"))
     return [
@@ -64,10 +64,10 @@ def read_profile(path: Path) -> list[Kernel]:
     ]
 
 
-def _kernel(name: str, facts: Mapping[str, Any]) -> Kernel:
+def _kernel(name: str, facts: Mapping[str, Any]) -> CudaKernel:
     shapes = (*facts.get("input_type_shape", ()), *facts.get("output_type_shape", ()))
     types = {kind for tensor in shapes for kind in tensor}
-    return Kernel(
+    return CudaKernel(
         name=name,
         op_type=facts["op_name"],
         provider=facts["provider"],
@@ -78,8 +78,8 @@ def _kernel(name: str, facts: Mapping[str, Any]) -> Kernel:
 class Trace:
     """What the kernels of a run tell about layers; `layers` has the names of all nodes."""
 
-    def __init__(self, kernels: Sequence[Kernel], layers: Collection[str]) -> None:
-        self._of: dict[str, list[Kernel]] = {}
+    def __init__(self, kernels: Sequence[CudaKernel], layers: Collection[str]) -> None:
+        self._of: dict[str, list[CudaKernel]] = {}
         for kernel in kernels:
             self._of.setdefault(_layer(kernel.name, layers), []).append(kernel)
 
@@ -106,7 +106,7 @@ class Trace:
             return _honour(name, Honour.DEMOTED, ran)
         return _honour(name, Honour.NOT_OBSERVABLE, f"{ran}, which may compute in either")
 
-    def _kernels(self, name: str) -> Sequence[Kernel]:
+    def _kernels(self, name: str) -> Sequence[CudaKernel]:
         return self._of.get(name, ())
 
 

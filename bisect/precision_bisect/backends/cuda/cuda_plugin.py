@@ -1,6 +1,11 @@
 """ONNX Runtime on CUDA as a backend."""
 
-from precision_bisect.backends.backend_plugin import Availability, Builder, MakeBackend, Task
+from precision_bisect.backends.backend_plugin import (
+    Availability,
+    BackendTask,
+    Builder,
+    MakeBackend,
+)
 from precision_bisect.backends.cuda.cuda_check import why_not
 from precision_bisect.errors import RefusedError
 from precision_bisect.precisions import LowName
@@ -17,7 +22,7 @@ class CudaPlugin:
             name="onnxruntime", usable=trouble is None, why=trouble or "CUDA computes FP16"
         )
 
-    def make(self, task: Task) -> MakeBackend:
+    def make(self, task: BackendTask) -> MakeBackend:
         """Return what makes the backend of a model."""
         # Imported here: naming the plug-in must load no library.
         from precision_bisect.backends.cuda.cuda_backend import CudaBackend

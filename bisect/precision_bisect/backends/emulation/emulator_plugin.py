@@ -1,6 +1,11 @@
 """The emulator as a backend."""
 
-from precision_bisect.backends.backend_plugin import Availability, Builder, MakeBackend, Task
+from precision_bisect.backends.backend_plugin import (
+    Availability,
+    BackendTask,
+    Builder,
+    MakeBackend,
+)
 from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.errors import RefusedError
 from precision_bisect.inputs.copies import can_change
@@ -15,7 +20,7 @@ class EmulatorPlugin:
         """Return that it works."""
         return Availability(name="emulated", usable=True, why="predicts on any machine")
 
-    def make(self, task: Task) -> MakeBackend:
+    def make(self, task: BackendTask) -> MakeBackend:
         """Return what makes the emulator of a model."""
         options = task.options
         # Copies are made inside if no sample has a float input to change.

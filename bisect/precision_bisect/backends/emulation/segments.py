@@ -19,7 +19,7 @@ from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.model.graph import captured, opset, subgraphs
 from precision_bisect.model.load import Model
-from precision_bisect.model.ort import Checked, check
+from precision_bisect.model.ort import CheckedGraph, check
 
 MOST, FEWEST = 8, 4
 """Segments of a graph, at most and at least. With 8 a ranking of NAFNet and of PP-OCR det takes
@@ -44,7 +44,7 @@ class Segment:
     its end, that later segments or the caller read.
     """
 
-    checked: Checked
+    checked: CheckedGraph
     flags: NDArray[np.int64]
     carried: frozenset[str]
 

@@ -59,7 +59,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class BuiltEngine:
     """A built engine: its bytes, and what the build said of it.
 
     `layers` is the builder's own description of the engine layer by layer, "" if the library gives
@@ -74,7 +74,7 @@ class Built:
     timings: bytes = b""
 
 
-def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
+def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
     """Build the ONNX file `source`.
 
     Raises BackendFailure: build_failed with TensorRT's own first error, timed_out after the
@@ -100,7 +100,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> Built:
         # Some libraries cannot be cancelled: the engine is there, but too late.
         if watch.expired:
             raise _timed_out(limit_s)
-    return Built(
+    return BuiltEngine(
         engine=engine,
         layers=next((m.text for m in messages if m.text.startswith(LAYERS)), ""),
         remarks=remarks(messages, unmarked),

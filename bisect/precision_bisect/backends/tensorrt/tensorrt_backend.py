@@ -5,7 +5,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from precision_bisect.backends.tensorrt.build import Built, Marks, Recipe, build
+from precision_bisect.backends.tensorrt.build import BuiltEngine, Marks, Recipe, build
 from precision_bisect.backends.tensorrt.eight_bit_layers import (
     FP8_CAPABILITY,
     has_fp8,
@@ -114,7 +114,7 @@ class TensorRTBackend:
             lambda layers: judge_layers(self._model, plan, typed, layers, self._pair, rtx=rtx),
         )
 
-    def _built(self, source: Path, marks: Marks | None = None, *, afresh: bool) -> Built:
+    def _built(self, source: Path, marks: Marks | None = None, *, afresh: bool) -> BuiltEngine:
         recipe = Recipe(
             settings=self._settings,
             ranges=self._ranges,

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from precision_bisect.backends.launches import LaunchError, launches
-from precision_bisect.backends.tensorrt.build import Built
+from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.inspector import information, inspected
@@ -34,7 +34,7 @@ class TensorRTEngine:
     cases.
     """
 
-    def __init__(self, flavour: Flavour, built: Built, why_not: str, judge: Judge) -> None:
+    def __init__(self, flavour: Flavour, built: BuiltEngine, why_not: str, judge: Judge) -> None:
         self._flavour = flavour
         self._built = built
         self._why_not = why_not

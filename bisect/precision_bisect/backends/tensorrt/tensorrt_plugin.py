@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from precision_bisect.backends.backend_plugin import (
     Availability,
+    BackendTask,
     Builder,
     MakeBackend,
-    Task,
     sample_shapes,
 )
 from precision_bisect.backends.tensorrt.eight_bit_layers import FP8_CAPABILITY
@@ -51,7 +51,7 @@ class TensorRTPlugin:
             builds=flavour.can_run or bool(flavour.targets),
         )
 
-    def make(self, task: Task) -> MakeBackend:
+    def make(self, task: BackendTask) -> MakeBackend:
         """Return what makes the backend of a model."""
         from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 
