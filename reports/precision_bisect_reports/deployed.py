@@ -20,7 +20,7 @@ def deployed(deployment: Deployment | None, causes: Iterable[str]) -> Iterator[t
     recheck = deployment.recheck if deployment else None
     if recheck is None:
         return
-    yield "deployed", _outcome(recheck)
+    yield "files" if recheck.outcome == "not_judged" else "deployed", _outcome(recheck)
     if recheck.library_defaults is not None:
         yield "defaults", _by_defaults(recheck.library_defaults, causes)
 

@@ -50,8 +50,8 @@ def test_a_wide_softmax_is_named() -> None:
     (remark,) = remarks(SOFT)
     assert remark == (
         "output 'probs' is smaller than its tolerance (at most 0.00015, limit 0.01), so zeros in "
-        "its place would pass; judge relatively by --rtol 0.01 instead of --tol, or by "
-        "--metric snr --tol 40"
+        "its place would pass; give inputs that reach larger values, or judge relatively by "
+        "--rtol 0.01 instead of --tol, or by --metric snr --tol 40"
     )
 
 

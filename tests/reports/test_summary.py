@@ -48,7 +48,7 @@ DEPLOYMENT = Deployment(
 def test_a_prediction_is_to_be_judged_on_the_target() -> None:
     """What was checked is said, and the next step is the command that judges, quoted."""
     shown = screen(replace(RESULT, deployment=DEPLOYMENT))
-    assert "deployed    4 samples fit; the target has to judge" in shown
+    assert "files       4 samples fit; the target has to judge" in shown
     first = shown.index("Next: confirm the prediction on the target, TF32 off:")
     second = shown.index("(cd 'my run' && polygraphy run model.mixed.onnx --trt --atol 0.01)")
     third = shown.index("  Or with ONNX Runtime: python 'my run/run_onnxruntime.py'")

@@ -17,6 +17,8 @@ from precision_bisect.trial import Kind, Trial, Verdict
 _ABSOLUTE = ("elementwise", "max", "mean", "quantile", "l2")
 """Metrics with a limit that does not depend on how large the reference is."""
 
+_OTHERWISE = "give inputs that reach larger values, or judge relatively by"
+
 
 def exact_remark(comparator: Comparator, kinds: Mapping[str, str]) -> str:
     """Say which outputs are judged as classes, with their types from `kinds`; "" for none."""
@@ -98,7 +100,7 @@ def _advice(comparator: PolygraphyComparator, small: Sequence[str]) -> str:
     if not small:
         return ""
     if comparator.metric == "l2" or any("," in name for name in comparator.measured):
-        return f"judge relatively by {_by_norm(DEFAULT_TOLERANCE)}"
+        return f"{_OTHERWISE} {_by_norm(DEFAULT_TOLERANCE)}"
     rtol = {name: comparator.rtol.of(name) for name in comparator.measured}
     rtol |= {name: rtol[name] if 0 < rtol[name] < 1 else DEFAULT_TOLERANCE for name in small}
     atol = {name: comparator.atol.of(name) for name in comparator.measured}
@@ -106,7 +108,7 @@ def _advice(comparator: PolygraphyComparator, small: Sequence[str]) -> str:
     flags = f"--rtol {_written(rtol)}"
     flags += f" --atol {_written(atol)}" if any(atol.values()) else ""
     norm = _by_norm(min(rtol[name] for name in small))
-    return f"judge relatively by {flags} instead of --tol, or by {norm}"
+    return f"{_OTHERWISE} {flags} instead of --tol, or by {norm}"
 
 
 def _by_norm(share: float) -> str:
