@@ -147,7 +147,7 @@ def test_a_dry_run_writes_nothing(
     path = write(GOOD + "tol = 1e-2\n")
     assert 0 == main(["batch", str(path), "--out", str(tmp_path / "out"), "--dry-run"])
     said = capsys.readouterr().out
-    assert f"--tol=0.01 --out={tmp_path / 'out' / 'a'} -- a.onnx\n" in said
+    assert f"--tol=0.01 --out={tmp_path / 'out' / 'a'} -- a.onnx)\n" in said
     assert not (tmp_path / "out").exists()
 
 
