@@ -34,6 +34,8 @@ UNTIL: tuple[Until, ...] = get_args(Until)
 FORECAST_ON: tuple[ForecastOn, ...] = get_args(ForecastOn)
 
 ANSWER = "answer"
+MOST_THREADS = 4096
+"""More than any machine has cores; ONNX Runtime would begin each of them."""
 EXPORT_POINTS = (ANSWER, "culprits", "margin")
 """Points of the curve that exports can hold, beside one by its number of kept layers."""
 DEFAULT_EXECUTOR = "local"
@@ -155,6 +157,9 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"--{name.replace('_', '-')} {value} is below {least}")
+        for name in ("threads", "workers"):
+            if (value := getattr(self, name)) > MOST_THREADS:
+                raise UsageError(f"--{name} {value} is above {MOST_THREADS}")
         if self.copies_failing and self.copies_failing >= self.copies:
             raise UsageError(
                 f"--copies-failing {self.copies_failing} is no fewer than --copies {self.copies}",

@@ -171,6 +171,11 @@ def _endless_loop(folder: Path) -> list[str]:
     return [*_RUN, "--max-time", "1"]
 
 
+def _endless_threads(folder: Path) -> list[str]:
+    onnx.save(fuzz_models.plain(), folder / "m.onnx")
+    return [*_RUN, f"--threads={10**30}"]
+
+
 OTHERS: dict[str, Callable[[Path], list[str]]] = {
     "samples of nothing": _none,
     "texts of no bytes": _no_bytes,
@@ -185,6 +190,7 @@ OTHERS: dict[str, Callable[[Path], list[str]]] = {
     "a pipe as run": _pipe("status", "pipe"),
     "a device as jobs": _pipe("batch", "zero"),
     "a folder as ledger": _ledger_folder,
+    "threads without number": _endless_threads,
     **{
         f"{name} is a link": _planted(name)
         for name in ("ledger.sqlite", "events.jsonl", "status.json", ".lock", "result.json")
