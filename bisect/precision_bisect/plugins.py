@@ -40,7 +40,9 @@ def load(group: str, name: str) -> Callable[..., Any]:
     try:
         return cast("Callable[..., Any]", found[name].load())
     except (ImportError, AttributeError) as error:
-        raise PluginError(f"{name} does not load: {error}", "install what it needs") from error
+        missing = f": pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+        hint = f"install what it needs{missing}"
+        raise PluginError(f"{name} does not load: {error}", hint) from error
 
 
 def load_strategy(name: str, **settings: Any) -> Strategy:
