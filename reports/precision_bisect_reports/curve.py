@@ -14,6 +14,8 @@ from precision_bisect.results.result import Culprit, CurvePoint, Result
 
 _CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 MOST_POINTS = 7
+LITTLE = 0.9
+"""Culprits that leave more than this share of the error when kept have changed little."""
 MOST_NAMED = 2
 COARSER = 3.0
 """Beside the tolerance a limit that is so many times as large is told."""
@@ -54,7 +56,9 @@ def words(result: Result) -> str:
         return f"No single layer breaks {low}; rounding is spread over the network{rest}"
     together = culprits[0].error_with
     fall = f"{_figure(result.curve[0].error_median)} -> {_figure(together)}"
-    said = f"{_named(culprits, low)}: {fall}."
+    start = result.curve[0].error_median
+    little = None not in (start, together) and together > LITTLE * start  # type: ignore[operator] # neither is None
+    said = f"{_named(culprits, low)}: {fall}{', which is little' * little}."
     limit = _limit(result)
     if together is None or limit is None:
         return said

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -87,6 +88,13 @@ def screen(result: Result) -> str:
     for part in final_screen(result, Path("model.onnx")):
         console.print(part)
     return stream.getvalue()
+
+
+@pytest.mark.parametrize(("together", "little"), [(0.99, True), (0.8, False)])
+def test_a_culprit_that_brings_little_is_said_to(*, together: float, little: bool) -> None:
+    """Kept alone it leaves nearly all of the error, as where others hurt as much."""
+    said = words(replace(RESULT, culprits=[culprit("Sub_1", 1.0, together)]))
+    assert little == (", which is little. The rest" in said)
 
 
 def test_a_culprit_and_the_rest() -> None:
