@@ -5,7 +5,9 @@
 
 Makes a model (see `large_model`), times a plain ONNX Runtime inference of it, then runs the main
 job on it with the emulator in a process of its own, as the command line would. Limits: ten minutes
-from start to end, and a peak of resident memory below three times the model's file plus 500 MB.
+from start to end, and a peak of memory below three times the model's file plus 500 MB. Memory is
+the proportional set size where the system has it, looked at ten times a second: resident memory
+counts a file that two sessions map twice.
 Prints a table and adds a row to `--out`, in place of one with as many layers. Exit code 1 tells
 that a limit was exceeded. The load averages tell whether the machine had other work; seconds of
 CPU depend on that least.
@@ -58,6 +60,7 @@ class Figures:
     wall_s: float
     cpu_s: float
     peak_mb: float
+    resident_mb: float
     kept: int
     error: float | None
     tolerance: float
@@ -93,7 +96,8 @@ def measure(
     plain = _apart(plain_ms, model, samples, threads)
     arguments = [str(model), "--inputs", str(samples), "--atol", str(ATOL)]
     arguments += ["--backend", "emulated", "--strategy", "guided", "--threads", str(threads)]
-    wall, usage = _apart(job, [*arguments, "--out", str(folder / "run"), "--overwrite"], folder)
+    arguments += ["--out", str(folder / "run"), "--overwrite"]
+    wall, usage, peak = _apart(job, arguments, folder)
     result = json.loads((folder / "run" / "result.json").read_text())
     return Figures(
         candidates=result["candidates"],
@@ -103,7 +107,8 @@ def measure(
         plain_ms=round(plain, 2),
         wall_s=round(wall, 1),
         cpu_s=round(usage.ru_utime + usage.ru_stime, 1),
-        peak_mb=round(usage.ru_maxrss * _MAXRSS_UNIT / 1e6, 1),
+        peak_mb=round(peak / 1e6, 1),
+        resident_mb=round(usage.ru_maxrss * _MAXRSS_UNIT / 1e6, 1),
         kept=len(result["kept"]),
         error=result["error"],
         tolerance=ATOL,
@@ -147,8 +152,8 @@ def phases(ledger: Path) -> dict[str, tuple[int, float]]:
     return {name: (count, round(seconds, 1)) for name, count, seconds in rows}
 
 
-def job(arguments: Sequence[str], folder: Path) -> tuple[float, struct_rusage]:
-    """Run the main job; return its seconds and what it used.
+def job(arguments: Sequence[str], folder: Path) -> tuple[float, struct_rusage, int]:
+    """Run the main job; return its seconds, what it used, and its peak of memory in bytes.
 
     The caller's own peak of memory counts as the job's (see `_apart`).
     """
@@ -158,12 +163,25 @@ def job(arguments: Sequence[str], folder: Path) -> tuple[float, struct_rusage]:
         process = subprocess.Popen(
             [sys.executable, "-m", "precision_bisect", *arguments], stdout=printed, stderr=printed
         )
-        _, status, usage = os.wait4(process.pid, 0)
+        peak, ended = 0, 0
+        while not ended:
+            peak = max(peak, proportional(process.pid))
+            time.sleep(0.1)
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
     wall = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise RuntimeError(f"exit code {process.returncode}:\n{log.read_text()}")
-    return wall, usage
+    return wall, usage, peak or usage.ru_maxrss * _MAXRSS_UNIT
+
+
+def proportional(pid: int) -> int:
+    """Return the proportional set size of a process in bytes; 0 where the system does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) * 1024
 
 
 def table(found: Figures) -> str:
@@ -174,7 +192,7 @@ def table(found: Figures) -> str:
         "inputs, threads": f"{found.inputs}, {found.threads}",
         "time": f"{found.wall_s:.0f} s, limit {MOST_SECONDS:.0f} s ({found.cpu_s:.0f} s of CPU)",
         "peak memory": f"{found.peak_mb:.0f} MB, limit {found.peak_limit_mb:.0f} MB "
-        f"(model {found.model_mb:.1f} MB)",
+        f"(model {found.model_mb:.1f} MB; resident {found.resident_mb:.0f} MB)",
         "kept": f"{found.kept}, error {found.error:.4g}, tolerance {found.tolerance:g}",
         "certificate": "minimal" if found.minimal else "not minimal",
         "trials": f"{found.trials}, emulated with the ranking: {found.emulated_trials}",

@@ -125,10 +125,14 @@ def test_random_numbers_are_no_difference(tmp_path: Path) -> None:
         ([1.0, 2.0], [1.0], np.inf),
         ([7, 5, 5, 5], [5, 5, 5, 5], 0.25),
         ([True, False], [True, True], 0.5),
+        (3.0, 2.0, 0.5),
+        (np.inf, np.inf, 0.0),
     ],
 )
-def test_how_far_outputs_are_apart(one: list[float], other: list[float], expected: float) -> None:
-    """Floats by the largest value, others by the share that differs."""
+def test_how_far_outputs_are_apart(
+    one: float | list[float], other: float | list[float], expected: float
+) -> None:
+    """Floats by the largest value, others by the share that differs; scalars as well."""
     assert differences({"y": np.array(one)}, {"y": np.array(other)}) == {
         "y": pytest.approx(expected)
     }

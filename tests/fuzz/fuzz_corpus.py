@@ -93,6 +93,11 @@ def _endless(model: onnx.ModelProto) -> None:
     model.graph.output.append(info("z", onnx.TensorProto.FLOAT, [1, 8]))
 
 
+def _scalar_output(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("ReduceMax", ["y"], ["z"], keepdims=0))
+    model.graph.output.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, []))
+
+
 MODELS: dict[str, Change] = {
     **{f"opset {version}": _opset(version) for version in (2**40, -(2**40), 2**31)},
     "opset of another domain": _opset(2**40, "ai.onnx.ml"),
@@ -104,6 +109,7 @@ MODELS: dict[str, Change] = {
     "segment": _segment,
     "segment in a constant": _segmented_constant,
     "functions that double": _doubling,
+    "a scalar output": _scalar_output,
 }
 
 

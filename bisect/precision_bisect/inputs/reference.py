@@ -154,7 +154,8 @@ def _difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
         return np.inf
     if expected.dtype.kind != "f":
         return float(np.mean(found != expected)) if expected.size else 0.0
-    exact, wanted = found.astype(np.float64), expected.astype(np.float64)
+    # A scalar's difference would be no array, and take no assignment.
+    exact, wanted = (np.atleast_1d(each).astype(np.float64) for each in (found, expected))
     scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)) or 1.0
     with np.errstate(invalid="ignore"):
         gap = np.abs(exact - wanted)
