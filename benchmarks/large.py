@@ -6,7 +6,7 @@
 Makes a model (see `large_model`), times a plain ONNX Runtime inference of it, then runs the main
 job on it with the emulator in a process of its own, as the command line would. Limits: ten minutes
 from start to end, and a peak of memory below three times the model's file plus 500 MB. Memory is
-the proportional set size where the system has it, looked at ten times a second: resident memory
+the proportional set size where the system has it, looked at four times a second: resident memory
 counts a file that two sessions map twice.
 Prints a table and adds a row to `--out`, in place of one with as many layers. Exit code 1 tells
 that a limit was exceeded. The load averages tell whether the machine had other work; seconds of
@@ -163,11 +163,11 @@ def job(arguments: Sequence[str], folder: Path) -> tuple[float, struct_rusage, i
         process = subprocess.Popen(
             [sys.executable, "-m", "precision_bisect", *arguments], stdout=printed, stderr=printed
         )
-        peak, ended = 0, 0
-        while not ended:
+        peak = 0
+        while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             peak = max(peak, proportional(process.pid))
-            time.sleep(0.1)
-            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+            time.sleep(0.25)
+    _, status, usage = ended
     wall = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -181,7 +181,8 @@ def proportional(pid: int) -> int:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) * 1024
+    kib = [line.split()[1] for line in text.splitlines() if line.startswith("Pss:")]
+    return int(kib[0]) * 1024 if kib else 0
 
 
 def table(found: Figures) -> str:

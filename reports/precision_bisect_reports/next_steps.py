@@ -1,8 +1,9 @@
 """What to do next, as commands that can be pasted."""
 
+import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,15 +64,33 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             yield _go_on(
                 result, model, command, f"Next: see what {result.out}/logs says, then go on"
             )
+        case Status.NOT_PRECISION if not result.trials:
+            return  # its message says what to mend
+        case Status.NOT_PRECISION if result.emulated:
+            yield NextStep(
+                what="Next: loosen the tolerance, or see why FP32 itself misses it: the check, "
+                "outputs that were given, random numbers in the model"
+            )
         case Status.NOT_PRECISION:
+            shapes = [*_shapes(result)]
+            words = ["polygraphy", "run", str(model), "--trt", "--onnxrt"]
+            words += ["--input-shapes", *shapes] if shapes else []
             yield NextStep(
                 what="Next: compare the FP32 engine with ONNX Runtime",
-                commands=(f"polygraphy run {_quoted(model)} --trt --onnxrt",),
+                commands=(printable(shlex.join(words)),),
             )
         case Status.INFEASIBLE if result.speed is not None and result.front:
             yield NextStep(what="Next: loosen one of the limits; result.json lists the front")
         case Status.INFEASIBLE:
             yield NextStep(what="Next: loosen the tolerance, or find what makes the outputs vary")
+
+
+def _shapes(result: Result) -> Iterator[str]:
+    """Yield the first shape of each input, as Polygraphy takes them."""
+    known = result.fingerprint.get("shapes")
+    for name, shapes in known.items() if isinstance(known, Mapping) else ():
+        if isinstance(shapes, list) and shapes:
+            yield f"{name}:{json.dumps(shapes[0], separators=(',', ':'))}"
 
 
 def _go_on(result: Result, model: Path, command: Sequence[str], what: str) -> NextStep:

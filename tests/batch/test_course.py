@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from precision_bisect.batch.batch_run import BatchOptions, run_batch
 from precision_bisect.batch.outcome import spent_s
 from precision_bisect.commandline.main import main
@@ -59,7 +61,9 @@ def test_a_job_that_fails_or_crashes_costs_only_itself(
     ]
 
 
-def test_what_is_written(write: Write, run: Run, tmp_path: Path) -> None:
+def test_what_is_written(
+    write: Write, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run folder, a log and an entry per job, as in result.json; --json prints batch.json."""
     write("tol = 1e-2\n" + A)
     ran = run("--json")
@@ -76,6 +80,11 @@ def test_what_is_written(write: Write, run: Run, tmp_path: Path) -> None:
     assert str(tmp_path / "out" / "a") == job["run_folder"]
     assert result["wall_s"] <= job["seconds"]
     assert 0 < spent_s(tmp_path / "out" / "a") <= result["wall_s"]
+    assert 0 == main(["status", str(tmp_path / "out"), "--json"])
+    assert 0 == main(["show", str(tmp_path / "out")])
+    shown, _, table = capsys.readouterr().out.partition("}\njob ")
+    assert batch == json.loads(shown + "}")
+    assert "found" in table and "4 of 20" in table
     assert 0 == run("--overwrite").returncode
     log = (tmp_path / "out" / "a.log").read_text()
     assert (1, False) == (log.count("$ precision-bisect run "), "resuming after" in log)

@@ -70,6 +70,15 @@ def test_a_set_that_does_not_bring_the_error_down_is_none() -> None:
     assert curve.passing is None
 
 
+def test_a_layer_whose_keeping_takes_little_off_is_none() -> None:
+    """Alone it hurts as much as everything together: errors that cancel prove nothing."""
+    errors = [5.0, *[0.3] * 15]
+    curve = Curve(problem=oracles.problem(16), copies=False)
+    little = lambda kept: outcome(0.0 if len(kept) == 16 else 5.0 if not kept else 4.6)  # noqa: E731
+    Simulation(16, little, emulator=quadrature(errors)).run(sweep(curve))
+    assert Plan.of(()) == curve.culprits
+
+
 def test_a_check_without_figures_has_no_curve() -> None:
     """Nothing is asked, nothing is known."""
     curve = Curve(problem=replace(oracles.problem(8), tolerance=None), copies=False)

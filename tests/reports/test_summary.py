@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from final_screens import KEPT, RESULT, need, screen
+from final_screens import KEPT, RESULT, need, screen, words
 from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import (
@@ -137,6 +137,18 @@ def test_every_ending_has_a_headline_and_a_next_step(status: Status) -> None:
     shown = screen(replace(RESULT, status=status))
     assert "Next" in shown
     assert 5 <= len(shown.splitlines())
+
+
+def test_what_is_no_precision_problem_is_compared_where_it_is() -> None:
+    """An engine with ONNX Runtime, by the shapes of the run; FP32 by what is asked of it."""
+    wrong = replace(
+        RESULT, status=Status.NOT_PRECISION, fingerprint={"shapes": {"x": [[1, 3], 9]}}
+    )
+    assert "loosen the tolerance, or see why FP32 itself misses it" in words(wrong)
+    engine = words(replace(wrong, emulated=False))
+    assert "polygraphy run 'my model.onnx' --trt --onnxrt --input-shapes 'x:[1,3]'" in engine
+    damaged = replace(wrong, emulated=False, fingerprint={"shapes": {"x": 3, "y": []}})
+    assert "--input-shapes" not in words(damaged)
 
 
 def test_commands_are_quoted_for_the_shell() -> None:

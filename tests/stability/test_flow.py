@@ -25,7 +25,13 @@ from simulated import SIZE, Evaluate, Simulated, driver_of
 
 
 def course(
-    path: Path, rule: Evaluate, *, builds: bool = False, count: int = 16, held_out: int = 0
+    path: Path,
+    rule: Evaluate,
+    *,
+    builds: bool = False,
+    count: int = 16,
+    held_out: int = 0,
+    curve: bool = False,
 ) -> tuple[Ending, Driver]:
     """Run the whole flow; the rule is asked for the samples and for each copy of them."""
     backend = Simulated(rule)
@@ -34,7 +40,8 @@ def course(
     )
     with ledger:
         asked = replace(oracles.problem(SIZE), builds=builds)
-        ending = driver.run(flow(asked, Guided(), Course(copies=True, held_out=held_out > 0)))
+        how = Course(copies=True, held_out=held_out > 0, curve=curve)
+        ending = driver.run(flow(asked, Guided(), how))
     return ending, driver
 
 
@@ -91,6 +98,17 @@ def test_an_answer_that_passed_by_luck_is_widened(tmp_path: Path, builds: bool) 
     assert 2 <= len(draws)
     assert all(trial.outcome.passed for trial in draws)
     assert len(ending.plan) < SIZE
+
+
+def test_a_smaller_plan_of_the_curve_is_no_worse_than_a_wider_answer(tmp_path: Path) -> None:
+    """The curve has the first layers of its order; what was widened has others, and more."""
+    errors = [0.28, 0.29, 0.44, 0.23, 0.38, 0.42, 0.26, 0.22, 0.28, 0.4, 0.37, 0.25]
+    ending, driver = course(tmp_path, spread(0.2, errors), curve=True)
+    wider = [t.proposal.plan for t in driver.trials if t.proposal.reason.endswith(" more")]
+    (smaller,) = (t for t in driver.trials if "smaller plan of the curve" in t.proposal.reason)
+    assert smaller.outcome.passed
+    assert ending.plan == smaller.proposal.plan
+    assert len(smaller.proposal.plan) < len(wider[-1])
 
 
 @settings(max_examples=10, deadline=None)

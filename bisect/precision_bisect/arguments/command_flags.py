@@ -114,8 +114,8 @@ def status_parser() -> Parser:
     parser = Parser(
         "status",
         description="Say what a run is doing, from another terminal: how far it is, the best plan "
-        "so far, the last trials, or how it ended, and whether its process is still there. Only "
-        "reads, and never disturbs the run.",
+        "so far, the last trials, or how it ended, and whether its process is still there; of a "
+        "batch's folder, how its jobs stand. Only reads, and never disturbs the run.",
         epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
     )
     _run(parser)
@@ -144,7 +144,8 @@ def show_parser() -> Parser:
     """Return the parser of `precision-bisect show`."""
     parser = Parser(
         "show",
-        description="Print the final screen of a run again, also of one that was cut off.",
+        description="Print the final screen of a run again, also of one that was cut off, or the "
+        "table of a batch.",
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
     _run(parser, "the run folder, its result.json, or the model: its last run")

@@ -125,24 +125,37 @@ class BatchRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Jobs:
+class _Written:
     """What is read back of the file."""
 
     schema: Literal[1]
+    jobs_file: str
+    started: str
+    until: str | None
+    ended: str | None
+    stopped_by: int | None
     jobs: Sequence[JobRecord]
 
 
-def read_jobs_of(folder: Path) -> Mapping[str, JobRecord] | None:
-    """Return the jobs of the batch that a folder holds, by name; None where it holds none.
+def read_batch(folder: Path) -> BatchRecord | None:
+    """Return the batch that a folder holds; None where it holds none.
 
     Raises RunFolderError for a `batch.json` that this version cannot read.
     """
     path = folder / BATCH
     try:
-        return {job.name: job for job in read_typed(_Jobs, path).jobs}
-    except FileNotFoundError:
+        told = read_typed(_Written, path)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise RunFolderError(
             f"cannot read {path}: {error}", "replace the batch with --overwrite, or mend it"
         ) from error
+    return BatchRecord(
+        jobs_file=told.jobs_file,
+        started=told.started,
+        until=told.until,
+        ended=told.ended,
+        stopped_by=told.stopped_by,
+        jobs={job.name: job for job in told.jobs},
+    )

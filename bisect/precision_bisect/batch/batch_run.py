@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from precision_bisect.batch.batch_course import BatchCourse
-from precision_bisect.batch.batch_record import BATCH, BatchRecord, log_path, read_jobs_of
+from precision_bisect.batch.batch_record import BATCH, BatchRecord, log_path, read_batch
 from precision_bisect.batch.jobs import Job, read_jobs
 from precision_bisect.batch.resume import holds_run, take_up
 from precision_bisect.batch.until import Deadline, parse_until
@@ -57,7 +57,8 @@ def run_batch(
         if options.overwrite:
             _clear(folder.path, jobs)
         remove_debris(folder.path, (BATCH,))
-        former = read_jobs_of(folder.path) or {}
+        earlier = read_batch(folder.path)
+        former = {} if earlier is None else earlier.jobs
         record = BatchRecord(
             jobs_file=str(options.jobs_file.absolute()),
             started=now(),

@@ -88,13 +88,26 @@ def export_command(parsed: Namespace) -> int:
 
 
 def status_command(parsed: Namespace) -> int:
-    """Print what a run is doing."""
+    """Print what a run is doing, or how the jobs of a batch stand."""
+    if _batch_shown(parsed):
+        return ExitCode.OK
     from precision_bisect.monitoring.run_watch import look
     from precision_bisect.monitoring.status_text import as_text
 
     seen = look(last_run(parsed.run))
     sys.stdout.write(seen.to_json() if parsed.json else as_text(seen))
     return ExitCode.OK
+
+
+def _batch_shown(parsed: Namespace) -> bool:
+    """Print the batch that a folder holds; return whether it holds one."""
+    from precision_bisect.batch.batch_record import read_batch
+    from precision_bisect.batch.table import as_text
+
+    record = read_batch(parsed.run)
+    if record is not None:
+        sys.stdout.write(record.to_text() if parsed.json else as_text(record, parsed.run))
+    return record is not None
 
 
 def report_command(parsed: Namespace) -> int:
@@ -170,7 +183,9 @@ def batch_command(parsed: Namespace) -> int:
 
 
 def show_command(parsed: Namespace) -> int:
-    """Print the final screen of a run again."""
+    """Print the final screen of a run again, or the table of a batch."""
+    if _batch_shown(parsed):
+        return ExitCode.OK
     from precision_bisect.ledger.ledger_reader import recorded_trials
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.results.saved import read_saved

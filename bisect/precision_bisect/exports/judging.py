@@ -25,6 +25,9 @@ from precision_bisect.run_folder.runfolder import (
     RunFolder,
 )
 
+_KNOWN_LIMITS = frozenset(("atol", "check"))
+"""Settings of the comparators that the script has; those of a plug-in have neither."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
@@ -53,6 +56,12 @@ def write_judging(
     try:
         if graph is None:
             raise NotWritable(f"there is no {MIXED_MODEL}")
+        if not judge.limits.keys() & _KNOWN_LIMITS:
+            metric = judge.limits.get("metric", "of the run")
+            raise NotWritable(
+                f"the metric {metric} is a plug-in's, which a script on the target does not have; "
+                "a run with --check FILE.py:FUNCTION writes one"
+            )
         golden = golden_of(graph, judge.samples, judge.reference)
         script = write_run_script(export, judge.options, judge.limits, judge.backend)
     except NotWritable as reason:

@@ -310,12 +310,10 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
 
 
 def by_metric(name: str, outputs: list[Any], wanted: list[Any]) -> Judged:
-    """Judge one output of all samples. Raises CannotJudge for a metric that is not known here."""
+    """Judge one output of all samples."""
     limits = SETTINGS["limits"]
     if name in limits.get("classes", {}):
         return by_share(name, limits["classes"][name], outputs, wanted)
-    if "atol" not in limits:
-        raise CannotJudge("the comparator of the run is not known here")
     atol = limits["atol"][name]
     rtol = limits["rtol"][name] if "rtol" in limits else atol
     with np.errstate(all="ignore"):

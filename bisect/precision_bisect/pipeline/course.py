@@ -241,9 +241,13 @@ def _search(
         return (yield from certify(problem, plan, mode, seen))
     held = yield from holding.judge(plan, f"the answer of {strategy.name}, on copies")
     if held.failed:
-        wider = yield from holding.widened(plan, held)
-        # All-high, if nothing smaller holds: the re-check then ends the run with the reason.
-        return Plan.all_high(problem.size) if wider is None else wider
+        wider = yield from _widened(plan, held, holding)
+        drawn = problem.passing
+        # The curve adds layers in another order, and its plan has passed on copies of its own.
+        if drawn is None or len(drawn) >= len(wider):
+            return wider
+        smaller = yield from holding.judge(drawn, "the smaller plan of the curve, on copies")
+        return drawn if smaller.passed and holding.leaves_room(drawn) else wider
     clear = seen.clear(clear_limit(problem.tolerance, held))
     return (yield from on_draw(certify(problem, plan, mode, clear), holding.fresh()))
 
@@ -251,9 +255,12 @@ def _search(
 def _prefix(plan: Plan, holding: StabilityCheck) -> Search[Plan]:
     """Return the curve's plan where rounding is spread, widened if it does not hold."""
     held = yield from holding.judge(plan, "the first plan of the curve that passed, on copies")
-    if held.passed:
-        return plan
-    wider = yield from holding.widened(plan, held)
+    return plan if held.passed else (yield from _widened(plan, held, holding))
+
+
+def _widened(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Plan]:
+    """Return a wider plan that holds, else all-high: the re-check ends the run with the reason."""
+    wider = yield from holding.widened(plan, refuted)
     return Plan.all_high(holding.problem.size) if wider is None else wider
 
 

@@ -221,7 +221,7 @@ def find_culprits(curve: Curve) -> Search[None]:
     nothing = Plan.of(())
     (low,) = yield (Proposal(plan=nothing, phase=Phase.CURVE, reason="every layer low"),)
     curve.tried[nothing] = low
-    count = yield from _confirmed(curve, law, problem.tolerance)
+    count = yield from _confirmed(curve, law, problem.tolerance, typical(low))
     culprits = Plan.of(law.order[:count])
     yield from _alone(curve, culprits)
     curve.culprits = culprits
@@ -265,8 +265,13 @@ def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[Non
         yield from curve.judge(Plan.of(curve.law.order[:count]), "a point between")
 
 
-def _confirmed(curve: Curve, law: Law, tolerance: float) -> Search[int]:
-    """Return how many first layers are culprits; an evaluation must confirm that together."""
+def _confirmed(curve: Curve, law: Law, tolerance: float, low: float | None) -> Search[int]:
+    """Return how many first layers are culprits; an evaluation must confirm that together.
+
+    `low` is the error with every layer low.
+    """
+    # Culprits add at least as much as the rest, so by the law the rest alone is this much.
+    most = math.inf if low is None else low / math.sqrt(2)
     count = law.culprits(tolerance, curve.problem.unit)
     for _ in range(CONFIRMATIONS):
         if not count:
@@ -275,7 +280,7 @@ def _confirmed(curve: Curve, law: Law, tolerance: float) -> Search[int]:
         error = typical(outcome)
         # Together they must be no worse than the mildest of them alone; otherwise the rest still
         # hurts as much, and the set is too large or the ranking is wrong.
-        if error is not None and error < math.inf and error <= law.errors[count - 1]:
+        if error is not None and error < math.inf and error <= min(law.errors[count - 1], most):
             return count
         count = law.culprits(tolerance, curve.problem.unit, most=count - 1)
     return 0
