@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -14,8 +14,6 @@ from precision_bisect.results.result import Culprit, CurvePoint, Result
 
 _CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 MOST_POINTS = 7
-LITTLE = 0.9
-"""Culprits that leave more than this share of the error when kept have changed little."""
 MOST_NAMED = 2
 COARSER = 3.0
 """Beside the tolerance a limit that is so many times as large is told."""
@@ -50,15 +48,10 @@ def words(result: Result) -> str:
     if not culprits:
         start = result.curve[0].error_median
         rest = _rest(result, 0, start)
-        causes = _causes(result, set())
-        if causes and "rounding" not in causes:
-            return f"No layer breaks {low} alone: {', '.join(sorted(causes))} in several{rest}"
-        return f"No single layer breaks {low}; rounding is spread over the network{rest}"
+        return f"No single layer breaks {low}; {_several(result, 'rounding is spread')}{rest}"
     together = culprits[0].error_with
     fall = f"{_figure(result.curve[0].error_median)} -> {_figure(together)}"
-    start = result.curve[0].error_median
-    little = None not in (start, together) and together > LITTLE * start  # type: ignore[operator] # neither is None
-    said = f"{_named(culprits, low)}: {fall}{', which is little' * little}."
+    said = f"{_named(culprits, low)}: {fall}."
     limit = _limit(result)
     if together is None or limit is None:
         return said
@@ -66,19 +59,21 @@ def words(result: Result) -> str:
         if result.status in _CUT_OFF:
             return f"{said} The run ended before the rest was known."
         rest = _rest(result, len(culprits), together)
-        causes = _causes(result, {each.layer for each in culprits})
-        if causes and "rounding" not in causes:
-            return f"{said} The rest is {' and '.join(sorted(causes))} in several{rest}"
-        return f"{said} The rest is rounding, spread over the whole network{rest}"
+        return f"{said} The rest: {_several(result, 'rounding, spread')}{rest}"
     if result.kept and len(result.kept) < len(culprits):
         return f"{said} {len(result.kept)} layers suffice for {limit:g}."
     return said
 
 
-def _causes(result: Result, told: Collection[str]) -> set[str]:
-    """Return why layers are kept that are not told of yet."""
-    kept = set(result.kept).difference(told)
-    return {each.cause for each in result.diagnosis if each.layer in kept}
+def _several(result: Result, rounding: str) -> str:
+    """Say what layers do that are no culprits: `rounding` over the network, or what is known."""
+    culprits = {each.layer for each in result.culprits}
+    causes = {each.cause for each in result.diagnosis if each.layer not in culprits} - {""}
+    if not causes:
+        return "several do together"
+    if "rounding" in causes:
+        return f"{rounding} over the network"
+    return f"{' and '.join(sorted(causes))} in several"
 
 
 def exported(result: Result) -> str:
