@@ -47,6 +47,19 @@ def test_culprits_are_named_with_what_each_brings(whole: Result) -> None:
         assert ";" not in each.cause
 
 
+@pytest.mark.parametrize("arguments", [(), ("--culprits-only",)])
+def test_an_answer_is_not_lost_to_its_own_curve(
+    model: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """A curve of a run that has ended is the one of its answer: it is shown, nothing is written."""
+    assert ExitCode.OK == command(model, tmp_path / "run", first="")
+    before = (tmp_path / "run" / "result.json").read_bytes()
+    first = "" if arguments else "curve"
+    assert ExitCode.OK == command(model, tmp_path / "run", "--resume", *arguments, first=first)
+    assert before == (tmp_path / "run" / "result.json").read_bytes()
+    assert read_saved(tmp_path / "run").answered
+
+
 def test_the_curve_leads_from_all_low_beyond_the_answer(whole: Result) -> None:
     """Counts grow, the answer has its copies' figures, and errors do not grow on the whole."""
     counts = [each.kept_count for each in whole.curve]

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from precision_bisect.errors import RunFolderError
 from precision_bisect.executors.executor import Executor
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
@@ -19,6 +20,7 @@ from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.result import Result
+from precision_bisect.results.saved import read_result, result_file
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
@@ -62,9 +64,11 @@ def run_prepared(
             budget.space = prepared.space
             store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
             driver = Driver(workers, ledger, budget, together(observer, store))
+            observer(_started(prepared, len(recorded)))
+            if options.until != "answer" and (answered := _answered(folder)):
+                return answered
             if not part:
                 write_layers(prepared.model, folder)
-            observer(_started(prepared, len(recorded)))
             ending = _search(prepared, driver, part=part)
             if not part:
                 _chart(prepared, driver, ending)
@@ -77,6 +81,15 @@ def run_prepared(
                 ledger.reopen(trial.proposal)
         with past_deadline():
             return conclude(prepared, driver, ending, budget, folder, part=part)
+
+
+def _answered(folder: RunFolder) -> Result | None:
+    """Return the result of a search that has ended, which has the curve and must not lose more."""
+    with suppress(RunFolderError):
+        result = read_result(result_file(folder.path), "")
+        if result.status in (Status.FOUND, Status.INFEASIBLE) and result.curve:
+            return replace(result, out=folder.path)
+    return None
 
 
 def _chart(prepared: Prepared, driver: Driver, ending: Ending) -> None:
