@@ -51,7 +51,7 @@ def test_culprits_are_named_with_what_each_brings(whole: Result) -> None:
 def test_an_answer_is_not_lost_to_its_own_curve(
     model: Path, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    """A curve of a run that has ended is the one of its answer: it is shown, nothing is written."""
+    """A curve of a run that has ended is that of its answer: it is shown, nothing is written."""
     assert ExitCode.OK == command(model, tmp_path / "run", first="")
     before = (tmp_path / "run" / "result.json").read_bytes()
     first = "" if arguments else "curve"
