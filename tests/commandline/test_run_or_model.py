@@ -9,7 +9,7 @@ import pytest
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
-from precision_bisect.run_folder.runfolder import last_run
+from precision_bisect.results.saved import last_run
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,17 @@ def test_both_say_the_same(command: str, run: Path, capsys: pytest.CaptureFixtur
     if command == "status":
         said = [{**each, "silent_s": 0} for each in said]
     assert said[0] == said[1]
+
+
+def test_another_model_of_that_name_is_told_apart(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder goes by the file's name: its run may be of the model of another folder."""
+    other = tiny.write_model(tmp_path / "m.onnx", scale=2.0)
+    monkeypatch.chdir(run.parent)
+    with pytest.raises(RunFolderError, match="holds the run of"):
+        last_run(other)
+    assert Path("m.onnx.precision-bisect") == last_run(Path("m.onnx"))
 
 
 def test_two_models_are_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +86,7 @@ def test_explain_looks_at_the_model_where_flags_ask_for_it(
     model = str(run.parent / "m.onnx")
     assert 0 == main(["explain", model])
     said = capsys.readouterr()
-    assert "What the last run found" in said.err
+    assert "From the last run" in said.err
     assert "4 layers kept from FP16" in said.out
     assert 0 == main(
         ["explain", model, "--worst", "2", "--inputs", str(run.parent / "inputs.npz")]

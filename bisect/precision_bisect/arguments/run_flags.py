@@ -47,7 +47,7 @@ commands:
   ... batch JOBS           search many models, one after the other
   ... doctor               say what is installed, what works, what is missing
 
-From explain to compare MODEL stands for its last run; the folder of a run is taken, too.
+From explain to compare MODEL stands for its last run; its folder will do, too.
 """
 _EPILOG = f"""\
 exit codes:

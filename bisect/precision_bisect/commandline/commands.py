@@ -7,7 +7,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from pathlib import Path
 
 from precision_bisect.arguments.batch_flags import batch_parser
 from precision_bisect.arguments.command_flags import (
@@ -32,7 +32,7 @@ from precision_bisect.arguments.run_flags import curve_parser, to_options
 from precision_bisect.commandline.job import search
 from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderError, UsageError
-from precision_bisect.run_folder.runfolder import REPORT, last_run
+from precision_bisect.run_folder.runfolder import REPORT
 from precision_bisect.settings.engine_settings import EngineSettings
 
 
@@ -94,9 +94,16 @@ def status_command(parsed: Namespace) -> int:
     from precision_bisect.monitoring.run_watch import look
     from precision_bisect.monitoring.status_text import as_text
 
-    seen = look(last_run(parsed.run))
+    seen = look(_last_run(parsed.run))
     sys.stdout.write(seen.to_json() if parsed.json else as_text(seen))
     return ExitCode.OK
+
+
+def _last_run(named: Path) -> Path:
+    """Return what `last_run` does; it is imported only when it is needed."""
+    from precision_bisect.results.saved import last_run
+
+    return last_run(named)
 
 
 def _batch_shown(parsed: Namespace) -> bool:
@@ -114,7 +121,7 @@ def report_command(parsed: Namespace) -> int:
     """Write the report of a run."""
     from precision_bisect.plugins import REPORTS, load
 
-    written = load(REPORTS, "html")(last_run(parsed.run), parsed.out)
+    written = load(REPORTS, "html")(_last_run(parsed.run), parsed.out)
     sys.stdout.write(
         json.dumps({"report": str(written)}) + "\n" if parsed.json else f"{written}\n"
     )
@@ -124,9 +131,11 @@ def report_command(parsed: Namespace) -> int:
 def explain_command(parsed: Namespace) -> int:
     """Print why layers need the precision, and what to change."""
     if asks_only_for_words(parsed) and not parsed.model.is_dir():
-        with suppress(RunFolderError):
-            parsed.model = last_run(parsed.model)
-            tell(f"What the last run found, {parsed.model}; with --inputs the model is looked at")
+        try:
+            parsed.model = _last_run(parsed.model)
+            tell(f"From the last run, {parsed.model}; --inputs has the model looked at anew")
+        except RunFolderError as error:
+            tell(f"{error.message}, so the model is looked at with made-up inputs")
     options = to_explain_options(parsed)
     from precision_bisect.advice.text import as_text
     from precision_bisect.commandline.explain_command import explain
@@ -154,7 +163,7 @@ def doctor_command(parsed: Namespace) -> int:
     if parsed.bundle is None:
         sys.stdout.write(found.to_json() if parsed.json else found.to_text())
         return ExitCode.OK
-    run = None if parsed.run is None else last_run(parsed.run)
+    run = None if parsed.run is None else _last_run(parsed.run)
     bundle = write_bundle(parsed.bundle, run, found)
     sys.stdout.write(with_bundle(found, bundle) if parsed.json else bundle.to_text())
     return ExitCode.OK
@@ -190,7 +199,7 @@ def show_command(parsed: Namespace) -> int:
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.results.saved import read_saved
 
-    saved = read_saved(last_run(parsed.run))
+    saved = read_saved(_last_run(parsed.run))
     if saved.outdated:
         complain("warning: the run has gone on since, see `precision-bisect status`")
     if parsed.json:
@@ -207,7 +216,7 @@ def compare_command(parsed: Namespace) -> int:
     from precision_bisect.comparing.sides import read_side
     from precision_bisect.plugins import REPORTS, load
 
-    found = compare(*(read_side(last_run(each)) for each in (parsed.before, parsed.after)))
+    found = compare(*(read_side(_last_run(each)) for each in (parsed.before, parsed.after)))
     if parsed.json:
         sys.stdout.write(found.to_text())
     else:

@@ -38,6 +38,7 @@ class StabilityCheck:
     spread: str = ""
     _errors: dict[Plan, list[tuple[float, float]]] = field(init=False, default_factory=dict)
     _steps: list[float] = field(init=False, default_factory=list)
+    _passed: dict[Plan, bool] = field(init=False, default_factory=dict)
 
     def fresh(self) -> int:
         """Return the number of a draw that nothing was judged on yet."""
@@ -60,6 +61,7 @@ class StabilityCheck:
             ),
         )
         self.note(plan, outcome)
+        self._passed[plan] = outcome.passed and self._passed.get(plan, True)
         return outcome
 
     def note(self, plan: Plan, built: Outcome) -> None:
@@ -99,8 +101,12 @@ class StabilityCheck:
         """Return the plan with layers added until it passes on a draw; None where none does.
 
         The most sensitive layers join first. `refuted` is the plan's outcome on a draw. The draw
-        that passed has chosen the plan, so it is no proof: judge it once more.
+        that passed has chosen the plan, so it is no proof: judge it once more. A wider plan that
+        has passed all its draws before is taken first.
         """
+        known = [each for each, passed in self._passed.items() if passed and len(each) > len(plan)]
+        if known:
+            return min(known, key=len)
         told = yield from rank(self.problem)
         law = Law.of(told.scores, without=plan)
         self.spread = self.spread or _refuted(plan, refuted)

@@ -1,6 +1,7 @@
 """The answer of a run, read back from its folder: untrusted input, checked value by value."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from precision_bisect.results.endings import Status
 from precision_bisect.results.result import KEYS, SCHEMA, Result
 from precision_bisect.results.run_status import told_of
 from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.run_folder.runfolder import RESULT, default_run_folder
 from precision_bisect.run_folder.typed_json import typed
 
 _SHOWN = 60
@@ -34,6 +35,43 @@ class Saved:
         """Whether the run has an answer, the best so far included."""
         whole = self.result.status in (Status.FOUND, Status.NOTHING_TO_KEEP)
         return whole or bool(self.result.kept)
+
+
+def last_run(named: Path) -> Path:
+    """Return the folder of a model's last run, here or beside it, where a model is named.
+
+    Anything else is what was named: a run folder, or a file in one. Raises RunFolderError for a
+    model that has no run, or where another model of that name has; by its name a file is a model
+    if it ends in .onnx.
+    """
+    if os.path.isdir(named) or named.suffix == ".json":  # noqa: PTH112 - never raises
+        return named
+    here = default_run_folder(named)
+    for place in (here, named.with_name(here.name)):
+        if os.path.isdir(place):  # noqa: PTH112
+            _refuse_another(place, named)
+            return place
+    if named.suffix == ".onnx" and os.path.isfile(named):  # noqa: PTH113 - never raises
+        raise RunFolderError(
+            f"there is no run of {named}: {here} does not exist",
+            f"search first: precision-bisect {named}; or name the run folder",
+        )
+    return named
+
+
+def _refuse_another(run: Path, model: Path) -> None:
+    """Raise RunFolderError where a run is of another file than the model of the same name."""
+    told = told_of(run)
+    if told is None:
+        return
+    # A path that leads nowhere from here tells nothing: the run was begun elsewhere.
+    with suppress(OSError, ValueError):
+        if Path(told.run.model).samefile(model):
+            return
+        raise RunFolderError(
+            f"{run} holds the run of {printable(told.run.model)}, not of {model}",
+            "name the folder of its run",
+        )
 
 
 def read_saved(path: Path) -> Saved:

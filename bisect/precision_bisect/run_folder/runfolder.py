@@ -67,26 +67,6 @@ def default_run_folder(model: Path) -> Path:
     return Path(f"{model.name}.precision-bisect")
 
 
-def last_run(named: Path) -> Path:
-    """Return the folder of a model's last run, here or beside it, where a model is named.
-
-    Anything else is what was named: a run folder, or a file in one. Raises RunFolderError for a
-    model that has no run; by its name a file is a model if it ends in .onnx.
-    """
-    if os.path.isdir(named) or named.suffix == ".json":  # noqa: PTH112 - never raises
-        return named
-    here = default_run_folder(named)
-    for place in (here, named.with_name(here.name)):
-        if os.path.isdir(place):  # noqa: PTH112
-            return place
-    if named.suffix == ".onnx" and os.path.isfile(named):  # noqa: PTH113 - never raises
-        raise RunFolderError(
-            f"there is no run of {named}: {here} does not exist",
-            f"search first: precision-bisect {named}; or name the run folder",
-        )
-    return named
-
-
 def point_folder(run: Path, point: str) -> Path:
     """Return where exports of a point of the curve other than the answer go, unless told."""
     return run / f"{_POINT}{point}"

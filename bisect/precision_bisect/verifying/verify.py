@@ -21,6 +21,7 @@ from precision_bisect.machine.workdir import workdir
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.results.run_status import told_of
+from precision_bisect.results.saved import last_run
 from precision_bisect.run_folder.locking import LOCK, RunLock
 from precision_bisect.run_folder.runfolder import (
     LEDGER,
@@ -30,7 +31,6 @@ from precision_bisect.run_folder.runfolder import (
     VERIFIED_ENGINE,
     VERIFIED_LOG,
     RunFolder,
-    last_run,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verifying.one_build import OneBuild, Order, build_once
