@@ -35,11 +35,13 @@ from precision_bisect_reports.speed import speed
 WIDTH = 80
 MOST_LINES = 25
 _SPACED = 4
+_TITLES = 3
 _ROOMS = (
     *((4, _SPACED), (4, ROOM), (2, ROOM)),
-    *((2, MORE), (1, MORE), (1, EVIDENCE), (0, EVIDENCE), (1, ALWAYS)),
+    *((2, MORE), (1, MORE), (1, EVIDENCE), (0, EVIDENCE), (0, ALWAYS)),
 )
-"""How many patterns of layers, and which parts, the screen has, until all of it fits."""
+"""How many patterns of layers are explained, and which parts the screen has, until all of it fits.
+`_TITLES` patterns more are named."""
 MOST_PINNED = 3
 
 _HONOUR_WORDS = {
@@ -195,15 +197,20 @@ def _patterns(result: Result, layers: Sequence[str], width: int, patterns: int) 
         yield from folded(Text(f"  {each.title}", style="bold"), width, 4)
         for said in filter(None, (each.why, each.where)):
             yield from folded(Text(f"    {said}"), width, 4)
-    rest = [name for each in groups[patterns:] for name in each.layers]
+    for each in groups[patterns : patterns + _TITLES]:
+        title = Text.assemble((f"  {each.title}", "bold"), _counted(result, each.layers))
+        yield from folded(title, width, 4)
+    rest = [name for each in groups[patterns + _TITLES :] for name in each.layers]
     if rest:
-        causes = by_cause(result, rest)
-        count = f"{len(rest)} {'more ' * bool(patterns)}layer{'s' * (len(rest) > 1)}"
-        count += f" ({causes})" if causes else ""
-        # Where no pattern has room, one layer is named all the same.
-        more = f"… and {count}" if patterns else f"{count}, such as {printable(rest[0])}"
-        more = f"{more}, in {RESULT}"
+        count = f"{len(rest)} more layer{'s' * (len(rest) > 1)}"
+        more = f"… and {count}{_counted(result, rest)}, in the report"
         yield from folded(Text(f"  {more}"), width, 4)
+
+
+def _counted(result: Result, layers: Sequence[str]) -> str:
+    """Return the causes of some layers, in brackets, with counts; "" where none is known."""
+    causes = by_cause(result, layers).removeprefix("1 " if len(layers) == 1 else "")
+    return f" ({causes})" if causes else ""
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str, int]]:

@@ -187,7 +187,7 @@ def test_long_lists_are_cut() -> None:
     """The screen shows the first patterns and says how many more layers there are."""
     kept = tuple(f"m{i}/layer{chr(97 + i)}" for i in range(20))
     shown = screen(replace(RESULT, kept=kept))
-    assert "… and 16 more layers, in result.json" in shown
+    assert "… and 13 more layers, in the report" in shown
 
 
 @pytest.mark.parametrize("status", Status)

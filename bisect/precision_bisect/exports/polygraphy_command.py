@@ -86,15 +86,23 @@ def _profile(model: Model, settings: EngineSettings, inputs: Sequence[Sample]) -
         return
     spans = sample_shapes(model, inputs)
     ranges = shape_ranges(model.inputs, EngineSettings(), spans, values)
-    for flag, given, pick in (
-        ("--trt-min-shapes", settings.min_shapes or settings.opt_shapes, attrgetter("least")),
-        ("--trt-opt-shapes", settings.opt_shapes, attrgetter("best")),
-        ("--trt-max-shapes", settings.max_shapes or settings.opt_shapes, attrgetter("most")),
-    ):
-        yield flag
-        for name in names:
-            sizes = given.get(name) or pick(ranges[name])
-            yield f"{name}:[{','.join(map(str, sizes))}]"
+    words = {
+        flag: [
+            f"{name}:[{','.join(map(str, given.get(name) or pick(ranges[name])))}]"
+            for name in names
+        ]
+        for flag, given, pick in (
+            ("--trt-min-shapes", settings.min_shapes or settings.opt_shapes, attrgetter("least")),
+            ("--trt-opt-shapes", settings.opt_shapes, attrgetter("best")),
+            ("--trt-max-shapes", settings.max_shapes or settings.opt_shapes, attrgetter("most")),
+        )
+    }
+    least, *others = words.values()
+    if all(each == least for each in others) and values.isdisjoint(names):
+        # Without a profile Polygraphy takes these shapes for all three.
+        words = {"--input-shapes": least}
+    for flag, shapes in words.items():
+        yield from (flag, *shapes)
 
 
 _TEMPLATE = "polygraphy_constraints.py"

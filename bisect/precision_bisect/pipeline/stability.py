@@ -144,7 +144,8 @@ def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
 def _refuted(plan: Plan, outcome: Outcome) -> str:
     """Say on how many copies a plan failed, or that it leaves too little room for other builds."""
     stability = outcome.evidence.stability
-    what = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
+    first = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
+    what = f"widened, since {first}"
     if outcome.passed:
         return f"{what} pass, but builds differ by more than they leave room for"
     if stability is None:
