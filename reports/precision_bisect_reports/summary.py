@@ -34,6 +34,8 @@ from precision_bisect_reports.speed import speed
 
 WIDTH = 80
 MOST_LINES = 25
+HARDLY = 0.9
+"""Share of the candidates above which a plan that keeps them gains little. A bound of taste."""
 _SPACED = 4
 _TITLES = 3
 _ROOMS = (
@@ -148,6 +150,8 @@ def _headline(result: Result) -> Text:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
     kept = f"{len(result.kept)} of {result.candidates} layers"
     text = f": {kept} stay {result.high.upper()}, the rest {result.rest}"
+    if len(result.kept) > HARDLY * result.candidates:
+        text = f": {kept} stay {result.high.upper()}, so that {result.low.upper()} gains little"
     return headline.append(text, style="default not bold")
 
 

@@ -51,6 +51,9 @@ def _first(layers: Sequence[Finding]) -> Sequence[Finding]:
 
 def _verdict(found: Findings) -> Iterator[str]:
     """Yield what the layers suffer from, and the first thing that was tried and passes."""
+    if not found.layers and not found.advice:
+        yield "Nothing to explain: no layer is kept"
+        return
     kept = [each for each in found.layers if each.kept]
     told = kept or found.layers
     causes = Counter(each.cause for each in told)
@@ -73,7 +76,9 @@ def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
     yield printable(found.layer)
     types = f" ({found.low})" if found.low != whole else ""
     yield from _wrapped(f"{found.cause}{types}: {found.evidence}", 2)
-    if alone := _number(figures.get("alone_error")):
+    alone = _number(figures.get("alone_error"))
+    # A near miss has the figure in its evidence.
+    if alone and "alone low" not in found.evidence:
         yield f"  alone low: error {alone}"
     if not verbose:
         return
@@ -128,7 +133,7 @@ def _spread(spread: Sequence[Birth]) -> Iterator[str]:
 
 
 def _advice(each: Advice, *, verbose: bool) -> Iterator[str]:
-    yield printable(f"{each.id}: {each.title}")
+    yield printable(f"{each.title} ({each.id})" if verbose else each.title)
     yield from _wrapped(each.text, 2)
     yield from _wrapped(f"Why: {each.evidence}.", 2)
     named = ", ".join(each.layers[:_MOST_NAMED])

@@ -146,6 +146,8 @@ class Verification:
         count = len(self.kept)
         if self.failure is not None:
             return f"No engine: {self.summary}"
+        if not count:
+            return "Built: no layer is to be kept, so there is nothing to honour"
         if self.honoured:
             return f"Honoured: the engine computes all {count} kept layers as asked"
         if self.honoured is None:
