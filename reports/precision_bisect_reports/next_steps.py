@@ -98,8 +98,8 @@ def _go_on(result: Result, model: Path, command: Sequence[str], what: str) -> Ne
         again = shlex.join([*_without(command, result.status), "--resume"])
         return NextStep(what=what, commands=(printable(again),))
     out = "" if result.out is None else f" --out {_quoted(result.out)}"
-    again = f"precision-bisect {_quoted(model)} … --resume{out}"
-    return NextStep(what=f"{what} (…: the flags of before)", commands=(again,))
+    again = f"precision-bisect {_quoted(model)} --resume{out}"
+    return NextStep(what=f"{what}, with the flags of before", commands=(again,))
 
 
 def _without(command: Sequence[str], status: Status) -> Iterator[str]:

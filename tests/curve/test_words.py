@@ -181,7 +181,7 @@ def test_only_the_curve_is_told_where_only_it_was_asked_for() -> None:
     )
     shown = screen(result)
     assert "No answer yet: only the curve was asked for" in shown
-    assert "    precision-bisect model.onnx … --resume --out run\n" in shown
+    assert "    precision-bisect model.onnx --resume --out run\n" in shown
     assert "certificate" not in shown
 
 

@@ -157,7 +157,7 @@ def test_commands_are_quoted_for_the_shell() -> None:
     assert "sh 'my run/trtexec.sh' strong10" in shown
     assert "precision-bisect verify 'my run'\n" in shown
     shown = screen(replace(RESULT, status=Status.INTERRUPTED), model="a b; rm -rf x.onnx")
-    assert "precision-bisect 'a b; rm -rf x.onnx' … --resume --out 'my run'" in shown
+    assert "precision-bisect 'a b; rm -rf x.onnx' --resume --out 'my run'" in shown
 
 
 def test_a_run_goes_on_by_its_own_command() -> None:
