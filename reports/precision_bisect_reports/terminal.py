@@ -21,7 +21,13 @@ from precision_bisect.machine.signals import turn_away
 from precision_bisect.monitoring.attend import command_line
 from precision_bisect.monitoring.run_progress import STEPS, Progress
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned
+from precision_bisect.search.events import (
+    Event,
+    RunStarted,
+    TrialFinished,
+    TrialsEnded,
+    Warned,
+)
 from precision_bisect.trial import Identity, Phase, Trial
 from precision_bisect_reports.progress import explained, figures, sentence, verdict
 from precision_bisect_reports.summary import WIDTH, final_screen
@@ -92,6 +98,8 @@ class TerminalReport:
                 self._say(f"Warning: {event.message}", "yellow")
             case TrialFinished():
                 self._trial(event)
+            case TrialsEnded() if self._live is None and not self._explain:
+                self._say(f"  {sentence(self._progress)}")
             case _:
                 pass
 
@@ -144,7 +152,7 @@ class TerminalReport:
             return self._spinner
         line = Table.grid(padding=(0, 1))
         line.add_row(
-            Text(f"{STEPS[progress.step]:<9}"),
+            Text(f"{STEPS[progress.step]:<10}"),
             ProgressBar(total=1.0, completed=progress.done, width=_BAR),
             Text(f"{progress.done:4.0%}  {', '.join(figures(progress))}", no_wrap=True),
         )

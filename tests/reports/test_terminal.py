@@ -14,6 +14,7 @@ from precision_bisect.search.events import (
     Event,
     PhaseStarted,
     TrialFinished,
+    TrialsEnded,
     TrialStarted,
     Warned,
 )
@@ -62,7 +63,7 @@ def test_what_is_done_is_said_in_one_sentence() -> None:
     progress = Progress(clock=lambda: 0.0)
     for event in (STARTED, PhaseStarted(phase=Phase.SEARCH), finished(12, Verdict.PASS)):
         progress.take(event)
-    assert "Search: 68%, 1 evaluation, best 12 of 100" == sentence(progress)
+    assert "Search: 55%, 1 evaluation, best 12 of 100" == sentence(progress)
     progress.take(replace(STARTED, backend="tensorrt"))
     progress.take(finished(12, Verdict.PASS))
     assert "2 builds, best 12 of 100" in sentence(progress)
@@ -84,7 +85,23 @@ def test_time_left_goes_by_the_time_so_far_and_the_last_trials() -> None:
     assert "2 side by side" in sentence(progress)
     assert sentence(progress).endswith(", 28 s left")
     now = 300.0
-    assert sentence(progress).endswith(", 1 min 56 s left")
+    assert sentence(progress).endswith(", 3 min 41 s left")
+
+
+def test_what_follows_the_trials_is_a_step_of_its_own() -> None:
+    """Explaining takes its share by the time of the trials, and counts down."""
+    now = 0.0
+    progress = Progress(clock=lambda: now)
+    for event in (STARTED, PhaseStarted(phase=Phase.RECHECK), finished(12, Verdict.PASS)):
+        progress.take(event)
+    now = 40.0
+    progress.take(TrialsEnded())
+    assert sentence(progress).startswith("Explaining: 80%, ")
+    assert sentence(progress).endswith(", 10 s left")
+    now = 47.0
+    assert sentence(progress).endswith(", 3 s left")
+    now = 60.0
+    assert "left" not in sentence(progress)
 
 
 def test_what_is_done_never_goes_back() -> None:
@@ -110,7 +127,7 @@ def test_a_terminal_has_one_line_with_a_bar(monkeypatch: pytest.MonkeyPatch) -> 
     stream = io.StringIO()
     Console(file=stream, width=80).print(report.line())
     (line,) = stream.getvalue().splitlines()
-    assert re.match(r"Search +\S+ +68%  1 evaluation, best 12 of 100", line)
+    assert re.match(r"Search +\S+ +55%  1 evaluation, best 12 of 100", line)
 
 
 def test_trials_side_by_side_are_counted() -> None:

@@ -12,6 +12,7 @@ from precision_bisect.search.events import (
     PhaseStarted,
     RunStarted,
     TrialFinished,
+    TrialsEnded,
     TrialStarted,
 )
 from precision_bisect.trial import (
@@ -29,17 +30,18 @@ MOST_LAST = 5
 MOST_TIMED = 20
 """So many trials of a phase tell how long the next ones take."""
 SHARES: Mapping[Phase, tuple[float, float]] = {
-    Phase.PREFLIGHT: (0.0, 0.05),
-    Phase.RANKING: (0.05, 0.55),
-    Phase.CURVE: (0.55, 0.6),
-    Phase.PREDICTION: (0.6, 0.65),
-    Phase.SEARCH: (0.65, 0.9),
-    Phase.SPEED: (0.8, 0.95),
-    Phase.CERTIFICATE: (0.85, 0.95),
-    Phase.RECHECK: (0.92, 0.99),
+    Phase.PREFLIGHT: (0.0, 0.04),
+    Phase.RANKING: (0.04, 0.44),
+    Phase.CURVE: (0.44, 0.48),
+    Phase.PREDICTION: (0.48, 0.52),
+    Phase.SEARCH: (0.52, 0.72),
+    Phase.SPEED: (0.64, 0.76),
+    Phase.CERTIFICATE: (0.68, 0.76),
+    Phase.RECHECK: (0.74, 0.79),
 }
-"""Where each phase begins and ends in a run, by the time that it takes on the example."""
-STEPS = ("Preflight", "Ranking", "Search", "Checks")
+TRIALS = 0.8
+"""Where each phase, and all trials, begin and end in a run, by their time on the example."""
+STEPS = ("Preflight", "Ranking", "Search", "Checks", "Explaining")
 _STEP_OF = {Phase.PREFLIGHT: 0, Phase.SEARCH: 2, Phase.SPEED: 2, Phase.CERTIFICATE: 2}
 _AT_FIRST = 0.75
 _CREEP = 0.03
@@ -78,6 +80,7 @@ class Progress:
     step: int = 0
     clock: Callable[[], float] = time.monotonic
     _begun: float = 0.0
+    _trials_s: float | None = None
     _in_phase: Counter[Phase] = field(default_factory=Counter)
     _counted: set[Identity] = field(default_factory=set)
     _passed: dict[SampleSet, tuple[Trial, Trial]] = field(default_factory=dict)
@@ -108,6 +111,9 @@ class Progress:
     def seconds_left(self) -> float | None:
         """What is left of the run, by its time so far and by the trials of the phase."""
         known = []
+        if self._trials_s is not None:
+            left = self._trials_s / TRIALS - (self.clock() - self._begun)
+            return left if left > 0 else None
         if self.about_left and self.took:
             known.append(self.about_left * median(self.took) / max(1, len(self.in_flight)))
         if self.done >= _LEAST_KNOWN:
@@ -135,6 +141,7 @@ class Progress:
                 self._counted.clear()
                 self._held, self._refuted = None, -1
                 self.done, self.step, self._begun = 0.0, 0, self.clock()
+                self._trials_s = None
                 self._in_phase.clear()
             case PhaseStarted():
                 self.phase = event.phase
@@ -146,6 +153,9 @@ class Progress:
                 self._propose(event.proposal)
                 self._finish(event)
                 self._advance(event.proposal.phase)
+            case TrialsEnded():
+                self.done, self.step = TRIALS, len(STEPS) - 1
+                self._trials_s = self.clock() - self._begun
             case _:
                 pass
 

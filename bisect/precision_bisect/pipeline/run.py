@@ -26,7 +26,7 @@ from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
-from precision_bisect.search.events import Observer, RunStarted, together
+from precision_bisect.search.events import Observer, RunStarted, TrialsEnded, together
 from precision_bisect.trial import Kind
 
 
@@ -79,6 +79,8 @@ def run_prepared(
         if ending.status is Status.ABORTED:
             for trial in driver.lost:
                 ledger.reopen(trial.proposal)
+        if not part:
+            observer(TrialsEnded())
         with past_deadline():
             return conclude(prepared, driver, ending, budget, folder, part=part)
 

@@ -60,7 +60,12 @@ class TrialFinished:
     recalled: bool
 
 
-Event: TypeAlias = RunStarted | Warned | PhaseStarted | TrialStarted | TrialFinished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialsEnded:
+    """No trial follows: the answer is explained, advice is tried, and the files are written."""
+
+
+Event: TypeAlias = RunStarted | Warned | PhaseStarted | TrialStarted | TrialFinished | TrialsEnded
 
 
 class Observer(Protocol):
