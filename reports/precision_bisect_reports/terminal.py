@@ -161,7 +161,8 @@ class TerminalReport:
 
 def _opening(event: RunStarted) -> str:
     held_out = f", {event.held_out} held out" if event.held_out else ""
-    recalled = f", resuming after {event.resumed_trials} trials" if event.resumed_trials else ""
+    done = f"{'' if event.backend == 'emulated' else 'builds and '}evaluations"
+    recalled = f", resuming after {event.resumed_trials} {done}" if event.resumed_trials else ""
     workers = f", {event.workers} workers" if event.workers > 1 else ""
     limit = "" if event.tolerance is None else f", tolerance {event.tolerance:g}"
     limit += f", {event.speed}" if event.speed else ""

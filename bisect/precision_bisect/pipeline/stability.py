@@ -151,6 +151,6 @@ def _refuted(plan: Plan, outcome: Outcome) -> str:
     if stability is None:
         return f"{what} failed when they were built afresh"
     return (
-        f"{what} fail on {stability.failed} of {stability.copies} "
-        "copies of the samples that differ slightly"
+        f"{what} fail in {stability.failed} of {stability.copies} "
+        "checks with slight changes of the samples"
     )
