@@ -70,8 +70,11 @@ def words(result: Result) -> str:
         if causes and "rounding" not in causes:
             return f"{said} The rest is {' and '.join(sorted(causes))} in several{rest}"
         return f"{said} The rest is rounding, spread over the whole network{rest}"
-    if result.kept and len(result.kept) < len(culprits):
-        return f"{said} {len(result.kept)} layers suffice for {limit:g}."
+    count = len(result.kept)
+    if 0 < count < len(culprits):
+        inside = {each.layer for each in culprits}.issuperset(result.kept)
+        which = "of them" if inside else f"layer{'s' * (count > 1)}"
+        return f"{said} The answer keeps {count} {which}, enough for {limit:g}."
     return said
 
 

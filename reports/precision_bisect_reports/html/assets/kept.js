@@ -9,7 +9,7 @@ function drawKept() {
     const causes = new Set(data.kept.map(causeOf));
     const shown = new Set(causes);
     const draw = () => byId("kept").replaceChildren(keptTable(data.kept.filter((row) => shown.has(causeOf(row)))));
-    if (causes.size > 1 || !causes.has("unknown")) [...causes].forEach((cause) => {
+    if (causes.size > 1) [...causes].forEach((cause) => {
       const count = data.kept.filter((row) => causeOf(row) === cause).length;
       byId("causes").append(chip(`${cause} ${count}`, true, (now) => { shown[now ? "add" : "delete"](cause); draw(); }));
     });
@@ -25,8 +25,11 @@ function drawGroups() {
   if (!data.groups.length) return;
   const span = ([least, most]) => (spell(least) === spell(most) ? spell(least) : `${spell(least)} to ${spell(most)}`);
   const where = (places) => (places.length > 3 ? `${places.slice(0, 3).join(", ")} and ${places.length - 3} more` : places.join(", "));
-  byId("groups").append(table(["What", "Layers", "Why", "Without one", "Where"], data.groups, (each) =>
-    [el("b", {}, each.title), String(each.layers), each.cause || "not known", each.without ? `error ${span(each.without)}` : "not tried", where(each.places)], 8));
+  const tried = data.groups.some((each) => each.without);
+  const placed = data.groups.some((each) => each.places.length);
+  const headings = ["What", "Layers", "Why", ...(tried ? ["Error of the answer without one"] : []), ...(placed ? ["Where"] : [])];
+  byId("groups").append(table(headings, data.groups, (each) =>
+    [el("b", {}, each.title), String(each.layers), each.cause || "not known", ...(tried ? [each.without ? span(each.without) : "not tried"] : []), ...(placed ? [where(each.places)] : [])], 8));
 }
 
 function drawMisses() {
@@ -60,12 +63,15 @@ function keptName(row, layer) {
 
 const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 
+// Advice about all kept layers needs no names.
+const aboutSome = (names) => !data.kept.length || data.kept.some((row) => !names.includes(row.layer));
+
 function drawAdvice() {
   if (!data.advice.length) return;
   byId("advice").append(el("h3", {}, "What to change"), el("div", { class: "cards wide" }, data.advice.map((each) =>
     el("article", { class: "card" }, el("h4", {}, String(each.title ?? "")), el("p", {}, String(each.text ?? "")),
       each.evidence ? el("p", { class: "hint" }, sentence(String(each.evidence))) : null,
-      Array.isArray(each.layers) && each.layers.length ? el("p", { class: "links" }, each.layers.slice(0, 4).map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name), shortOf(layerByName.get(name))) : String(name))), each.layers.length > 4 ? `and ${each.layers.length - 4} more` : null) : null))));
+      each.layers.length && aboutSome(each.layers) ? el("p", { class: "links" }, each.layers.slice(0, 4).map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name), shortOf(layerByName.get(name))) : String(name))), each.layers.length > 4 ? `and ${each.layers.length - 4} more` : null) : null))));
 }
 
 function drawSpread() {
