@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 import run_folders
 from precision_bisect.diagnosis.findings import Advice, Finding, Findings, Histogram
-from precision_bisect.results.result import Certificate
+from precision_bisect.results.result import Certificate, Diagnosis
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYER_PRECISIONS, LAYERS, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
@@ -80,6 +80,22 @@ def test_patterns_come_before_layers(opened: Open, report: Path) -> None:
     assert 1 <= rows.count() <= 3
     expect(rows.first).to_contain_text("overflow")
     expect(page.locator("#groups th")).to_contain_text(["What", "Layers", "Why", "without one"])
+
+
+def test_layers_of_a_module_with_one_reason_share_a_row(opened: Open, tmp_path: Path) -> None:
+    """What one writes the next reads; another figure, or another module, has a row of its own."""
+    folder = run_folders.write_run(tmp_path, NAMES, [0, 1, 2, 10])
+    evidence = ("output reaches 2e5", "input reaches 2e5", "output reaches 3e5")
+    causes = [
+        Diagnosis(layer=NAMES[place], cause="overflow", evidence=said)
+        for place, said in zip((0, 1, 2, 10), (*evidence, evidence[2]), strict=True)
+    ]
+    result = run_folders.result_of(NAMES, [0, 1, 2, 10], diagnosis=causes)
+    (folder / RESULT).write_text(result.to_text())
+    rows = opened(write_report(folder)).locator("#kept tbody tr")
+    for row, names in enumerate((["Op_0", "Op_1"], ["Op_2"], ["Op_10"])):
+        expect(rows.nth(row).get_by_role("button")).to_have_text(names)
+    expect(rows).to_have_count(3)
 
 
 def test_what_says_nothing_is_left_out(opened: Open, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ function drawMisses() {
   const takes = (row) => `${spell(100 * number(row.figures.share), 2)} %`;
   const headings = ["Layer", ...(SEVERAL_TYPES ? ["Runs"] : []), "Takes", "Cause", "Evidence"];
   byId("misses").append(el("h3", {}, "Near misses"), el("p", { class: "hint" }, "Low in the answer, and nearly kept. Each takes so much of the tolerance: what it added in a trial, or its error alone, whichever is larger."), table(headings, rows, (row) =>
-    [keptName({ layer: nameOf(row.layer) }, row.layer), ...(SEVERAL_TYPES ? [(row.low ?? "").toUpperCase()] : []), row.figures.share === undefined ? "no figure" : takes(row), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
+    [keptName([nameOf(row.layer)]), ...(SEVERAL_TYPES ? [(row.low ?? "").toUpperCase()] : []), row.figures.share === undefined ? "no figure" : takes(row), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
 }
 
 const causeOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.cause ?? row.cause ?? "unknown";
@@ -47,18 +47,33 @@ const evidenceOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.ev
 function keptTable(rows) {
   const seen = rows.some((row) => row.honoured);
   const headings = ["Layer", ...(SEVERAL_TYPES ? ["Cannot be"] : []), "Cause", "Evidence", "Proof", ...(seen ? ["Engine"] : [])];
-  return table(headings, rows, (row) => {
-    const layer = layerByName.get(row.layer);
-    const type = SEVERAL_TYPES ? [(diagnosisByLayer.get(layer)?.low ?? "").toUpperCase()] : [];
-    const cells = [keptName(row, layer), ...type, el("span", { class: "cause" }, causeOf(row)), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
-    if (seen) cells.push((row.honoured ?? "not seen").replaceAll("_", " "));
-    return cells;
-  }, 8);
+  const cellsOf = (row) => {
+    const type = SEVERAL_TYPES ? [(diagnosisByLayer.get(layerByName.get(row.layer))?.low ?? "").toUpperCase()] : [];
+    const cells = [...type, causeOf(row), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
+    return seen ? [...cells, (row.honoured ?? "not seen").replaceAll("_", " ")] : cells;
+  };
+  return table(headings, together(rows, cellsOf), ({ names, cells }) =>
+    [keptName(names), ...cells.map((cell, place) => (headings[place + 1] === "Cause" ? el("span", { class: "cause" }, cell) : cell))], 8);
 }
 
-function keptName(row, layer) {
-  const scope = row.layer.split("/").slice(0, -1).join("/");
-  return el("span", { class: "named" }, layer === undefined ? row.layer : layerLink(layer), scope ? el("span", { class: "path" }, scope) : null);
+// What one layer of a module writes the next one reads: where all else is the same, too, they share a row.
+function together(rows, cellsOf) {
+  const shared = [];
+  rows.forEach((row) => {
+    const cells = cellsOf(row);
+    const alike = [scopeOf(row.layer), ...cells].join("\n").replace(/^(in|out)put /m, "");
+    if (scopeOf(row.layer) && shared.at(-1)?.alike === alike) shared.at(-1).names.push(row.layer);
+    else shared.push({ names: [row.layer], cells, alike });
+  });
+  return shared;
+}
+
+const scopeOf = (name) => name.split("/").slice(0, -1).join("/");
+
+function keptName(names) {
+  const links = names.map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name)) : name));
+  const scope = scopeOf(names[0]);
+  return el("span", { class: "named" }, el("span", { class: "links" }, links), scope ? el("span", { class: "path" }, scope) : null);
 }
 
 const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
