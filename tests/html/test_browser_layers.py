@@ -96,6 +96,7 @@ def test_layers_of_a_module_with_one_reason_share_a_row(opened: Open, tmp_path: 
     for row, names in enumerate((["Op_0", "Op_1"], ["Op_2"], ["Op_10"])):
         expect(rows.nth(row).get_by_role("button")).to_have_text(names)
     expect(rows).to_have_count(3)
+    expect(rows.first).to_contain_text("the answer without one of them fails")
 
 
 def test_what_says_nothing_is_left_out(opened: Open, tmp_path: Path) -> None:

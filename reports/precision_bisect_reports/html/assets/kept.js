@@ -62,8 +62,11 @@ function together(rows, cellsOf) {
   rows.forEach((row) => {
     const cells = cellsOf(row);
     const alike = [scopeOf(row.layer), ...cells].join("\n").replace(/^(in|out)put /m, "");
-    if (scopeOf(row.layer) && shared.at(-1)?.alike === alike) shared.at(-1).names.push(row.layer);
-    else shared.push({ names: [row.layer], cells, alike });
+    const last = shared.at(-1);
+    if (scopeOf(row.layer) && last?.alike === alike) {
+      last.names.push(row.layer);
+      last.cells = last.cells.map((cell) => cell.replace("the answer without it", "the answer without one of them"));
+    } else shared.push({ names: [row.layer], cells, alike });
   });
   return shared;
 }
