@@ -57,6 +57,8 @@ def test_the_curve_is_the_first_chart(opened: Open, tmp_path: Path, scheme: str)
     see_everything(page)
     assert page.locator("#curve .chart").evaluate("e => e === document.querySelector('.chart')")
     options = page.evaluate(f"{CURVE}.getOption()")
+    names = [options[each][0]["name"] for each in ("xAxis", "yAxis")]
+    assert ["layers kept (log)", "error (log)"] == names
     worst, median, named = options["series"]
     assert [0, 2, 3, 5] == [each["point"]["kept_count"] for each in median["data"]]
     assert 4 == len(worst["data"])
