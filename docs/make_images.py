@@ -49,7 +49,7 @@ def main() -> None:
         shoot(opened(browser, report, "dark", WIDE, 860), "report-dark")
         shoot(opened(browser, report, "light", 390, 844), "report-phone")
         layer = opened(browser, report, "light", WIDE, 940)
-        layer.evaluate("document.querySelector('#detail').scrollTop = 330")
+        layer.evaluate("document.querySelector('#detail').scrollTop = 430")
         shoot(layer, "report-layer", "#layers")
         shoot(opened(browser, report, "light", WIDE, 1130), "report-search", "#search")
         shoot(opened(browser, front, "light", WIDE, 1130), "report-front", "#search")

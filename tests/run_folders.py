@@ -94,7 +94,9 @@ def searched(count: int, kept: Sequence[int], *, timed: bool = False) -> list[Tr
     ]
     sizes = sorted({min(count - 1, len(kept) * 2**power) for power in range(1, 5)}, reverse=True)
     trials += [
-        trial(found.with_(range(size)), 1e-4, reason=f"drop to {size}", timed=timed)
+        trial(
+            found.with_(range(size)), 1e-4, reason=f"drop to {size}; what is believed", timed=timed
+        )
         for size in sizes
     ]
     trials.append(trial(found, 0.008, reason="the chosen", timed=timed))

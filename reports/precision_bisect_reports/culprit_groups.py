@@ -14,6 +14,7 @@ from precision_bisect.results.result import WITHOUT_IT, Diagnosis, Result
 
 MOST_PLACES = 2
 _OPERATOR = re.compile("[A-Z][A-Za-z]+")
+_REACHED = re.compile(r"reaches (\d[\d.]*(?:e[+-]?\d+)?|inf)")
 _WHOLE = {
     "whole-layernormalization": "LayerNorm",
     "whole-rmsnormalization": "RMSNorm",
@@ -28,9 +29,10 @@ _WHOLE = {
 class Group:
     """Layers of one pattern.
 
-    `title` says what they are, `cause` why they are kept, by the layer that matters most, ""
-    where that is not known. `without` are the least and the largest error where one of them was
-    dropped alone. `places` are the modules, or the layers themselves where each stands alone.
+    `title` says what they are, `cause` why the layer that matters most is kept, "" where that is
+    not known, with the figure of what reaches furthest. `without` are the least and the largest
+    error where one of them was dropped alone. `places` are the modules, or the layers themselves
+    where each stands alone.
     """
 
     title: str
@@ -88,7 +90,9 @@ def by_cause(result: Result, layers: Sequence[str]) -> str:
     """Return how many of some layers are kept for each cause."""
     causes = {each.layer: each.cause for each in result.diagnosis}
     counts = Counter(causes.get(name, "") for name in layers)
-    return ", ".join(f"{count} {printable(cause)}" for cause, count in counts.items() if cause)
+    return ", ".join(
+        f"{count} {printable(cause)}" for cause, count in counts.most_common() if cause
+    )
 
 
 def _places(layers: Sequence[str]) -> Iterator[list[str]]:
@@ -111,7 +115,7 @@ def _group(
     where = layers if alone else [_module(names[0]) for names in places]
     return Group(
         title=_title(result, places, where),
-        cause=_cause(causes.get(worst)),
+        cause=_cause([causes[name] for name in (worst, *layers) if name in causes]),
         without=(min(known.values()), max(known.values())) if known else None,
         places=where if len(where) > 1 else (),
         layers=layers,
@@ -139,10 +143,22 @@ def _kind(result: Result, places: Sequence[Sequence[str]]) -> str:
     return ""
 
 
-def _cause(found: Diagnosis | None) -> str:
-    if found is None:
+def _cause(found: Sequence[Diagnosis]) -> str:
+    """Return the cause of the first, by what reaches furthest of those that have it, too."""
+    if not found:
         return ""
-    return printable(f"{found.cause}: {found.evidence.partition(WITHOUT_IT)[0]}")
+    alike = [each for each in found if each.cause == found[0].cause]
+    furthest = max(alike, key=_reached)
+    said = furthest.evidence.partition(WITHOUT_IT)[0]
+    if _reached(min(alike, key=_reached)) < _reached(furthest):
+        said = said.replace("reaches ", "reaches up to ", 1)
+    return printable(f"{furthest.cause}: {said}")
+
+
+def _reached(found: Diagnosis) -> float:
+    """Return the magnitude that the evidence tells, 0 where it tells none."""
+    told = _REACHED.search(found.evidence)
+    return float(told[1]) if told else 0.0
 
 
 def _module(name: str) -> str:

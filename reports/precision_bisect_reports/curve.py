@@ -60,8 +60,11 @@ def words(result: Result) -> str:
             return f"{said} The run ended before the rest was known."
         rest = _rest(result, len(culprits), together)
         return f"{said} The rest: {_several(result, 'rounding, spread')}{rest}"
-    if result.kept and len(result.kept) < len(culprits):
-        return f"{said} {len(result.kept)} layers suffice for {limit:g}."
+    count = len(result.kept)
+    if 0 < count < len(culprits):
+        inside = {each.layer for each in culprits}.issuperset(result.kept)
+        which = "of them" if inside else f"layer{'s' * (count > 1)}"
+        return f"{said} The answer keeps {count} {which}, enough for {limit:g}."
     return said
 
 

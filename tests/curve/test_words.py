@@ -107,9 +107,10 @@ def test_culprits_that_suffice() -> None:
     points = [point(0, 0.12, "all_low"), point(14, 0.0096, "answer"), point(20, 7e-4, "margin")]
     result = replace(RESULT, culprits=named, curve=points, kept=[f"m/n{i}" for i in range(14)])
     assert (
-        "20 layers break FP16 (overflow), m/n0, m/n1 and 18 more: 0.12 -> 0.0007. 14 layers "
-        "suffice for 0.01."
+        "20 layers break FP16 (overflow), m/n0, m/n1 and 18 more: 0.12 -> 0.0007. The answer "
+        "keeps 14 of them, enough for 0.01."
     ) == words(result)
+    assert "keeps 1 layer," in words(replace(result, kept=["other"]))
 
 
 def test_no_culprit() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 import run_folders
-from precision_bisect.diagnosis.findings import Finding, Findings, Histogram
-from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYER_PRECISIONS
+from precision_bisect.diagnosis.findings import Advice, Finding, Findings, Histogram
+from precision_bisect.results.result import Certificate, Diagnosis
+from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYER_PRECISIONS, LAYERS, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
 
@@ -52,12 +53,70 @@ def test_only_kept_layers_are_one_click_away(opened: Open, report: Path) -> None
     expect(page.locator("#shown")).to_have_text("80 of 80 nodes")
 
 
+def test_constants_are_hidden_at_first(opened: Open, tmp_path: Path) -> None:
+    """Nodes that are not decided on are one click away; with nothing kept a layer is told of."""
+    folder = run_folders.write_run(tmp_path, NAMES, [])
+    told = json.loads((folder / LAYERS).read_text())
+    told["layers"][0].update(candidate=None, exclusion="is constant")
+    (folder / LAYERS).write_text(json.dumps(told))
+    page = opened(write_report(folder))
+    expect(page.locator("#detail h3")).to_have_text("Op_1")
+    expect(page.locator("#shown")).to_have_text("79 of 80 nodes")
+    page.get_by_role("button", name="not decided on 1").click()
+    expect(page.locator("#shown")).to_have_text("80 of 80 nodes")
+
+
+def test_a_report_without_any_layer_has_no_list(opened: Open, tmp_path: Path) -> None:
+    """Nothing is kept and no list of all layers was written: the section is left out."""
+    folder = run_folders.write_run(tmp_path, NAMES, [])
+    (folder / LAYERS).unlink()
+    expect(opened(write_report(folder)).locator("#layers")).to_have_count(0)
+
+
 def test_patterns_come_before_layers(opened: Open, report: Path) -> None:
     """Why begins with a table of what the kept layers are, with the cause."""
     page = opened(report)
     rows = page.locator("#groups tbody tr")
     assert 1 <= rows.count() <= 3
     expect(rows.first).to_contain_text("overflow")
+    expect(page.locator("#groups th")).to_contain_text(["What", "Layers", "Why", "without one"])
+
+
+def test_layers_of_a_module_with_one_reason_share_a_row(opened: Open, tmp_path: Path) -> None:
+    """What one writes the next reads; another figure, or another module, has a row of its own."""
+    folder = run_folders.write_run(tmp_path, NAMES, [0, 1, 2, 10])
+    evidence = ("output reaches 2e5", "input reaches 2e5", "output reaches 3e5")
+    causes = [
+        Diagnosis(layer=NAMES[place], cause="overflow", evidence=said)
+        for place, said in zip((0, 1, 2, 10), (*evidence, evidence[2]), strict=True)
+    ]
+    result = run_folders.result_of(NAMES, [0, 1, 2, 10], diagnosis=causes)
+    (folder / RESULT).write_text(result.to_text())
+    rows = opened(write_report(folder)).locator("#kept tbody tr")
+    for row, names in enumerate((["Op_0", "Op_1"], ["Op_2"], ["Op_10"])):
+        expect(rows.nth(row).get_by_role("button")).to_have_text(names)
+    expect(rows).to_have_count(3)
+    expect(rows.first).to_contain_text("the answer without one of them fails")
+
+
+def test_what_says_nothing_is_left_out(opened: Open, tmp_path: Path) -> None:
+    """One cause is no filter, untried drops are no column, advice for all kept names none."""
+    folder = run_folders.write_run(tmp_path, NAMES, KEPT)
+    untested = Certificate(minimal=False, checked=[], unchecked=[NAMES[i] for i in KEPT])
+    result = run_folders.result_of(NAMES, KEPT, certificate=untested)
+    (folder / RESULT).write_text(result.to_text())
+    kept = [NAMES[i] for i in KEPT]
+    advice = [
+        Advice(id=title, title=title, text="Do it.", layers=layers, evidence="")
+        for title, layers in (("All", kept), ("Some", kept[1:]))
+    ]
+    (folder / DIAGNOSIS).write_text(Findings(low="fp16", advice=advice).to_text())
+    page = opened(write_report(folder))
+    expect(page.locator("#causes button")).to_have_count(0)
+    expect(page.locator("#groups")).not_to_contain_text("without one")
+    expect(page.locator("#advice article", has_text="All").get_by_role("button")).to_have_count(0)
+    some = page.locator("#advice article", has_text="Some").get_by_role("button")
+    expect(some).to_have_text(["norm/Op_12", "mlp/Op_47"])
 
 
 def test_the_tree_is_used_by_keyboard(opened: Open, report: Path) -> None:
@@ -104,8 +163,8 @@ def test_a_layer_tells_what_is_known_of_it(opened: Open, report: Path) -> None:
         *("underflow: evidence of underflow", "kept: FP32", "141000"),
         "output y, where NaN or Inf come out; the way there, with the error",
         "Op_47not finiteOp_480.13",
-        "error 0.05 when it alone runs FP16, all else high (5 × the tolerance); rank 1 of 80",
-        *("dropping it alone fails: error 0.03, 3 × the tolerance", "honoured: its constants"),
+        "forecast error 0.05 when it alone runs FP16, all else high (5 × the tolerance); rank 1",
+        *("the answer without it fails: error 0.03, 3 × the tolerance", "honoured: its constants"),
     ):
         expect(detail).to_contain_text(text)
     detail.get_by_role("button", name="Op_46").click()

@@ -39,6 +39,27 @@ def test_the_answer_of_a_finished_run(tmp_path: Path) -> None:
     assert "minimal: dropping any one of the 2 fails, each was tried" == answer["proof"]
 
 
+@pytest.mark.parametrize(
+    ("status", "lead", "remark"),
+    [
+        (Status.FOUND, "", "2 failed."),
+        (Status.NOTHING_TO_KEEP, "", None),
+        (Status.BUDGET_EXHAUSTED, "2 failed", None),
+    ],
+)
+def test_what_became_of_an_earlier_answer_is_a_remark(
+    tmp_path: Path, status: Status, lead: str, remark: str | None
+) -> None:
+    """It does not stand with the headline of an answer; why a run was cut short does."""
+    run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
+    result = run_folders.result_of(LAYERS_10, [2, 5], status=status)
+    (tmp_path / RESULT).write_text(result.to_text())
+    run_folders.write_status(tmp_path, state="finished", message="2 failed")
+    answer = view(tmp_path)["answer"]
+    assert lead == answer["message"]
+    assert [remark] * bool(remark) == [each for each in answer["remarks"] if "failed" in each]
+
+
 def test_made_up_inputs_stand_with_the_answer(tmp_path: Path) -> None:
     """The view of a run without --inputs says so; that of another, or an older one, does not."""
     run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
@@ -112,6 +133,7 @@ def test_trials_are_columns(tmp_path: Path) -> None:
     columns = view(run_folders.write_run(tmp_path, LAYERS_10, [2, 5]))["searches"][0]["trials"]
     assert [len(each.proposal.plan) for each in trials] == columns["kept"]
     assert "inf" == columns["error"][1]
+    assert "drop to 9" in columns["reason"]["texts"]
     phases = [columns["phase"]["texts"][at] for at in columns["phase"]["at"]]
     assert [each.proposal.phase.value for each in trials] == phases
 

@@ -104,7 +104,7 @@ def test_layers_are_grouped_by_what_they_are() -> None:
     )
     shown = screen(result)
     assert "  5 modules: Pow, ReduceMean in each\n" in shown
-    assert "    overflow: reaches 9e5; without one of them: error 0.02 to 0.11\n" in shown
+    assert "    overflow: reaches up to 9e5; without one of them: error 0.02 to 0.11\n" in shown
     assert "    /b0/norm, /b1/norm and 3 more\n" in shown
     pieces = Advised(
         id="whole-layernormalization", title="", evidence="", passed=False, layers=kept

@@ -5,7 +5,7 @@ from typing import Any
 
 from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result, runs
+from precision_bisect.results.result import SPREAD, Result, runs
 from precision_bisect.verifying.verification import Seen
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed
@@ -34,6 +34,7 @@ def answer(source: Source) -> dict[str, Any]:
 
 def _found(source: Source, result: Result) -> dict[str, Any]:
     status, tolerance = result.status, result.tolerance
+    message = source.status.message if source.status else ""
     gained = not (result.rungs and result.gains_nothing)
     seen = source.looked_into
     answered = bool(result.rungs) and (gained or status not in _CUT_OFF)
@@ -42,7 +43,7 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
         "title": _title(result, status, answered),
         "badge": HEADLINES[status].partition(";")[0] if gained or not answered else NOTHING_GAINED,
         "tone": tone,
-        "message": source.status.message if source.status else "",
+        "message": "" if status in _GOOD else message,
         "inputs": made_up(result.inputs),
         "answered": answered,
         "kept": len(result.kept),
@@ -60,7 +61,7 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
         "seen": _seen(seen),
         "facts": list(_facts(result)),
         "run": _run(source),
-        "remarks": list(_remarks(result)),
+        "remarks": list(_remarks(result, message)),
     }
 
 
@@ -181,7 +182,11 @@ def _deployed(result: Result) -> Iterator[list[str]]:
         yield from ([label.capitalize(), text] for label, text in told)
 
 
-def _remarks(result: Result) -> Iterator[str]:
+def _remarks(result: Result, message: str) -> Iterator[str]:
+    # What is said of the curve tells where rounding is spread.
+    if result.status is Status.FOUND and message not in ("", f"{SPREAD} over the network"):
+        said = f"The answer was {message}" if message.startswith("widened") else message
+        yield f"{said[:1].upper()}{said[1:]}."
     if result.emulated and result.rungs:
         yield "Predicted by the emulator on the machine of the search; confirm on the target."
     if result.unresolved:

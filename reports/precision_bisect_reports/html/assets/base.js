@@ -24,6 +24,7 @@ const STATES = [
   { key: "open", glyph: "◇", word: "still open" },
 ];
 const KEPT = 1;
+const DECIDED = [0, 1, 2, 3, 5]; // the states of all nodes but constants and the like
 const layers = data.layers;
 const nameOf = (layer) => layers.name[layer];
 const textAt = (column, place) => column.texts[column.at[place]];

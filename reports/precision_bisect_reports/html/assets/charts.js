@@ -70,7 +70,7 @@ function errorScale(errors) {
   const placed = (error) => (error === 0 ? from - 1 : Math.max(from, Math.log10(Math.max(error, 10 ** from))));
   return {
     place: (error) => (number(error) === Infinity ? to + 1 : placed(number(error))),
-    axis: { ...axis("error"), type: "value", min: from - exact, max: to + infinite, minInterval: 1, nameGap: 40, axisLabel: { color: colour("soft"), formatter: (power) => (power > to ? "∞" : power < from ? "0" : powerOfTen(power)) } },
+    axis: { ...axis(exact ? "error (log), 0 at the foot" : "error (log)"), type: "value", min: from - exact, max: to + infinite, minInterval: 1, nameGap: 40, axisLabel: { color: colour("soft"), formatter: (power) => (power > to ? "∞" : power < from ? "0" : powerOfTen(power)) } },
     line: limit ? Math.log10(limit) : null,
   };
 }

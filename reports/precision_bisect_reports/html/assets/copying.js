@@ -33,25 +33,30 @@ function copyButton(text, label = "Copy") {
   return made;
 }
 
-function copyCard(title, about, text) {
+function copyCard(title, about, text, kind = "card") {
   const shown = text === null ? [el("p", { class: "hint" }, "Too long to copy into this page; it is in the run folder.")]
     : [copyButton(text), el("details", {}, el("summary", {}, "Show"), el("pre", { tabindex: "0" }, text))];
-  return el("article", { class: "card" }, el("h3", {}, title), el("p", { class: "hint" }, about), shown);
+  return el("article", { class: kind }, el("h3", {}, title), el("p", { class: "hint" }, about), shown);
+}
+
+function commandCard(title, about, command) {
+  return el("article", { class: "card" }, el("h3", {}, title), el("p", { class: "hint" }, about), el("pre", { tabindex: "0" }, command), copyButton(command));
 }
 
 // The model itself comes first: it is too large for this page, what opens and judges it is not.
 function mixedCards() {
-  const model = el("article", { class: "card" }, el("h3", {}, "model.mixed.onnx"), el("p", { class: "hint" }, "The strongly typed model, in the run folder. TensorRT 10 and 11, TensorRT-RTX and ONNX Runtime on CUDA build it as it is:"),
-    el("pre", { tabindex: "0" }, "sh trtexec.sh strong10"), copyButton("sh trtexec.sh strong10"));
+  const model = commandCard("model.mixed.onnx", "The strongly typed model, in the run folder. TensorRT 10 and 11, TensorRT-RTX and ONNX Runtime on CUDA build it as it is:", "sh trtexec.sh strong10");
   if (!data.confirm) return [model];
-  return [model, copyCard("Confirm on the target", "TensorRT judges the stored samples. To be run in the run folder.", data.confirm)];
+  return [model, commandCard("Confirm on the target", "TensorRT judges the stored samples. To be run in the run folder:", data.confirm)];
 }
 
 function drawExports() {
   const names = data.kept.map((row) => row.layer);
   const cards = Object.entries(ABOUT).filter(([name]) => name in data.exports).map(([name, [title, about]]) => copyCard(title, `${about} In the run folder: ${name}`, data.exports[name]));
   if (cards.length) cards.unshift(...mixedCards());
-  if (names.length) cards.push(copyCard("Names of the kept layers", "One a line, in network order.", names.join("\n")), copyCard("The same as JSON", "A list of names for scripts.", JSON.stringify(names, null, 2)));
+  if (names.length) cards.push(
+    copyCard("Names of the kept layers", "One a line, in network order.", names.join("\n"), "card screen"),
+    copyCard("The same as JSON", "A list of names for scripts.", JSON.stringify(names, null, 2), "card screen"));
   if (cards.length) byId("copies").append(el("div", { class: "cards" }, cards));
   else byId("exports").remove();
 }

@@ -5,7 +5,7 @@ const figured = (points, key) => points.filter((point) => point[key] !== null);
 
 function curveTip(point) {
   const title = nameOfPoint(point) || "A point between";
-  const copies = `error ${spell(point.error_median)}, worst ${spell(point.error_max)}`;
+  const copies = `median of copies ${spell(point.error_median)}, worst ${spell(point.error_max)}`;
   return [title, `${plural(point.kept_count, "layer")} kept`, copies, timesTolerance(point.error_max), point.latency_ms !== null && `${spell(point.latency_ms)} ms`];
 }
 
@@ -45,21 +45,15 @@ function curveOptions() {
 
 function curveTable(points) {
   const timed = points.some((point) => point.latency_ms !== null);
-  return table(["Kept", "Median", "Worst", ...(timed ? ["Latency"] : []), "Point"], points, (point) =>
+  return table(["Kept", "Median of copies", "Worst of copies", ...(timed ? ["Latency"] : []), "Point"], points, (point) =>
     [String(point.kept_count), spell(point.error_median), spell(point.error_max), ...(timed ? [point.latency_ms === null ? "not measured" : `${spell(point.latency_ms)} ms`] : []), nameOfPoint(point)]);
 }
 
 function culpritTable(culprits) {
-  return table(["Culprit", "Without it", "Cause"], culprits, (each) => {
+  return table(["Culprit", `Error without it${culprits.length > 1 ? ", the others kept" : ""}`, "Cause"], culprits, (each) => {
     const layer = layerByName.get(each.layer);
     return [layer === undefined ? each.layer : layerLink(layer, each.layer), spell(each.error_without), each.cause || "not known"];
   }, 10);
-}
-
-function culpritTitle(culprits) {
-  const [{ error_with: error }] = culprits;
-  const breaks = culprits.length === 1 ? "breaks" : "break";
-  return `${plural(culprits.length, "layer")} ${breaks} ${data.low.toUpperCase()}${error === null ? "" : `; with all of them high the error is ${spell(error)}`}`;
 }
 
 function drawCurve() {
@@ -71,5 +65,5 @@ function drawCurve() {
   byId("curves").append(
     el("p", { class: "hint" }, words), el("figure", {}, el("figcaption", {}, "Error by the number of kept layers"), holder),
     el("details", { class: "trials" }, el("summary", {}, `The curve: ${plural(points.length, "plan")} as a table`), curveTable(points)),
-    ...(culprits.length ? [el("details", { class: "trials culprits" }, el("summary", {}, `${culpritTitle(culprits)}: the list`), culpritTable(culprits))] : []));
+    ...(culprits.length ? [el("details", { class: "trials culprits" }, el("summary", {}, `${plural(culprits.length, "culprit")} as a table`), culpritTable(culprits))] : []));
 }

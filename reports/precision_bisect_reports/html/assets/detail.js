@@ -1,14 +1,10 @@
 // What is known of the layer that is selected in the tree.
-function showNothing() {
-  byId("detail").replaceChildren(el("p", { class: "hint" }, "Select a layer to see its type, why, and what was tried."));
-}
-
 function showModule(module) {
   const share = data.sensitivity.layer.length ? worstIn(module) : null;
   byId("detail").replaceChildren(
     el("h3", {}, module.label), el("p", { class: "path" }, module.path),
     shares(module.counts), legend(module.counts),
-    share === null ? el("p") : el("p", { class: "hint" }, "Most sensitive: ", layerLink(share), ` (${spell(sensitivityByLayer.get(share).error)})`));
+    share === null ? el("p") : el("p", { class: "hint" }, "Most sensitive: ", layerLink(share), ` (forecast error ${spell(sensitivityByLayer.get(share).error)})`));
 }
 
 function worstIn(node) {
@@ -109,7 +105,7 @@ function feedsOf(layer) {
 function sensitivityText({ error, together }) {
   const who = together === 1 ? "it alone runs" : `it and ${together - 1} others run`;
   const times = timesTolerance(error);
-  return `error ${spell(error)} when ${who} ${data.sensitivity.low.toUpperCase()}, all else high${times ? ` (${times})` : ""}; ${rankOf(error)} of ${sensitivityByLayer.size.toLocaleString("en")}`;
+  return `forecast error ${spell(error)} when ${who} ${data.sensitivity.low.toUpperCase()}, all else high${times ? ` (${times})` : ""}; ${rankOf(error)} of ${sensitivityByLayer.size.toLocaleString("en")}`;
 }
 
 function rankOf(error) {
@@ -121,8 +117,8 @@ function rankOf(error) {
 function proofText(proof) {
   const times = timesTolerance(proof.error);
   const figure = proof.error === null ? "" : `: error ${spell(proof.error)}${times ? `, ${times}` : ""}`;
-  if (proof.how === "dropped" && proof.needed) return `dropping it alone fails${figure}`;
-  if (proof.how === "implied" && proof.needed) return `a plan without it that keeps ${proof.more_kept} more fails${figure}`;
-  if (proof.how === "group") return `group ${proof.group}: dropping it with others fails${figure}`;
+  if (proof.how === "dropped" && proof.needed) return `the answer without it fails${figure}`;
+  if (proof.how === "implied" && proof.needed) return `the answer without it and with ${proof.more_kept} more fails${figure}`;
+  if (proof.how === "group") return `group ${proof.group}: the answer without it and others fails${figure}`;
   return `${proof.reason}${figure}`;
 }

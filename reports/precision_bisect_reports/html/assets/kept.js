@@ -9,7 +9,7 @@ function drawKept() {
     const causes = new Set(data.kept.map(causeOf));
     const shown = new Set(causes);
     const draw = () => byId("kept").replaceChildren(keptTable(data.kept.filter((row) => shown.has(causeOf(row)))));
-    if (causes.size > 1 || !causes.has("unknown")) [...causes].forEach((cause) => {
+    if (causes.size > 1) [...causes].forEach((cause) => {
       const count = data.kept.filter((row) => causeOf(row) === cause).length;
       byId("causes").append(chip(`${cause} ${count}`, true, (now) => { shown[now ? "add" : "delete"](cause); draw(); }));
     });
@@ -25,8 +25,11 @@ function drawGroups() {
   if (!data.groups.length) return;
   const span = ([least, most]) => (spell(least) === spell(most) ? spell(least) : `${spell(least)} to ${spell(most)}`);
   const where = (places) => (places.length > 3 ? `${places.slice(0, 3).join(", ")} and ${places.length - 3} more` : places.join(", "));
-  byId("groups").append(table(["What", "Layers", "Why", "Without one", "Where"], data.groups, (each) =>
-    [el("b", {}, each.title), String(each.layers), each.cause || "not known", each.without ? `error ${span(each.without)}` : "not tried", where(each.places)], 8));
+  const tried = data.groups.some((each) => each.without);
+  const placed = data.groups.some((each) => each.places.length);
+  const headings = ["What", "Layers", "Why", ...(tried ? ["Error of the answer without one"] : []), ...(placed ? ["Where"] : [])];
+  byId("groups").append(table(headings, data.groups, (each) =>
+    [el("b", {}, each.title), String(each.layers), each.cause || "not known", ...(tried ? [each.without ? span(each.without) : "not tried"] : []), ...(placed ? [where(each.places)] : [])], 8));
 }
 
 function drawMisses() {
@@ -35,7 +38,7 @@ function drawMisses() {
   const takes = (row) => `${spell(100 * number(row.figures.share), 2)} %`;
   const headings = ["Layer", ...(SEVERAL_TYPES ? ["Runs"] : []), "Takes", "Cause", "Evidence"];
   byId("misses").append(el("h3", {}, "Near misses"), el("p", { class: "hint" }, "Low in the answer, and nearly kept. Each takes so much of the tolerance: what it added in a trial, or its error alone, whichever is larger."), table(headings, rows, (row) =>
-    [keptName({ layer: nameOf(row.layer) }, row.layer), ...(SEVERAL_TYPES ? [(row.low ?? "").toUpperCase()] : []), row.figures.share === undefined ? "no figure" : takes(row), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
+    [keptName([nameOf(row.layer)]), ...(SEVERAL_TYPES ? [(row.low ?? "").toUpperCase()] : []), row.figures.share === undefined ? "no figure" : takes(row), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
 }
 
 const causeOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.cause ?? row.cause ?? "unknown";
@@ -44,28 +47,49 @@ const evidenceOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.ev
 function keptTable(rows) {
   const seen = rows.some((row) => row.honoured);
   const headings = ["Layer", ...(SEVERAL_TYPES ? ["Cannot be"] : []), "Cause", "Evidence", "Proof", ...(seen ? ["Engine"] : [])];
-  return table(headings, rows, (row) => {
-    const layer = layerByName.get(row.layer);
-    const type = SEVERAL_TYPES ? [(diagnosisByLayer.get(layer)?.low ?? "").toUpperCase()] : [];
-    const cells = [keptName(row, layer), ...type, el("span", { class: "cause" }, causeOf(row)), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
-    if (seen) cells.push((row.honoured ?? "not seen").replaceAll("_", " "));
-    return cells;
-  }, 8);
+  const cellsOf = (row) => {
+    const type = SEVERAL_TYPES ? [(diagnosisByLayer.get(layerByName.get(row.layer))?.low ?? "").toUpperCase()] : [];
+    const cells = [...type, causeOf(row), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
+    return seen ? [...cells, (row.honoured ?? "not seen").replaceAll("_", " ")] : cells;
+  };
+  return table(headings, together(rows, cellsOf), ({ names, cells }) =>
+    [keptName(names), ...cells.map((cell, place) => (headings[place + 1] === "Cause" ? el("span", { class: "cause" }, cell) : cell))], 8);
 }
 
-function keptName(row, layer) {
-  const scope = row.layer.split("/").slice(0, -1).join("/");
-  return el("span", { class: "named" }, layer === undefined ? row.layer : layerLink(layer), scope ? el("span", { class: "path" }, scope) : null);
+// What one layer of a module writes the next one reads: where all else is the same, too, they share a row.
+function together(rows, cellsOf) {
+  const shared = [];
+  rows.forEach((row) => {
+    const cells = cellsOf(row);
+    const alike = [scopeOf(row.layer), ...cells].join("\n").replace(/^(in|out)put /m, "");
+    const last = shared.at(-1);
+    if (scopeOf(row.layer) && last?.alike === alike) {
+      last.names.push(row.layer);
+      last.cells = last.cells.map((cell) => cell.replace("the answer without it", "the answer without one of them"));
+    } else shared.push({ names: [row.layer], cells, alike });
+  });
+  return shared;
+}
+
+const scopeOf = (name) => name.split("/").slice(0, -1).join("/");
+
+function keptName(names) {
+  const links = names.map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name)) : name));
+  const scope = scopeOf(names[0]);
+  return el("span", { class: "named" }, el("span", { class: "links" }, links), scope ? el("span", { class: "path" }, scope) : null);
 }
 
 const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+
+// Advice about all kept layers needs no names.
+const aboutSome = (names) => !data.kept.length || data.kept.some((row) => !names.includes(row.layer));
 
 function drawAdvice() {
   if (!data.advice.length) return;
   byId("advice").append(el("h3", {}, "What to change"), el("div", { class: "cards wide" }, data.advice.map((each) =>
     el("article", { class: "card" }, el("h4", {}, String(each.title ?? "")), el("p", {}, String(each.text ?? "")),
       each.evidence ? el("p", { class: "hint" }, sentence(String(each.evidence))) : null,
-      Array.isArray(each.layers) && each.layers.length ? el("p", { class: "links" }, each.layers.slice(0, 4).map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name), shortOf(layerByName.get(name))) : String(name))), each.layers.length > 4 ? `and ${each.layers.length - 4} more` : null) : null))));
+      each.layers.length && aboutSome(each.layers) ? el("p", { class: "links" }, each.layers.slice(0, 4).map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name), shortOf(layerByName.get(name))) : String(name))), each.layers.length > 4 ? `and ${each.layers.length - 4} more` : null) : null))));
 }
 
 function drawSpread() {

@@ -63,11 +63,11 @@ function cutIntoBlocks(node) {
   return node;
 }
 
-// Opens modules with kept layers, the first ones first, while few rows are to be seen.
+// Opens modules with kept layers, or any where none is kept, while few rows are to be seen.
 function openKept(top, most) {
   const open = (node) => {
     for (const item of node.items) {
-      if (typeof item === "number" || !item.counts[KEPT]) continue;
+      if (typeof item === "number" || (top.counts[KEPT] && !item.counts[KEPT])) continue;
       if (rows + item.items.length > most) return;
       item.open = true;
       rows += item.items.length;

@@ -70,7 +70,7 @@ function narrowing(trials) {
     legend: { ...plain().legend, top: 0, right: 8 },
     grid: [{ ...FRAME, top: 30, height: "42%" }, { ...FRAME, bottom: 42, height: "30%" }],
     xAxis: [{ ...x, gridIndex: 0, axisLabel: { show: false } }, { ...x, ...axis("trial"), axisLabel: labels, gridIndex: 1 }],
-    yAxis: [{ ...scale.axis, gridIndex: 0 }, { ...sizeAxis(trials, true), name: "layers kept", nameGap: 40, gridIndex: 1 }],
+    yAxis: [{ ...scale.axis, gridIndex: 0 }, { ...sizeAxis(trials, true), nameGap: 40, gridIndex: 1 }],
     series: [...errors, { ...second, name: "smallest that passed", type: "line", step: "end", symbol: "none", lineStyle: { color: colour("pass"), width: 2 }, itemStyle: { color: colour("pass") }, data: best },
       ...byVerdict(trials, (trial) => [place.get(trial), sizePlace(trial.kept)], second)],
   };
@@ -84,7 +84,7 @@ function sizeAxis(trials, few = false) {
   const numbers = few && most > 60 ? [0, 3, 30, 300, 3000, 30000] : [0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000];
   const ticks = numbers.filter((tick) => tick <= most * 1.05).map(sizePlace);
   return {
-    ...axis("layers kept"), type: "value", min: 0, max: sizePlace(most) * 1.02, axisTick: { customValues: ticks, lineStyle: { color: colour("line") } },
+    ...axis("layers kept (log)"), type: "value", min: 0, max: sizePlace(most) * 1.02, axisTick: { customValues: ticks, lineStyle: { color: colour("line") } },
     axisLabel: { color: colour("soft"), customValues: ticks, formatter: (place) => Math.round(10 ** place - 1).toLocaleString("en") }, splitLine: { show: false },
   };
 }
@@ -127,11 +127,12 @@ function drawSensitivity() {
   if (!found.length) return byId("sensitivity").remove();
   const chartBox = el("div", { class: "chart" });
   const chart = makeChart(chartBox, `Error of each layer when it runs low, ${plural(found.length, "layer")} in network order; the worst are in the table below`);
-  box.append(el("p", { class: "hint" }, `The emulator's error where one layer runs ${data.low.toUpperCase()} and all others stay high. Errors add up, so a layer below the tolerance can be needed, and one above it need not be when others are kept. Click a point to see its layer.`), chartBox);
+  box.append(el("p", { class: "hint" }, `The emulator's error where one layer runs ${data.low.toUpperCase()} and all others stay high. Errors add up, so a layer below the tolerance can be needed, and one above it need not be when others are kept. Click a point to see its layer.`),
+    el("figure", {}, el("figcaption", {}, "Forecast error of each layer alone"), chartBox));
   whenVisible(chartBox, () => chart.draw(() => sensitivityOptions(found)).on("click", (point) => point.data.layer !== undefined && reveal(point.data.layer)));
   const worst = [...found].sort((one, two) => two[1].error - one[1].error || one[0] - two[0]).slice(0, 10);
-  box.append(el("h3", {}, "The most sensitive"), table(["Layer", "Operator", "Error", "In the answer"], worst, ([layer, { error, together }]) =>
-    [layerLink(layer, nameOf(layer)), textAt(layers.op, layer), `${spell(error)}${together > 1 ? `, with ${together - 1} others` : ""}`, STATES[layers.state[layer]].word]));
+  box.append(el("h3", {}, "The most sensitive"), table(["Layer", "Forecast error", "In the answer"], worst, ([layer, { error, together }]) =>
+    [el("span", {}, layerLink(layer, nameOf(layer)), sameWord(layer) ? null : ` (${textAt(layers.op, layer)})`), `${spell(error)}${together > 1 ? `, with ${together - 1} others` : ""}`, STATES[layers.state[layer]].word]));
 }
 
 function sensitivityOptions(found) {

@@ -167,13 +167,14 @@ function reveal(layer) {
 }
 
 function setUpTree() {
+  if (!layers.name.length) return byId("layers").remove();
   const counts = countStates(layers.state);
   tree.texts = layers.name.map((_, layer) => searchable(layer));
   tree.top = buildModules();
   openKept(tree.top, 150);
-  tree.shown = new Set(STATES.keys());
+  tree.shown = new Set(DECIDED);
   [1, 3, 0, 2, 5, 4].filter((state) => counts[state]).forEach((state) => {
-    const made = chip("", true, (now) => { tree.shown[now ? "add" : "delete"](state); refreshTree(); }, { id: `state-${state}` });
+    const made = chip("", tree.shown.has(state), (now) => { tree.shown[now ? "add" : "delete"](state); refreshTree(); }, { id: `state-${state}` });
     made.append(glyph(state), `${STATES[state].word} ${counts[state].toLocaleString("en")}`);
     byId("states").append(made);
   });
@@ -195,16 +196,15 @@ function setUpTree() {
     ? "Arrow keys move and open, Enter selects. Followers move values only and take the type of what feeds them."
     : "This run has written no list of all layers; only the kept ones are here.";
   refreshTree();
-  const first = tree.rows.findIndex((row) => row.layer !== undefined && layers.state[row.layer] === KEPT);
-  if (first >= 0) { tree.at = first; drawRows(); showLayer(tree.rows[first].layer); }
-  else showNothing();
+  const first = counts[KEPT] ? KEPT : 0;
+  moveTo(tree.rows.findIndex((row) => row.layer !== undefined && layers.state[row.layer] === first));
 }
 
 function showOnlyKept() {
   const only = byId("only").getAttribute("aria-pressed") !== "true";
   byId("only").setAttribute("aria-pressed", only);
   byId("only").textContent = only ? "All again" : "Only kept";
-  tree.shown = new Set(only ? [KEPT] : STATES.keys());
+  tree.shown = new Set(only ? [KEPT] : DECIDED);
   document.querySelectorAll("#states .chip").forEach((made) => made.setAttribute("aria-pressed", tree.shown.has(Number(made.id.split("-")[1]))));
   if (only) openKept(tree.top, Infinity);
   refreshTree();
