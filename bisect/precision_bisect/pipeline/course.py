@@ -290,7 +290,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     noise = yield from _one(
         everything,
         Phase.PREFLIGHT,
-        "the same plan again, for the noise floor",
+        "the same again, to see the noise",
         kind=Kind.REPEAT,
     )
     # A comparator of quality, not of difference, gives every repeat the same figure.

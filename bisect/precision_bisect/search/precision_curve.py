@@ -21,7 +21,7 @@ from precision_bisect.trial import BELIEVED, Kind, Outcome, Phase, Proposal, Sam
 DRAW = 1 << 16
 """The draw of copies for all points: one for all, so that their errors compare. Searches count
 their draws from 1, far below it."""
-LEAVING = "what leaves the low type's range kept"
+LEAVING = "only layers beyond the low type's range high"
 MOST = 20
 """Evaluations of one curve, at most: `MOST` + 2 log2(layers). A bound: on 20 real networks the law
 alone took 22 to 112 inferences of a sample."""
