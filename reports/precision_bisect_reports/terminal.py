@@ -157,10 +157,11 @@ def _opening(event: RunStarted) -> str:
     workers = f", {event.workers} workers" if event.workers > 1 else ""
     limit = "" if event.tolerance is None else f", tolerance {event.tolerance:g}"
     limit += f", {event.speed}" if event.speed else ""
+    samples = "1 sample" if event.samples == 1 else f"{event.samples} samples"
     rung = f"{event.rung}: " if event.rung else ""
     return (
         f"{rung}{event.model}: {event.candidates} of {event.layers_total} nodes are candidates, "
-        f"{event.samples} samples{held_out}{limit}, {event.backend} backend{workers}, "
+        f"{samples}{held_out}{limit}, {event.backend} backend{workers}, "
         f"strategy {event.strategy}{recalled}"
     )
 

@@ -20,7 +20,7 @@ from precision_bisect.errors import ExitCode
         (["help"], "no command 'help'; did you mean --help?"),
         (
             ["find", "m.onnx"],
-            "no command 'find'; the search needs no word: precision-bisect m.onnx",
+            "'find'; the search needs no word: precision-bisect m.onnx",
         ),
         (["m.onnx", "--fp16"], "--fp16; write --low fp16 (fp16 is the default)"),
         (["m.onnx", "--precision=bf16"], "write --low bf16"),
