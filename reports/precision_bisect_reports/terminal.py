@@ -156,6 +156,7 @@ def _opening(event: RunStarted) -> str:
     recalled = f", resuming after {event.resumed_trials} trials" if event.resumed_trials else ""
     workers = f", {event.workers} workers" if event.workers > 1 else ""
     limit = "" if event.tolerance is None else f", tolerance {event.tolerance:g}"
+    limit += f" (a multiple of {event.limits})" if event.limits else ""
     limit += f", {event.speed}" if event.speed else ""
     samples = "1 sample" if event.samples == 1 else f"{event.samples} samples"
     rung = f"{event.rung}: " if event.rung else ""
