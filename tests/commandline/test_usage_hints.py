@@ -22,6 +22,7 @@ from precision_bisect.errors import ExitCode
             ["find", "m.onnx"],
             "'find'; the search needs no word: precision-bisect m.onnx",
         ),
+        (["find", "--tol", "1", "m.onnx"], "needs no word: precision-bisect m.onnx"),
         (["m.onnx", "--fp16"], "--fp16; write --low fp16 (fp16 is the default)"),
         (["m.onnx", "--precision=bf16"], "write --low bf16"),
         (["m.onnx", "--low", "FP16"], "did you mean fp16?"),

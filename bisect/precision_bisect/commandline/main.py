@@ -76,10 +76,12 @@ def _refuse_command(word: str, rest: Sequence[str]) -> None:
     meant = close_matches(word, (*COMMANDS, "--help", "--version"))
     if meant:
         raise UsageError(f"no command {word!r}", f"did you mean {meant[0]}?")
-    if rest and not rest[0].startswith("-"):
-        model = shlex.quote(rest[0])
+    models = [each for each in rest if each.endswith(".onnx")]
+    models += [each for each in rest[:1] if not each.startswith("-")]
+    if models:
         raise UsageError(
-            f"no command {word!r}", f"the search needs no word: precision-bisect {model}"
+            f"no command {word!r}",
+            f"the search needs no word: precision-bisect {shlex.quote(models[0])}",
         )
 
 

@@ -91,5 +91,7 @@ def _was(what: str, before: Any, after: Any) -> str:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
     text = "not given" if value is None else str(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
