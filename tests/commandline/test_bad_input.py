@@ -18,13 +18,13 @@ from precision_bisect.commandline.main import main
 FLOAT = onnx.TensorProto.FLOAT
 
 
-def model_bytes(op_type: str = "Mul", domain: str = "") -> bytes:
+def model_bytes(op_type: str = "Mul", domain: str = "", kind: int = FLOAT) -> bytes:
     """Return a model that squares its input `x` of shape (1, 4) into `y`."""
     graph = helper.make_graph(
         [helper.make_node(op_type, ["x", "x"], ["y"], name="square", domain=domain)],
         "tiny",
-        [helper.make_tensor_value_info("x", FLOAT, [1, 4])],
-        [helper.make_tensor_value_info("y", FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("x", kind, [1, 4])],
+        [helper.make_tensor_value_info("y", kind, [1, 4])],
     )
     opsets = [helper.make_opsetid("", 17)]
     if domain:
@@ -127,7 +127,11 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     ),
     "wrong name": (feed(z=ONES), INPUTS, "has z, and not x"),
     "extra name": (feed(x=ONES, z=ONES), INPUTS, "in.npz has z, which is no input"),
-    "several samples": (feed(x=np.tile(ONES, (8, 1))), INPUTS, "each sample in a file of its own"),
+    "several samples": (
+        feed(x=np.tile(ONES, (8, 1))),
+        INPUTS,
+        "each sample by itself, one per file",
+    ),
     "pixels": (feed(x=ONES.astype(np.uint8)), INPUTS, "scale pixels to the range"),
     "wrong shape": (feed(x=ONES[:, :3]), INPUTS, "shape (1, 3)"),
     "wrong type": (feed(x=ONES.astype(np.float64)), INPUTS, "is float64"),
@@ -135,6 +139,11 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         folder_of_inputs,
         ["model.onnx", "--inputs", "in"],
         "input 'x' of in/1.npz is float64",
+    ),
+    "half already": (
+        file("m.onnx", model_bytes(kind=onnx.TensorProto.FLOAT16)),
+        ["m.onnx"],
+        "its nodes: already computes in a lower precision (1); give the FP32 model",
     ),
     "sequence": (file("m.onnx", sequence_model()), ["m.onnx"], "'q' is a sequence"),
     "model for jobs": (

@@ -59,14 +59,15 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
 def _check_array(spec: TensorSpec, array: NDArray[Any], place: str) -> NDArray[Any]:
     where = f"input {spec.name!r} of {place}"
     if spec.dtype is not None and array.dtype.name != spec.dtype:
+        pixels = array.dtype == np.uint8 and spec.dtype.startswith("float")
         raise InputError(
             f"{where} is {array.dtype.name}, but the model wants {spec.dtype}",
-            f"{_SCALED if array.dtype == np.uint8 else 'convert it'} with .astype('{spec.dtype}')",
+            f"{_SCALED if pixels else 'convert it'} with .astype('{spec.dtype}')",
         )
     if not fits(spec, array.shape):
         raise InputError(
             f"{where} has the shape {show(array.shape)}, but the model wants {show(spec.shape)}",
-            "save each sample in a file of its own"
+            "give each sample by itself, one per file"
             if array.ndim and fits(spec, (1, *array.shape[1:]))
             else "give samples of the shape that the model was exported for",
         )
