@@ -25,27 +25,30 @@ _HEAD = """\
 What `precision-bisect` answers to each. `python docs/make_mistakes.py` writes this page
 by running every command.
 """
+BEGUN = "model.onnx --inputs inputs --tol 1e-2 --out run"
+"""A run that some of the mistakes come after."""
 MISTAKES = (
     ("No model", ""),
     ("A command that does not exist", "explian model.onnx"),
+    ("A command for the search, which needs none", "find model.onnx"),
     ("A flag that does not exist", "model.onnx --tolerance 1e-2"),
+    ("A type as a flag", "model.onnx --fp16"),
+    ("A backend by another name", "model.onnx --backend trt"),
     ("A comma in a number", "model.onnx --tol 0,01"),
     ("A model that is not there", "modle.onnx"),
     ("A model that is not ONNX", "model.pt"),
-    ("Inputs that are not there", "model.onnx --inputs inptus"),
-    ("A folder without inputs", "model.onnx --inputs empty"),
+    ("A model that is FP16 already", "half.onnx"),
+    ("Inputs without their flag", "model.onnx inputs"),
     ("A name that is no input of the model", "model.onnx --inputs wrong_name.npz"),
-    ("Inputs of another shape", "model.onnx --inputs wrong_shape.npz"),
-    ("Inputs of another kind", "model.onnx --inputs image.png"),
+    ("An array too many", "model.onnx --inputs extra.npz"),
+    ("Several samples in one file", "model.onnx --inputs batch.npz"),
+    ("Pixels from 0 to 255", "model.onnx --inputs pixels.npz"),
     ("A limit for an output that is not there", "model.onnx --inputs inputs --tol logits=1e-2"),
-    ("A type that does not exist", "model.onnx --low fp64"),
-    ("The same type twice", "model.onnx --low fp16 --high fp16"),
-    ("A time with a space", "model.onnx --max-time '2 hours'"),
-    ("A strategy that does not exist", "model.onnx --strategy guidde"),
-    ("A function that the script lacks", "model.onnx --check metric.py:accuracy"),
     ("A layer that does not exist", "explain model.onnx /norm/Pwo --inputs inputs"),
     ("A run that was not made", "verify model.onnx"),
-    ("A folder that is no run", "report inputs"),
+    ("Another limit for a run that goes on", f"{BEGUN.replace('1e-2', '5e-3')} --resume"),
+    ("No run named", "show"),
+    ("A model instead of jobs", "batch model.onnx"),
 )
 
 
@@ -63,14 +66,16 @@ def _prepare(folder: Path) -> None:
     """Write the files that the commands name."""
     onnx.save(onnx.parser.parse_model(_MODEL), folder / "model.onnx")
     (folder / "model.pt").write_bytes(b"PK\x03\x04 weights")
-    (folder / "metric.py").write_text("def drop(outputs, reference):\n    return 0.0\n")
+    half = onnx.parser.parse_model(_MODEL.replace("float[", "float16["))
+    onnx.save(half, folder / "half.onnx")
+    (folder / "inputs").mkdir()
     image = np.ones((1, 8), np.float32)
-    for name in ("inputs", "empty"):
-        (folder / name).mkdir()
     np.savez(folder / "inputs" / "0.npz", image=image)
     np.savez(folder / "wrong_name.npz", input=image)
-    np.savez(folder / "wrong_shape.npz", image=np.ones((2, 3), np.float32))
-    (folder / "image.png").write_bytes(b"\x89PNG")
+    np.savez(folder / "extra.npz", image=image, label=np.zeros(1))
+    np.savez(folder / "batch.npz", image=np.ones((16, 8), np.float32))
+    np.savez(folder / "pixels.npz", image=image.astype(np.uint8))
+    _answer(folder, BEGUN)
 
 
 def _answer(folder: Path, command: str) -> str:

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 
 class FindOptions(TypedDict, total=False):
-    """Further keyword arguments of `find`; each means what the flag of that name does.
-
-    `until` is "culprits" for `--culprits-only`, "curve" for the command `curve`.
-    """
+    """Further keyword arguments of `find`, which says what they mean."""
 
     resume: bool
     overwrite: bool
@@ -84,20 +81,28 @@ def find(
     tol: Limits = None,
     inputs: "str | Path | Sequence[Sample] | None" = None,
     out: str | Path | None = None,
-    observer: Observer = ignore,
+    observer: Observer | None = None,
     **options: Unpack[FindOptions],
 ) -> Result:
     """Find a minimal set of layers of an ONNX model that must stay in high precision.
 
-    `tol` is one limit or a mapping from output name to limit ("" for the default); `inputs` a path
-    or a list of samples, each a dict from input name to array; `out` the run folder, which holds
-    what the command leaves in it, `report.html` included; `observer` is called with every event.
-    The others mean what the flags of their names do. Times are in seconds. Raises a
-    PrecisionBisectError for bad input.
+    `tol` is one limit or a mapping from output name to limit ("" for the default), 0.01 where no
+    limit is given; `inputs` a path or a list of samples, each a dict from input name to array, and
+    without it samples are made up; `out` the run folder, which holds what the command leaves in
+    it, `report.html` included; `observer` is called with every event.
+
+    The others mean what the flags of their names do; names that end in a unit, as `max_time_s` for
+    --max-time, take numbers in it. These have no flag of their name: `until`, which is "culprits"
+    for --culprits-only and "curve" for the command `curve`; `gpus`, the names in --workers
+    gpu:0,1, one for each of `workers`; `executor_address`, as in --executor NAME=ADDRESS;
+    `engine`, an EngineSettings with the flags of engines.
+
+    Raises a PrecisionBisectError for bad input; `str` of it says what to do, too.
     """
     from precision_bisect.plugins import leave_page
 
     _check_names(options)
+    observer = observer or ignore
     asked = Options(
         model=_path(model, "model"),
         tol=tol,

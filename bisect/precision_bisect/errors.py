@@ -33,6 +33,9 @@ class PrecisionBisectError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        return self.one_line()
+
     def one_line(self) -> str:
         """Return message and hint as one line of printable text.
 

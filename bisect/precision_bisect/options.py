@@ -48,7 +48,7 @@ DEFAULT_LOW: LowName = "fp16"
 DEFAULT_HIGH: HighName = "fp32"
 DEFAULT_CALIBRATION: CalibrationName = "minmax"
 
-Limits: TypeAlias = "float | Mapping[str, float] | None"
+Limits: TypeAlias = float | Mapping[str, float] | None
 """One limit for all outputs, or one per output ("" names the default), or None if not given."""
 
 

@@ -165,11 +165,13 @@ def _opening(event: RunStarted) -> str:
     recalled = f", resuming after {event.resumed_trials} {done}" if event.resumed_trials else ""
     workers = f", {event.workers} workers" if event.workers > 1 else ""
     limit = "" if event.tolerance is None else f", tolerance {event.tolerance:g}"
+    limit += f" (a multiple of {event.limits})" if event.limits else ""
     limit += f", {event.speed}" if event.speed else ""
+    samples = "1 sample" if event.samples == 1 else f"{event.samples} samples"
     rung = f"{event.rung}: " if event.rung else ""
     return (
         f"{rung}{event.model}: {event.candidates} of {event.layers_total} nodes are candidates, "
-        f"{event.samples} samples{held_out}{limit}, {event.backend} backend{workers}, "
+        f"{samples}{held_out}{limit}, {event.backend} backend{workers}, "
         f"strategy {event.strategy}{recalled}"
     )
 

@@ -18,13 +18,13 @@ from precision_bisect.commandline.main import main
 FLOAT = onnx.TensorProto.FLOAT
 
 
-def model_bytes(op_type: str = "Mul", domain: str = "") -> bytes:
+def model_bytes(op_type: str = "Mul", domain: str = "", kind: int = FLOAT) -> bytes:
     """Return a model that squares its input `x` of shape (1, 4) into `y`."""
     graph = helper.make_graph(
         [helper.make_node(op_type, ["x", "x"], ["y"], name="square", domain=domain)],
         "tiny",
-        [helper.make_tensor_value_info("x", FLOAT, [1, 4])],
-        [helper.make_tensor_value_info("y", FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("x", kind, [1, 4])],
+        [helper.make_tensor_value_info("y", kind, [1, 4])],
     )
     opsets = [helper.make_opsetid("", 17)]
     if domain:
@@ -76,6 +76,29 @@ def nothing(folder: Path) -> None:
     """Prepare nothing."""
 
 
+def folder_of_inputs(folder: Path) -> None:
+    """Write two samples, the second in another type."""
+    (folder / "in").mkdir()
+    for number, kind in enumerate((np.float32, np.float64)):
+        np.savez(folder / "in" / f"{number}.npz", x=np.ones((1, 4), kind))
+
+
+def sequence_model() -> bytes:
+    """Return a model whose input is a sequence of tensors."""
+    nodes = [
+        helper.make_node("ConcatFromSequence", ["q"], ["c"], axis=0),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    ends = (
+        helper.make_tensor_sequence_value_info("q", FLOAT, None),
+        helper.make_tensor_value_info("y", FLOAT, None),
+    )
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    serialized: bytes = proto.SerializeToString()
+    return serialized
+
+
 ONES = np.ones((1, 4), np.float32)
 INPUTS = ["model.onnx", "--inputs", "in.npz"]
 
@@ -100,12 +123,34 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "unknown domain": (
         file("m.onnx", model_bytes("Mul", "acme")),
         ["m.onnx"],
-        "no FP32 layers",
+        "its nodes: not a standard ONNX operator (1); `precision-bisect layers m.onnx`",
     ),
     "wrong name": (feed(z=ONES), INPUTS, "has z, and not x"),
-    "extra name": (feed(x=ONES, z=ONES), INPUTS, "unknown z"),
+    "extra name": (feed(x=ONES, z=ONES), INPUTS, "in.npz has z, which is no input"),
+    "several samples": (
+        feed(x=np.tile(ONES, (8, 1))),
+        INPUTS,
+        "each sample by itself, one per file",
+    ),
+    "pixels": (feed(x=ONES.astype(np.uint8)), INPUTS, "scale pixels to the range"),
     "wrong shape": (feed(x=ONES[:, :3]), INPUTS, "shape (1, 3)"),
     "wrong type": (feed(x=ONES.astype(np.float64)), INPUTS, "is float64"),
+    "wrong type in a folder": (
+        folder_of_inputs,
+        ["model.onnx", "--inputs", "in"],
+        "input 'x' of in/1.npz is float64",
+    ),
+    "half already": (
+        file("m.onnx", model_bytes(kind=onnx.TensorProto.FLOAT16)),
+        ["m.onnx"],
+        "its nodes: already computes in a lower precision (1); give the FP32 model",
+    ),
+    "sequence": (file("m.onnx", sequence_model()), ["m.onnx"], "'q' is a sequence"),
+    "model for jobs": (
+        file("m.onnx", b"\x08\x96"),
+        ["batch", "m.onnx"],
+        "m.onnx is no jobs file, which is TOML; one model alone",
+    ),
     "nan": (feed(x=ONES * np.nan), INPUTS, "NaN or Inf"),
     "no inputs file": (nothing, INPUTS, "no such file or folder"),
     "inputs of no kind": (file("in.txt", b""), ["model.onnx", "--inputs", "in.txt"], "in.txt"),

@@ -14,9 +14,20 @@ from precision_bisect.errors import ExitCode
     [
         (["explian", "m.onnx"], "no command 'explian'; did you mean explain?"),
         (["verfy"], "no command 'verfy'; did you mean verify?"),
-        (["m.onnx", "--tolerance", "1"], "--tolerance 1; did you mean --tol? see "),
-        (["m.onnx", "--inputz", "a"], "--inputz a; did you mean --inputs? see "),
-        (["show", "run", "--jsn"], "--jsn; did you mean --json? see precision-bisect show --help"),
+        (["m.onnx", "--tolerance", "1"], "--tolerance 1; did you mean --tol?"),
+        (["m.onnx", "--inputz", "a"], "--inputz a; did you mean --inputs?"),
+        (["show", "run", "--jsn"], "--jsn; did you mean --json?"),
+        (["help"], "no command 'help'; did you mean --help?"),
+        (
+            ["find", "m.onnx"],
+            "'find'; the search needs no word: precision-bisect m.onnx",
+        ),
+        (["find", "--tol", "1", "m.onnx"], "needs no word: precision-bisect m.onnx"),
+        (["m.onnx", "--fp16"], "--fp16; write --low fp16 (fp16 is the default)"),
+        (["m.onnx", "--precision=bf16"], "write --low bf16"),
+        (["m.onnx", "--low", "FP16"], "did you mean fp16?"),
+        (["m.onnx", "--backend", "trt"], "did you mean tensorrt?"),
+        (["m.onnx", "--backend", "cpu"], "see precision-bisect --help"),
         (["m.onnx", "--tol", "0,01"], "--tol cannot read '0,01'; write --tol 0.01"),
     ],
 )
@@ -28,6 +39,36 @@ def test_the_nearest_is_named(
     error = capsys.readouterr().err
     assert said in error
     assert 1 == error.count("\n")
+
+
+def test_paths_without_a_flag_are_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is there is taken for what `--inputs` forgot, or for more than it takes."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("in", "more"):
+        (tmp_path / name).mkdir()
+    for words, said in ((["in"], "--inputs in, "), (["in", "more"], "--inputs PATH, one file or")):
+        assert ExitCode.USAGE == main(["m.onnx", *words])
+        assert f"give samples by {said}" in capsys.readouterr().err
+    assert ExitCode.USAGE == main(["m.onnx", "out"])
+    assert "--inputs" not in capsys.readouterr().err
+
+
+def test_runs_are_named_where_none_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`show` and `status` say which runs the current folder holds, at most three."""
+    monkeypatch.chdir(tmp_path)
+    for command in (["show"], ["status"], ["show", "absent"]):
+        assert ExitCode.USAGE == main(command)
+        assert "no run lies in this folder" in capsys.readouterr().err
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status.json").touch()
+    for command in (["show"], ["status"], ["show", "absent"]):
+        assert ExitCode.USAGE == main(command)
+        assert "runs in this folder: a, b, c and 1 more\n" in capsys.readouterr().err
 
 
 def test_without_arguments_there_is_a_short_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import models
 import precision_bisect
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.comparators.comparison_remarks import overlooked_remarks
+from precision_bisect.comparators.comparison_remarks import limits_in_words, overlooked_remarks
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Sample
@@ -134,6 +134,22 @@ def search(folder: Path, **options: Any) -> tuple[Result, list[str]]:
         **options,
     )
     return result, said
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"tol": 0.01}, ""),
+        ({"rtol": 0.01}, ""),
+        ({"tol": 0.01, "atol": 0.001}, "atol 0.001, rtol 0.01"),
+        ({"tol": {"a": 0.1, "b": 0.2}}, "atol 0.1 to 0.2, rtol 0.1 to 0.2"),
+        ({"metric": "psnr", "tol": 30.0}, ""),
+    ],
+)
+def test_several_limits_are_said(flags: dict[str, Any], said: str) -> None:
+    """Where the error is a multiple of its limits, they are told; one limit is the tolerance."""
+    options = Options(model=Path("m.onnx"), **flags)
+    assert said == limits_in_words(choose_comparator(options, ["a", "b"]))
 
 
 def test_a_run_says_it_at_the_start_and_at_the_end(tmp_path: Path) -> None:

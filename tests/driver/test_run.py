@@ -168,14 +168,14 @@ def test_ctrl_c_anywhere_is_continued(model: Path, whole: Result, tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"inputs": [{"x": np.full((1, 8), 1.5, np.float32)}]}, "inputs was"),
-        ({"inputs": tiny.samples(2)}, "samples was 1, now is 2"),
-        ({"inputs": tiny.samples(2), "holdout": 1}, "holdout was 0, now is 1"),
-        ({"tol": 2e-2}, "comparator.atol"),
-        ({"metric": "mean"}, "comparator.metric was elementwise, now is mean"),
-        ({"low": "bf16"}, "low was fp16, now is bf16"),
-        ({"strategy": "ddmin"}, "strategy was guided, now is ddmin"),
-        ({"seed": 7}, "seed was 0, now is 7"),
+        ({"inputs": [{"x": np.full((1, 8), 1.5, np.float32)}]}, "other inputs"),
+        ({"inputs": tiny.samples(2)}, "other inputs"),
+        ({"inputs": tiny.samples(2), "holdout": 1}, "--holdout was 0, now 1"),
+        ({"tol": 2e-2}, ": --tol was 0.01, now 0.02"),
+        ({"metric": "mean"}, ": --metric was elementwise, now mean"),
+        ({"low": "bf16"}, "--low was fp16, now bf16"),
+        ({"strategy": "ddmin"}, "--strategy was guided, now ddmin"),
+        ({"seed": 7}, "--seed was 0, now 7"),
     ],
     ids=["inputs", "samples", "holdout", "tol", "metric", "low", "strategy", "seed"],
 )
@@ -193,7 +193,7 @@ def test_another_model_cannot_be_resumed(whole: Result, tmp_path: Path) -> None:
     """A changed weight makes another model."""
     assert whole.out is not None
     other = tiny.write_model(tmp_path / "tiny.onnx", scale=1.5)
-    with pytest.raises(RunFolderError, match="model was"):
+    with pytest.raises(RunFolderError, match="another model"):
         tiny.search(other, whole.out, resume=True)
 
 

@@ -41,7 +41,7 @@ def test_other_workers_are_refused(text: str) -> None:
     """With both ways to write them."""
     with pytest.raises(UsageError) as error:
         parse_workers(text)
-    assert f"--workers {text} is no number of workers" == str(error.value)
+    assert f"--workers {text} is no number of workers" == error.value.message
     assert "--workers gpu:0,1,2,3" in error.value.hint
 
 

@@ -123,13 +123,11 @@ def test_an_existing_run_is_not_continued_unasked(tmp_path: Path) -> None:
 
 
 def test_every_difference_is_named(tmp_path: Path) -> None:
-    """A run that was begun otherwise is refused field by field."""
+    """A run that was begun otherwise is refused with what differs, in the words of flags."""
     fill(tmp_path / "ledger.sqlite")
     other = {"model": "b" * 64, "low": "bf16", "seed": 0, "new": 1}
     said = refusal(tmp_path / "ledger.sqlite", other)
-    for part in ("low was fp16, now is bf16", "model was aaa", "new was absent"):
-        assert part in said
-    assert "seed" not in said
+    assert "another model, --low was fp16, now bf16, --new was not given, now 1; run" in said
 
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:
@@ -242,13 +240,12 @@ def test_an_orphan_is_tried_again(tmp_path: Path, phase: Phase) -> None:
 
 
 def test_nested_differences_are_named_by_path(tmp_path: Path) -> None:
-    """Of a nested setting only what differs is quoted, so that long ones cannot hide it."""
+    """Of a nested setting only what differs is named, by its flag."""
     begun = {"comparator": {"metric": "max", "rtol": {"y": 0.01, "z": 1.0}}}
     path = tmp_path / "ledger.sqlite"
     open_ledger(path, begun, resume=False).close()
     said = refusal(path, {"comparator": {"rtol": {"z": 1.0, "y": 0.02}, "metric": "max"}})
-    assert "comparator.rtol.y was 0.01, now is 0.02" in said
-    assert "metric" not in said
+    assert "resume" in said and ": --rtol was 0.01, now 0.02; run" in said
 
 
 def test_a_withdrawn_start_does_not_count(tmp_path: Path) -> None:

@@ -207,3 +207,13 @@ def test_why_a_backend_was_taken_is_said() -> None:
     said = lines(replace(STARTED, backend="onnxruntime", why="tensorrt: not installed"))
     assert "Backend onnxruntime, since tensorrt: not installed" in said
     assert "doctor` says why" in lines(replace(STARTED, why="tensorrt: not installed"))[-1]
+
+
+def test_one_sample_and_several_limits_are_worded() -> None:
+    """The opening line counts samples, and says what errors are multiples of."""
+    err = io.StringIO()
+    with TerminalReport(io.StringIO(), err) as report:
+        report(replace(STARTED, samples=1, tolerance=1.0, limits="atol 0.001, rtol 0.01"))
+    assert "1 sample, 1 held out, tolerance 1 (a multiple of atol 0.001, rtol 0.01)," in (
+        err.getvalue()
+    )

@@ -1,6 +1,7 @@
 """The Python API, as its docstring promises it."""
 
 import inspect
+import pickle
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def test_help_tells_the_options() -> None:
     for name in FindOptions.__annotations__:
         assert f" {name}: " in shown
     assert "strategy: str = 'guided'" in shown
+    assert "<function" not in shown and "ForwardRef" not in shown
     assert set(precision_bisect.__all__) <= set(dir(precision_bisect))
 
 
@@ -108,3 +110,18 @@ def test_a_result_prints_as_a_line(tmp_path: Path) -> None:
     assert str(result).startswith(kept)
     assert str(result).endswith(f", in {out}")
     assert f"<Result {result}>" == repr(result)
+
+
+def test_a_result_of_made_up_inputs_says_so(tmp_path: Path) -> None:
+    """Nobody sees the command's warning here."""
+    model = save(parse(OVERFLOW), tmp_path)
+    result = precision_bisect.find(model, out=tmp_path / "run", max_trials=1)
+    assert ", on made-up inputs, in " in str(result)
+
+
+def test_an_error_prints_what_to_do() -> None:
+    """A traceback's last line has the hint, also of an error that came from another process."""
+    with pytest.raises(precision_bisect.PrecisionBisectError) as raised:
+        precision_bisect.find("absent.onnx")
+    assert "no such file: absent.onnx; check the path" == str(raised.value)
+    assert str(raised.value) == str(pickle.loads(pickle.dumps(raised.value)))

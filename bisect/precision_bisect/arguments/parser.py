@@ -2,20 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from precision_bisect.arguments.usage_hints import usage_hint
 from precision_bisect.errors import UsageError
 from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW
 from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES
-
-UNKNOWN = "unrecognized arguments"
-"""How argparse begins to say so."""
-NEAR = 0.8
-"""Words are alike from this share of common letters on, as difflib counts it."""
-SHORT = 4
-"""Longer words are alike, too, where one is the beginning of the other."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,12 +69,8 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(arguments)
 
     def error(self, message: str) -> NoReturn:
-        flags = [word for word in message.split() if word.startswith("--")]
-        meant = [
-            meant for flag in flags for meant in close_matches(flag, self._option_string_actions)
-        ]
-        hint = f"did you mean {meant[0]}? " if message.startswith(UNKNOWN) and meant else ""
-        raise UsageError(message, f"{hint}see {self.prog} --help")
+        hint = usage_hint(message, self._option_string_actions)
+        raise UsageError(message, hint or f"see {self.prog} --help")
 
 
 class _ShortHelp(argparse.Action):
@@ -100,15 +90,6 @@ class _ShortHelp(argparse.Action):
         assert isinstance(parser, Parser)
         sys.stdout.write(parser.format_short_help())
         parser.exit()
-
-
-def close_matches(word: str, known: Iterable[str]) -> list[str]:
-    """Return the known word that one which is not known may mean, none where all are far off."""
-    from difflib import get_close_matches
-
-    every = list(known)
-    begun = [each for each in every if len(each) > SHORT and word.startswith(each)]
-    return begun or get_close_matches(word, every, 1, NEAR)
 
 
 def add_threads(group: argparse._ArgumentGroup) -> None:

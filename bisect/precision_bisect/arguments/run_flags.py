@@ -97,7 +97,9 @@ def run_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", type=Path, help="the FP32 ONNX model")
+    parser.add_argument(
+        "model", type=Path, help="the FP32 ONNX model; the word run may stand before it"
+    )
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('precision-bisect')}"
     )

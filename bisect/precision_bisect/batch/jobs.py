@@ -5,7 +5,6 @@ parser checks them, so a flag that is added there is a key here.
 """
 
 import argparse
-import errno
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -75,14 +74,20 @@ def read_jobs(path: Path, out: Path) -> Sequence[Job]:
 def _tables(path: Path) -> Mapping[str, Any]:
     try:
         if plain_size(path) > LARGEST:
-            raise OSError(errno.EFBIG, "it is too large", str(path))
+            raise ValueError(f"{path} is too large")
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
             f"{path} is no jobs file, which is TOML: {error}",
             "mend that place; one model alone is searched by `precision-bisect MODEL`",
+        ) from error
+    except ValueError as error:  # no UTF-8, or far too long
+        raise UsageError(
+            f"{path} is no jobs file, which is TOML",
+            f"one model alone is searched by `precision-bisect {path}`; "
+            "`precision-bisect batch --help` shows a jobs file",
         ) from error
     for key in tables:
         if key not in _TABLES:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.arguments.parser import NEAR
+from precision_bisect.arguments.usage_hints import NEAR
 from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings, read_diagnosis

@@ -5,14 +5,15 @@ standard library are imported before a command really starts.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import NoReturn
 
-from precision_bisect.arguments.parser import close_matches
 from precision_bisect.arguments.run_flags import USAGE, run_parser, to_options
+from precision_bisect.arguments.usage_hints import close_matches
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.interrupts import TOO_EARLY
 from precision_bisect.commandline.job import search
@@ -63,10 +64,25 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if first in COMMANDS:
         parser, command = COMMANDS[first]
         return command(parser().read(arguments[1:]))
-    meant = close_matches(first, COMMANDS) if first.isalpha() else []
-    if meant and not os.path.lexists(first):
-        raise UsageError(f"no command {first!r}", f"did you mean {meant[0]}?")
-    return _run(arguments[1:] if first == "run" else arguments)
+    if first == "run":
+        return _run(arguments[1:])
+    if first.isalpha() and not os.path.lexists(first):
+        _refuse_command(first, arguments[1:])
+    return _run(arguments)
+
+
+def _refuse_command(word: str, rest: Sequence[str]) -> None:
+    """Raise UsageError for a word that seems to be a command, by its letters or what follows."""
+    meant = close_matches(word, (*COMMANDS, "--help", "--version"))
+    if meant:
+        raise UsageError(f"no command {word!r}", f"did you mean {meant[0]}?")
+    models = [each for each in rest if each.endswith(".onnx")]
+    models += [each for each in rest[:1] if not each.startswith("-")]
+    if models:
+        raise UsageError(
+            f"no command {word!r}",
+            f"the search needs no word: precision-bisect {shlex.quote(models[0])}",
+        )
 
 
 def _run(arguments: Sequence[str]) -> int:

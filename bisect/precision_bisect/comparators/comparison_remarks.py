@@ -19,6 +19,21 @@ _ABSOLUTE = ("elementwise", "max", "mean", "quantile", "l2")
 _OTHERWISE = "give inputs that reach larger values, or judge relatively by"
 
 
+def limits_in_words(comparator: Comparator) -> str:
+    """Return the limits that errors are multiples of, "" where the tolerance is the only one."""
+    settings = comparator.settings()
+    limits = {
+        kind: {each for each in settings.get(kind, {}).values() if each}
+        for kind in ("atol", "rtol", "classes")
+    }
+    if len(set().union(*limits.values())) < 2:
+        return ""
+    told = {kind: sorted({min(each), max(each)}) for kind, each in limits.items() if each}
+    return ", ".join(
+        f"{kind} {' to '.join(f'{x:g}' for x in ends)}" for kind, ends in told.items()
+    )
+
+
 def exact_remark(comparator: Comparator, kinds: Mapping[str, str]) -> str:
     """Say which outputs are judged as classes, with their types from `kinds`; "" for none."""
     shares = _shares(comparator)

@@ -12,33 +12,39 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.protocols import Sample
 
+_SCALED = "scale pixels to the range that the model was trained on, and convert them"
 
-def check_samples(model: Model, samples: Sequence[Sample]) -> list[Sample]:
+
+def check_samples(
+    model: Model, samples: Sequence[Sample], places: Sequence[str] = ()
+) -> list[Sample]:
     """Return the samples as the session wants them: contiguous, in the inputs' order.
 
-    Raises InputError for missing or unknown names, wrong types or shapes, arrays that hold
-    nothing, and NaN or Inf.
+    `places` say where each lies. Raises InputError for missing or unknown names, wrong types or
+    shapes, arrays that hold nothing, and NaN or Inf.
     """
-    return [_check(model, sample, number) for number, sample in enumerate(samples)]
+    named = places or [f"sample {number}" for number in range(len(samples))]
+    return [_check(model, *each) for each in zip(samples, named, strict=True)]
 
 
-def _check(model: Model, sample: Sample, number: int) -> Sample:
+def _check(model: Model, sample: Sample, place: str) -> Sample:
     # Python callers give what they like.
     if not isinstance(sample, Mapping):
         raise InputError(
-            f"sample {number} is no dict but {type(sample).__name__}",
+            f"{place} is no dict but {type(sample).__name__}",
             "each sample is a dict from input name to array",
         )
     wanted = {spec.name: spec for spec in model.inputs}
-    missing = [name for name in wanted if name not in sample]
-    unknown = [name for name in sample if name not in wanted]
-    if missing or unknown:
-        odd = f"lacks {', '.join(missing)}" if missing else f"has unknown {', '.join(unknown)}"
+    names = ", ".join(wanted) or "none"
+    if missing := [name for name in wanted if name not in sample]:
+        raise InputError(f"{place} lacks {', '.join(missing)}", f"the model's inputs are {names}")
+    if unknown := [name for name in sample if name not in wanted]:
         raise InputError(
-            f"sample {number} {odd}", f"the model's inputs are {', '.join(wanted) or 'none'}"
+            f"{place} has {', '.join(map(str, unknown))}, which is no input of the model",
+            f"leave it out; the inputs are {names}",
         )
     return {
-        name: _check_array(spec, _native(sample[name]), number) for name, spec in wanted.items()
+        name: _check_array(spec, _native(sample[name]), place) for name, spec in wanted.items()
     }
 
 
@@ -50,17 +56,20 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _check_array(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[Any]:
-    where = f"input {spec.name!r} of sample {number}"
+def _check_array(spec: TensorSpec, array: NDArray[Any], place: str) -> NDArray[Any]:
+    where = f"input {spec.name!r} of {place}"
     if spec.dtype is not None and array.dtype.name != spec.dtype:
+        pixels = array.dtype == np.uint8 and spec.dtype.startswith("float")
         raise InputError(
             f"{where} is {array.dtype.name}, but the model wants {spec.dtype}",
-            f"convert it with .astype('{spec.dtype}')",
+            f"{_SCALED if pixels else 'convert it'} with .astype('{spec.dtype}')",
         )
     if not fits(spec, array.shape):
         raise InputError(
             f"{where} has the shape {show(array.shape)}, but the model wants {show(spec.shape)}",
-            "give samples of the shape that the model was exported for",
+            "give each sample by itself, one per file"
+            if array.ndim and fits(spec, (1, *array.shape[1:]))
+            else "give samples of the shape that the model was exported for",
         )
     if array.size == 0:
         raise InputError(

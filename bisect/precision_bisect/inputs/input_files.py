@@ -24,7 +24,12 @@ _SAMPLE = "each sample is a dict of name to array"
 
 
 def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
-    """Return the samples that `path` holds, in a fixed order.
+    """Return the samples that `path` holds, as `placed_samples` does."""
+    return list(placed_samples(path, input_names).values())
+
+
+def placed_samples(path: Path, input_names: list[str]) -> dict[str, Sample]:
+    """Return the samples that `path` holds, in a fixed order, by where each lies, in words.
 
     A .npz is one sample, and so is a .npy where the model has one input; a folder holds one sample
     per file in name order. In a folder of .npy, files are named after the input (`ids_0.npy`,
@@ -36,16 +41,19 @@ def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
     elif not path.exists():
         raise InputError(f"no such file or folder: {path}", _READABLE)
     elif path.suffix.lower() == ".npy":
-        samples = [_single(path, input_names)]
+        samples = {str(path): _single(path, input_names)}
     else:
         if path.suffix.lower() not in _READERS:
             raise InputError(f"cannot tell what {path} is", _READABLE)
         samples = _of_file(path, input_names)
     if not samples:
         raise InputError(f"{path} holds no samples", _READABLE)
-    for name, array in (each for sample in samples for each in sample.items()):
-        if array.size and not array.dtype.itemsize:
-            raise InputError(f"{name} in {path} has values of no bytes", "give arrays of numbers")
+    for place, sample in samples.items():
+        for name, array in sample.items():
+            if array.size and not array.dtype.itemsize:
+                raise InputError(
+                    f"{name} in {place} has values of no bytes", "give arrays of numbers"
+                )
     return samples
 
 
@@ -59,20 +67,22 @@ def _single(path: Path, input_names: list[str]) -> Sample:
     return {input_names[0]: _read_npy(path)}
 
 
-def _read_folder(folder: Path, input_names: list[str]) -> list[Sample]:
+def _read_folder(folder: Path, input_names: list[str]) -> dict[str, Sample]:
     kinds = {kind: sorted(folder.glob(f"*{kind}")) for kind in (".npz", ".npy", ".json")}
     present = [kind for kind, files in kinds.items() if files]
     if len(present) > 1:
         raise InputError(f"{folder} has both {' and '.join(present)} files", "keep one kind")
     if kinds[".npy"] and len(input_names) != 1:
-        return _group_arrays(kinds[".npy"], input_names)
+        return _group_arrays(folder, kinds[".npy"], input_names)
     if kinds[".npy"]:
-        return [{input_names[0]: _read_npy(file)} for file in kinds[".npy"]]
-    files = kinds[".npz"] or kinds[".json"]
-    return [sample for file in files for sample in _of_file(file, input_names)]
+        return {str(file): {input_names[0]: _read_npy(file)} for file in kinds[".npy"]}
+    samples: dict[str, Sample] = {}
+    for file in kinds[".npz"] or kinds[".json"]:
+        samples |= _of_file(file, input_names)
+    return samples
 
 
-def _of_file(file: Path, input_names: list[str]) -> list[Sample]:
+def _of_file(file: Path, input_names: list[str]) -> dict[str, Sample]:
     """Return the samples of a file. Raises InputError where no name in it is one of these."""
     samples = _READERS[file.suffix.lower()](file, input_names)
     for sample in samples:
@@ -82,10 +92,12 @@ def _of_file(file: Path, input_names: list[str]) -> list[Sample]:
                 f"{file} has {has}, and not {', '.join(input_names)}",
                 "save its arrays under the names that the model has",
             )
-    return samples
+    if len(samples) == 1:
+        return {str(file): samples[0]}
+    return {f"sample {number} of {file}": sample for number, sample in enumerate(samples)}
 
 
-def _group_arrays(files: list[Path], input_names: list[str]) -> list[Sample]:
+def _group_arrays(folder: Path, files: list[Path], input_names: list[str]) -> dict[str, Sample]:
     """Group files named `<input>`, `<input>_<k>`, `<input>-<k>` or `<input>.<k>` by k."""
     groups: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
     for file in files:
@@ -97,7 +109,7 @@ def _group_arrays(files: list[Path], input_names: list[str]) -> list[Sample]:
             )
         name = max(fitting, key=len)
         groups[file.stem[len(name) :].lstrip("._-")][name] = _read_npy(file)
-    return [groups[key] for key in sorted(groups)]
+    return {f"sample {key} of {folder}": groups[key] for key in sorted(groups)}
 
 
 def _read_npz(path: Path, input_names: list[str]) -> list[Sample]:

@@ -7,9 +7,6 @@ from typing import Any
 
 from precision_bisect.protocols import Sample
 
-_SHOWN = 60
-"""Longest value that a difference quotes; hashes and long settings are cut."""
-
 
 def digest_samples(samples: Sequence[Sample]) -> str:
     """Return the SHA-256 of names, types, shapes and values, in order."""
@@ -41,22 +38,9 @@ def differing(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[D
     ]
 
 
-def differences(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """Return one phrase per field in which the two fingerprints differ."""
-    return [
-        f"{each.key} was {_show(each.before)}, now is {_show(each.after)}"
-        for each in differing(recorded, present)
-    ]
-
-
 def _fields(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     for key, inner in value.items():
         if isinstance(inner, Mapping):
             yield from _fields(inner, f"{path}{key}.")
         else:
             yield f"{path}{key}", inner
-
-
-def _show(value: Any) -> str:
-    text = "absent" if value is None else str(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from precision_bisect.errors import RunFolderError
+from precision_bisect.ledger.difference_words import difference_words
 from precision_bisect.ledger.evidence_text import to_text
-from precision_bisect.ledger.fingerprint import differences
 from precision_bisect.ledger.ledger_reader import check_file
 from precision_bisect.ledger.rows import ENDED, TABLES, trial_of
 from precision_bisect.run_folder import plain_json
@@ -196,7 +196,7 @@ def open_ledger(path: Path, fingerprint: Mapping[str, Any], *, resume: bool) -> 
 
     With `resume`, a missing ledger is begun, so that a run killed before its first trial can be
     resumed too. Raises RunFolderError for an existing run without `resume`, and for a header that
-    differs from `fingerprint`, naming every field that does.
+    differs from `fingerprint`, naming what does.
     """
     ledger = SqliteLedger(path)
     try:
@@ -207,9 +207,10 @@ def open_ledger(path: Path, fingerprint: Mapping[str, Any], *, resume: bool) -> 
             _check_header(path, recorded, fingerprint)
             ledger.bury_orphans()
         else:
+            another = recorded.get("model") != fingerprint.get("model")
             raise RunFolderError(
-                f"{path.parent} already holds a run",
-                "continue it with --resume, replace it with --overwrite, or choose another --out",
+                f"{path.parent} already holds a run{' of another model' * another}",
+                f"{'' if another else 'continue it with --resume, '}{_ANEW}",
             )
     except BaseException:
         ledger.close()
@@ -224,10 +225,9 @@ def _check_header(path: Path, recorded: dict[str, Any], fingerprint: Mapping[str
             f"{path} has schema {schema}, this version reads {SCHEMA}",
             "resume it with the version that began it",
         )
-    if odd := differences(recorded, fingerprint):
+    if odd := difference_words(recorded, fingerprint):
         raise RunFolderError(
-            f"cannot resume {path.parent}: {'; '.join(odd)}",
-            "run with what was used before, or start anew with another --out",
+            f"cannot resume {path.parent}: {odd}", f"run with what was used before, {_ANEW}"
         )
 
 

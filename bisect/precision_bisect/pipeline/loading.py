@@ -3,6 +3,7 @@
 A ladder of types loads once and searches several times over the same.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from precision_bisect.comparators.comparison_remarks import exact_remark, overlo
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import check_samples
-from precision_bisect.inputs.input_files import read_samples
+from precision_bisect.inputs.input_files import placed_samples
 from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
+from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
@@ -28,6 +30,9 @@ from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.sample_sets import sample_sets
 from precision_bisect.typed.taken_branches import layers_inside, take_branches
+
+_REASONS = 3
+"""So many reasons are told why a model has nothing to decide on, the most frequent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +86,9 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     strategy = _strategy(options)
     use_custom_ops(options.engine.ort_custom_ops)
     model = load_model(options.model)
+    _refuse_sequences(model)
     if not (model.table.candidates or layers_inside(model)):
-        raise ModelError(
-            f"{options.model} has no FP32 layers to decide on",
-            "list them with `precision-bisect layers`; give the FP32 model, not a converted one",
-        )
+        raise _nothing_to_decide(options.model, model.table.layers)
     classes = class_outputs(model)
     outputs = [output.name for output in model.outputs]
     comparator = choose_comparator(options, outputs, classes)
@@ -131,6 +134,30 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
+
+
+def _refuse_sequences(model: Model) -> None:
+    """Raise ModelError for an input that is no tensor: neither engines nor files take one."""
+    for value in model.proto.graph.input:
+        kind = str(value.type.WhichOneof("value")).removesuffix("_type")
+        if kind in ("sequence", "map"):
+            raise ModelError(
+                f"input {value.name!r} is a {kind}, and only tensors are supported",
+                "export the model with one input for each tensor",
+            )
+
+
+def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
+    """Return the error for a model without FP32 layers: what its nodes are instead."""
+    counts = Counter(layer.exclusion for layer in layers if layer.exclusion)
+    told = [f"{reason.partition(';')[0]} ({n})" for reason, n in counts.most_common(_REASONS)]
+    converted = counts.keys() & {Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION, Exclusion.DOUBLE}
+    return ModelError(
+        f"{path} has no FP32 layers to decide on; its nodes: {', '.join(told) or 'none'}",
+        "give the FP32 model, not a converted one"
+        if converted
+        else f"`precision-bisect layers {path}` lists each with its reason",
+    )
 
 
 def _reference(
@@ -236,7 +263,8 @@ def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]
         count = options.synthetic + options.holdout
         found = synthetic_samples(model, options.input_shapes, count, options.seed)
     elif isinstance(options.inputs, Path):
-        found = read_samples(options.inputs, names)
+        placed = placed_samples(options.inputs, names)
+        return check_samples(model, list(placed.values()), list(placed))
     elif isinstance(options.inputs, Mapping) or not options.inputs:
         raise InputError(
             "inputs is no list of samples", "each sample is a dict from input name to array"

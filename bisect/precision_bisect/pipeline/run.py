@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from precision_bisect.comparators.comparison_remarks import limits_in_words
 from precision_bisect.errors import RunFolderError
 from precision_bisect.executors.executor import Executor
 from precision_bisect.inputs.reference import non_finite
@@ -151,6 +152,7 @@ def _started(prepared: Prepared, recorded: int) -> RunStarted:
         held_out=prepared.options.holdout,
         tolerance=prepared.comparator.tolerance,
         resumed_trials=recorded,
+        limits=limits_in_words(prepared.comparator),
         workers=prepared.options.workers,
         speed=str(prepared.options.speed),
     )

@@ -335,6 +335,8 @@ class Result:
             said += f": {printable(self.message)}"
         if self.error is not None:
             said += f", error {self.error:.4g}"
+        if self.inputs is not None and self.inputs.synthetic:
+            said += ", on made-up inputs"
         return f"{said}, in {self.out}" if self.out is not None else said
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from precision_bisect.results.endings import Status
 from precision_bisect.results.result import KEYS, SCHEMA, Result
 from precision_bisect.results.run_status import told_of
 from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import RESULT, default_run_folder
+from precision_bisect.run_folder.runfolder import RESULT, default_run_folder, runs_here
 from precision_bisect.run_folder.typed_json import typed
 
 _SHOWN = 60
@@ -80,7 +80,7 @@ def read_saved(path: Path) -> Saved:
     Raises RunFolderError for a file that is missing or damaged, or from another version.
     """
     file = result_file(path)
-    result = read_result(file, "name a run folder, or the result.json in one")
+    result = read_result(file, f"name a run folder, or the result.json in one; {runs_here()}")
     told = told_of(file.parent)
     return Saved(
         result=replace(result, message=told.message if told else "", out=file.parent),
@@ -107,7 +107,7 @@ def read_result(file: Path, hint: str) -> Result:
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {error.strerror}", "check the path") from error
     except ValueError as error:
-        raise RunFolderError(f"{file} is not JSON", hint) from error
+        raise RunFolderError(f"{file} holds no result: it is not JSON", hint) from error
     schema = fields.get("schema") if isinstance(fields, dict) else None
     if schema != SCHEMA:
         raise RunFolderError(

@@ -57,6 +57,8 @@ OWN_FILES = (
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""
+_NAMED = 3
+"""So many runs are named where none was."""
 _RUNG = "rung-"
 _POINT = "point-"
 _FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{_RUNG}.*|{_POINT}.*")
@@ -65,6 +67,16 @@ _FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{_RUNG}.*|{_POINT}.*")
 def default_run_folder(model: Path) -> Path:
     """Return where a run of this model goes unless it is told otherwise."""
     return Path(f"{model.name}.precision-bisect")
+
+
+def runs_here() -> str:
+    """Return which runs lie in the current folder, in words, at most a few."""
+    places = [STATUS, RESULT, LEDGER]
+    found = sorted({path.parent.name for name in places for path in Path().glob(f"*/{name}")})
+    if not found:
+        return "no run lies in this folder"
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"runs in this folder: {', '.join(found[:_NAMED])}{more}"
 
 
 def point_folder(run: Path, point: str) -> Path:

@@ -10,8 +10,9 @@ from precision_bisect.trial import Figure, Outcome, Phase, Proposal
 class RunStarted:
     """A run begins or goes on: what is searched and how. `why` is the reason for this backend.
 
-    `speed` names the speed limits, if any. A run over a ladder of types has one such event for
-    each search; `rung` names its two types.
+    `limits` are those that errors are multiples of, where there are several, so that the tolerance
+    is 1. `speed` names the speed limits, if any. A run over a ladder of types has one such event
+    for each search; `rung` names its two types.
     """
 
     model: str
@@ -25,6 +26,7 @@ class RunStarted:
     held_out: int
     tolerance: Figure | None
     resumed_trials: int
+    limits: str = ""
     speed: str = ""
     workers: int = 1
     rung: str = ""

@@ -1,0 +1,63 @@
+"""What a run cannot be resumed with is said in the words of flags."""
+
+from typing import Any
+
+import pytest
+
+from precision_bisect.ledger.difference_words import difference_words
+
+HASH, OTHER = "a" * 64, "b" * 64
+LIMITS = {"y": 0.01, "z": 0.01}
+ELEMENTWISE = {"metric": "elementwise", "atol": LIMITS, "rtol": LIMITS}
+BEGUN = {
+    "model": HASH,
+    "layers": HASH,
+    "inputs": HASH,
+    "copies": [16, 0],
+    "low": "fp16",
+    "engine": {"typing": "auto", "optimization_level": None},
+    "comparator": ELEMENTWISE,
+    "versions": {"numpy": "1.26", "operators of lib.so": HASH},
+}
+
+
+def comparator(**changed: dict[str, float]) -> dict[str, Any]:
+    """Return the fingerprint of the elementwise comparator with other limits."""
+    return {"comparator": {**ELEMENTWISE, **changed}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, ""),
+        ({"model": OTHER, "layers": OTHER}, "another model"),
+        ({"inputs": OTHER}, "other inputs"),
+        ({"copies": [0, 0]}, "--copies was 16, now 0"),
+        ({"reference": HASH}, "another --reference"),
+        (
+            {"engine": {"typing": "auto", "optimization_level": 5}},
+            "--builder-optimization-level was not given, now 5",
+        ),
+        (
+            {"versions": {"numpy": "2.0", "operators of lib.so": OTHER}},
+            "numpy was 1.26, now 2.0, other operators of lib.so",
+        ),
+        (comparator(atol={"y": 0.1, "z": 0.1}), "--atol was 0.01, now 0.1"),
+        (
+            comparator(atol={**LIMITS, "y": 0.1}, rtol={**LIMITS, "y": 0.1}),
+            "--tol of 'y' was 0.01, now 0.1",
+        ),
+        (comparator(atol={"y": 0.01}, rtol={"y": 0.01}, classes={"z": 0.02}), "other limits"),
+        (
+            {**comparator(atol={"c": 0.1}, rtol={"c": 0.1}), "model": OTHER},
+            "another model",
+        ),
+        (
+            {"model": OTHER, "inputs": OTHER, "copies": [0, 1], "low": "bf16"},
+            "another model, other inputs, --copies was 16, now 0 and 2 more",
+        ),
+    ],
+)
+def test_differences_are_told_by_flag(changed: dict[str, Any], said: str) -> None:
+    """At most three, limits of all outputs once, and no keys, hashes or absent outputs."""
+    assert said == difference_words(BEGUN, {**BEGUN, **changed})
