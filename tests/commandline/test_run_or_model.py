@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import run_folders
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
@@ -94,3 +95,12 @@ def test_explain_looks_at_the_model_where_flags_ask_for_it(
     said = capsys.readouterr()
     assert "last run" not in said.err
     assert said.out.startswith("2 layers: 2 overflow")
+
+
+def test_a_run_that_goes_on_is_not_called_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the first result `show` names what tells of the run."""
+    run_folders.write_status(tmp_path, state="searching", message="")
+    assert 2 == main(["show", str(tmp_path)])
+    assert f"it has not ended: precision-bisect status {tmp_path}" in capsys.readouterr().err

@@ -80,8 +80,11 @@ def read_saved(path: Path) -> Saved:
     Raises RunFolderError for a file that is missing or damaged, or from another version.
     """
     file = result_file(path)
-    result = read_result(file, f"name a run folder, or the result.json in one; {runs_here()}")
     told = told_of(file.parent)
+    hint = f"name a run folder, or the result.json in one; {runs_here()}"
+    if told is not None and told.state == "searching":
+        hint = f"it has not ended: precision-bisect status {file.parent}"
+    result = read_result(file, hint)
     return Saved(
         result=replace(result, message=told.message if told else "", out=file.parent),
         path=file,
