@@ -69,7 +69,7 @@ def test_an_error_for_the_user_comes_through_and_the_child_stays(slot: Slot) -> 
     """With its hint, as if it had been raised here."""
     with pytest.raises(ModelError) as error:
         slot.call_bare(inside.fail)
-    assert ("no model in work", "look elsewhere") == (str(error.value), error.value.hint)
+    assert ("no model in work", "look elsewhere") == (error.value.message, error.value.hint)
     assert slot.pid is not None
 
 
