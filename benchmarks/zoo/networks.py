@@ -91,7 +91,7 @@ def package(name: str, cache: Path) -> Path:
 def _save(samples: list[Sample], folder: Path) -> None:
     folder.mkdir()
     for number, sample in enumerate(samples):
-        np.savez(folder / f"{number:03}.npz", allow_pickle=False, **sample)
+        np.savez(folder / f"{number:03}.npz", **sample)  # type: ignore[arg-type]  # no allow_pickle
 
 
 def _packaged(name: str, inside: str) -> Callable[[Path, Path], None]:

@@ -58,7 +58,7 @@ def feed(**arrays: NDArray[Any]) -> Callable[[Path], None]:
     """Return a preparation that writes `in.npz` with these arrays."""
 
     def write(folder: Path) -> None:
-        np.savez(folder / "in.npz", allow_pickle=False, **arrays)
+        np.savez(folder / "in.npz", **arrays)  # type: ignore[arg-type]  # no allow_pickle
 
     return write
 
