@@ -165,7 +165,9 @@ class Verification:
         said = f"the build failed: {_ending(self.failure)}; "
         if self.plain is None:
             return said + (_FAULTS["plan"] if self.fault == "plan" else _NO_PROOF)
-        return said + _FAULTS[str(self.fault)] + _ending(self.plain)
+        fault, again = _FAULTS[str(self.fault)], _ending(self.plain)
+        # The same words twice tell no more.
+        return said + (fault.removesuffix(": ") if again in said else fault + again)
 
     def _count(self, honour: Honour) -> int:
         """Count the kept layers with a verdict; what was not looked at is not observable."""
