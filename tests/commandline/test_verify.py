@@ -246,7 +246,7 @@ def test_a_build_has_limits(
     """One that takes more is ended, and it is not the plan that needs so much."""
     code, found = asked(capsys, finished(tmp_path, LONE, ["k"]), *limit)
     assert (4, "model") == (code, found["fault"])
-    assert 1 == found["summary"].count(said)
+    assert said in found["summary"]
 
 
 def test_a_build_that_ends_its_process_is_a_finding(
