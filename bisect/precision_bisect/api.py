@@ -102,7 +102,7 @@ def find(
     from precision_bisect.plugins import leave_page
 
     _check_names(options)
-    observer = observer or ignore
+    observer = ignore if observer is None else observer
     asked = Options(
         model=_path(model, "model"),
         tol=tol,

@@ -14,7 +14,7 @@ from precision_bisect.results.result import WITHOUT_IT, Diagnosis, Result
 
 MOST_PLACES = 2
 _OPERATOR = re.compile("[A-Z][A-Za-z]+")
-_REACHED = re.compile(r"reaches (\d[\d.]*(?:e[+-]?\d+)?|inf)")
+_REACHED = re.compile(r"reaches ([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf)")
 _WHOLE = {
     "whole-layernormalization": "LayerNorm",
     "whole-rmsnormalization": "RMSNorm",
@@ -29,10 +29,10 @@ _WHOLE = {
 class Group:
     """Layers of one pattern.
 
-    `title` says what they are, `cause` why the layer that matters most is kept, "" where that is
-    not known, with the figure of what reaches furthest. `without` are the least and the largest
-    error where one of them was dropped alone. `places` are the modules, or the layers themselves
-    where each stands alone.
+    `title` says what they are, `cause` why the layer that matters most is kept, or the first whose
+    cause is known, "" where none is, with the figure of what reaches furthest. `without` are the
+    least and the largest error where one of them was dropped alone. `places` are the modules, or
+    the layers themselves where each stands alone.
     """
 
     title: str

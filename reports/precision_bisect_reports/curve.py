@@ -76,7 +76,7 @@ def _several(result: Result, rounding: str) -> str:
         return "several do together"
     if "rounding" in causes:
         return f"{rounding} over the network"
-    return f"{' and '.join(sorted(causes))} in several"
+    return f"{' and '.join(sorted(map(printable, causes)))} in several"
 
 
 def exported(result: Result) -> str:

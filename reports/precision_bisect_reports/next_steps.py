@@ -99,7 +99,7 @@ def _go_on(result: Result, model: Path, command: Sequence[str], what: str) -> Ne
         return NextStep(what=what, commands=(printable(again),))
     out = "" if result.out is None else f" --out {_quoted(result.out)}"
     again = f"precision-bisect {_quoted(model)} --resume{out}"
-    return NextStep(what=f"{what}, with the flags of before", commands=(again,))
+    return NextStep(what=f"{what}; add the flags of the first run", commands=(again,))
 
 
 def _without(command: Sequence[str], status: Status) -> Iterator[str]:

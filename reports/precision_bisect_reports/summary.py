@@ -37,13 +37,13 @@ MOST_LINES = 25
 HARDLY = 0.9
 """Share of the candidates above which a plan that keeps them gains little. A bound of taste."""
 _SPACED = 4
-_TITLES = 3
 _ROOMS = (
-    *((4, _SPACED), (4, ROOM), (2, ROOM)),
-    *((2, MORE), (1, MORE), (1, EVIDENCE), (0, EVIDENCE), (0, ALWAYS)),
+    *((4, 3, _SPACED), (4, 3, ROOM), (2, 3, ROOM)),
+    *((2, 3, MORE), (1, 3, MORE), (1, 0, MORE), (0, 1, MORE)),
+    *((1, 3, EVIDENCE), (0, 3, EVIDENCE), (0, 0, EVIDENCE), (0, 3, ALWAYS)),
 )
-"""How many patterns of layers are explained, and which parts the screen has, until all of it fits.
-`_TITLES` patterns more are named."""
+"""How many patterns of layers are explained, how many more are named, and which parts the screen
+has, until all of it fits."""
 MOST_PINNED = 3
 
 _HONOUR_WORDS = {
@@ -91,7 +91,7 @@ def final_screen(
     """
     lines: list[Text] = []
     steps = list(next_steps(result, model, command))
-    for patterns, room in _ROOMS:
+    for *patterns, room in _ROOMS:
         lines = list(_screen(result, steps, width, patterns, room))
         if len(lines) <= MOST_LINES:
             break
@@ -99,7 +99,7 @@ def final_screen(
 
 
 def _screen(
-    result: Result, steps: Sequence[NextStep], width: int, patterns: int, room: int
+    result: Result, steps: Sequence[NextStep], width: int, patterns: Sequence[int], room: int
 ) -> Iterator[Text]:
     """Yield the lines of a screen with so many patterns of layers, and what is due by its room."""
     yield Text("")
@@ -151,7 +151,7 @@ def _headline(result: Result) -> Text:
     kept = f"{len(result.kept)} of {result.candidates} layers"
     text = f": {kept} stay {result.high.upper()}, the rest {result.rest}"
     if len(result.kept) > HARDLY * result.candidates:
-        text = f": {kept} stay {result.high.upper()}, so that {result.low.upper()} gains little"
+        text = f": {kept} stay {result.high.upper()}, few run in {result.low.upper()}"
     return headline.append(text, style="default not bold")
 
 
@@ -184,7 +184,7 @@ def nothing_low(low: str) -> str:
     return f"no plan has passed yet that runs a layer in {low.upper()}"
 
 
-def _layers(result: Result, width: int, patterns: int) -> Iterator[Text]:
+def _layers(result: Result, width: int, patterns: Sequence[int]) -> Iterator[Text]:
     """Yield the kept layers by their patterns, for each type of a ladder."""
     several = len(result.rungs) > 2
     for rung in result.rungs[:-1] if several else ():
@@ -195,19 +195,22 @@ def _layers(result: Result, width: int, patterns: int) -> Iterator[Text]:
         yield from _patterns(result, result.kept, width, patterns)
 
 
-def _patterns(result: Result, layers: Sequence[str], width: int, patterns: int) -> Iterator[Text]:
+def _patterns(
+    result: Result, layers: Sequence[str], width: int, patterns: Sequence[int]
+) -> Iterator[Text]:
     groups = groups_of(result, layers)
-    for each in groups[:patterns]:
+    explained, named = patterns[0], sum(patterns)
+    for each in groups[:explained]:
         yield from folded(Text(f"  {each.title}", style="bold"), width, 4)
         for said in filter(None, (each.why, each.where)):
             yield from folded(Text(f"    {said}"), width, 4)
-    for each in groups[patterns : patterns + _TITLES]:
+    for each in groups[explained:named]:
         title = Text.assemble((f"  {each.title}", "bold"), _counted(result, each.layers))
         yield from folded(title, width, 4)
-    rest = [name for each in groups[patterns + _TITLES :] for name in each.layers]
+    rest = [name for each in groups[named:] for name in each.layers]
     if rest:
-        count = f"{len(rest)} more layer{'s' * (len(rest) > 1)}"
-        more = f"… and {count}{_counted(result, rest)}, in the report"
+        count = f"{len(rest)} {'more ' * bool(named)}layer{'s' * (len(rest) > 1)}"
+        more = f"{'… and ' * bool(named)}{count}{_counted(result, rest)}, in the report"
         yield from folded(Text(f"  {more}"), width, 4)
 
 

@@ -293,7 +293,9 @@ def _logs(values: Array) -> Array:
     some = values[(values > 0) & np.isfinite(values)]
     if not len(some):
         return np.zeros(len(values))
-    least = max(float(np.quantile(some, 0.05)) * 1e-3, float(some[-1]) * NEXT_TO_NONE)
+    # The product with a subnormal error may be 0, which has no logarithm.
+    smallest = float(np.finfo(np.float64).smallest_subnormal)
+    least = max(float(np.quantile(some, 0.05)) * 1e-3, float(some[-1]) * NEXT_TO_NONE, smallest)
     return np.asarray(np.log(np.clip(values, least, 10 * some[-1])))
 
 

@@ -126,11 +126,11 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         "its nodes: not a standard ONNX operator (1); `precision-bisect layers m.onnx`",
     ),
     "wrong name": (feed(z=ONES), INPUTS, "has z, and not x"),
-    "extra name": (feed(x=ONES, z=ONES), INPUTS, "in.npz has z, which is no input"),
+    "extra name": (feed(x=ONES, z=ONES), INPUTS, "in.npz has z, no input"),
     "several samples": (
         feed(x=np.tile(ONES, (8, 1))),
         INPUTS,
-        "each sample by itself, one per file",
+        "each sample by itself",
     ),
     "pixels": (feed(x=ONES.astype(np.uint8)), INPUTS, "scale pixels to the range"),
     "wrong shape": (feed(x=ONES[:, :3]), INPUTS, "shape (1, 3)"),

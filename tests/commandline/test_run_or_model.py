@@ -103,4 +103,4 @@ def test_a_run_that_goes_on_is_not_called_missing(
     """Before the first result `show` names what tells of the run."""
     run_folders.write_status(tmp_path, state="searching", message="")
     assert 2 == main(["show", str(tmp_path)])
-    assert f"it has not ended: precision-bisect status {tmp_path}" in capsys.readouterr().err
+    assert f"has no result yet; see precision-bisect status {tmp_path}" in capsys.readouterr().err

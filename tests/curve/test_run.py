@@ -49,15 +49,27 @@ def test_culprits_are_named_with_what_each_brings(whole: Result) -> None:
 
 @pytest.mark.parametrize("arguments", [(), ("--culprits-only",)])
 def test_an_answer_is_not_lost_to_its_own_curve(
-    model: Path, tmp_path: Path, arguments: tuple[str, ...]
+    model: Path,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A curve of a run that has ended is that of its answer: it is shown, nothing is written."""
-    assert ExitCode.OK == command(model, tmp_path / "run", first="")
-    before = (tmp_path / "run" / "result.json").read_bytes()
+    """A curve of a run that has an answer is told to be there, and nothing is written."""
+    run = tmp_path / "run"
+    assert ExitCode.OK == command(model, run, first="")
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     first = "" if arguments else "curve"
-    assert ExitCode.OK == command(model, tmp_path / "run", "--resume", *arguments, first=first)
-    assert before == (tmp_path / "run" / "result.json").read_bytes()
-    assert read_saved(tmp_path / "run").answered
+    assert ExitCode.USAGE == command(model, run, "--resume", *arguments, first=first)
+    assert "an answer, which has its curve; precision-bisect show " in capsys.readouterr().err
+    assert before == {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+
+
+def test_culprits_alone_are_no_answer_of_a_search(model: Path, tmp_path: Path) -> None:
+    """The curve is drawn after them."""
+    assert ExitCode.OK == command(model, tmp_path / "run", "--culprits-only", first="")
+    few = read_saved(tmp_path / "run").result.curve
+    assert ExitCode.OK == command(model, tmp_path / "run", "--resume")
+    assert len(few) < len(read_saved(tmp_path / "run").result.curve)
 
 
 def test_the_curve_leads_from_all_low_beyond_the_answer(whole: Result) -> None:

@@ -217,7 +217,8 @@ def _change_ledger(rng: random.Random, path: Path) -> None:
             return
         table = rng.choice(("trials", "header"))
         columns = [row[1] for row in ledger.execute(f"PRAGMA table_info({table})")]
-        column = rng.choice(columns)
+        # A change before may have dropped the table.
+        column = rng.choice(columns or ["id"])
         sql = f"UPDATE {table} SET {column} = ? WHERE rowid % ? = 0"
         ledger.execute(sql, (rng.choice(values), rng.choice((1, 2, 5))))
 

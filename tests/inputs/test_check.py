@@ -33,7 +33,7 @@ GOOD: dict[str, NDArray[Any]] = {"x": np.ones((3, 2), np.float32), "k": np.ones(
         ({"k": np.ones(1, np.int32)}, "is int32, but the model wants int64"),
         ({"x": np.full((3, 2), np.nan, np.float32)}, "NaN or Inf"),
         ({"x": np.full((3, 2), np.inf, np.float32)}, "NaN or Inf"),
-        ({"z": np.ones(1)}, "has z, which is no input of the model"),
+        ({"z": np.ones(1)}, "has z, no input of the model"),
     ],
 )
 def test_unfit_samples(model: Model, changed: dict[str, NDArray[Any]], expected: str) -> None:

@@ -100,6 +100,23 @@ def test_an_answer_that_passed_by_luck_is_widened(tmp_path: Path, builds: bool) 
     assert len(ending.plan) < SIZE
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    sigma=st.sampled_from([0.1, 0.2, 0.3]),
+    errors=st.lists(st.floats(0.2, 0.9), min_size=SIZE, max_size=SIZE),
+)
+def test_no_answer_has_failed_a_draw(sigma: float, errors: list[float]) -> None:
+    """Whatever plan of the curve or of the search it is, it passed all draws that judged it."""
+    with TemporaryDirectory() as folder:
+        ending, driver = course(Path(folder), spread(sigma, errors), curve=True)
+    answered = [
+        trial.outcome.passed
+        for trial in driver.trials
+        if trial.proposal.plan == ending.plan and trial.proposal.phase is Phase.RECHECK
+    ]
+    assert answered and all(answered)
+
+
 def test_a_smaller_plan_of_the_curve_is_no_worse_than_a_wider_answer(tmp_path: Path) -> None:
     """The curve has the first layers of its order; what was widened has others, and more."""
     errors = [0.28, 0.29, 0.44, 0.23, 0.38, 0.42, 0.26, 0.22, 0.28, 0.4, 0.37, 0.25]

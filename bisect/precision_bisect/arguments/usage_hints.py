@@ -37,7 +37,8 @@ def _of_unknown(words: Sequence[str], flags: Mapping[str, argparse.Action]) -> s
     if types and "--low" in flags:
         return f"write --low {types[0]} ({DEFAULT_LOW} is the default)"
     paths = [word for word in words if os.path.lexists(word) and not word.endswith(".onnx")]
-    if paths and "--inputs" in flags:
+    # Beside a flag that is not known a path is its value.
+    if paths and "--inputs" in flags and not any(word.startswith("--") for word in words):
         given = shlex.quote(paths[0]) if len(paths) == 1 else "PATH"
         return f"give samples by --inputs {given}, one file or one folder"
     near = (each for word in words if word.startswith("--") for each in close_matches(word, flags))

@@ -80,7 +80,8 @@ class JobRecord:
             return ExitCode.BUDGET
         if self.status in (State.FAILED, State.CRASHED):
             return ExitCode.USAGE
-        return ExitCode.OK if self.exit_code is None else ExitCode(self.exit_code)
+        known = {code.value: code for code in ExitCode}
+        return known.get(self.exit_code or 0, ExitCode.USAGE)
 
 
 def log_path(job: Job, folder: Path) -> Path:

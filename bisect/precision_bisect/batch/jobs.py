@@ -6,6 +6,7 @@ parser checks them, so a flag that is added there is a key here.
 
 import argparse
 import os
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def read_jobs(path: Path, out: Path) -> Sequence[Job]:
 def _tables(path: Path) -> Mapping[str, Any]:
     try:
         if plain_size(path) > LARGEST:
-            raise ValueError(f"{path} is too large")
+            raise UsageError(f"{path} is too large for a jobs file", "split it")
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
@@ -83,10 +84,10 @@ def _tables(path: Path) -> Mapping[str, Any]:
             f"{path} is no jobs file, which is TOML: {error}",
             "mend that place; one model alone is searched by `precision-bisect MODEL`",
         ) from error
-    except ValueError as error:  # no UTF-8, or far too long
+    except ValueError as error:  # no UTF-8
         raise UsageError(
             f"{path} is no jobs file, which is TOML",
-            f"one model alone is searched by `precision-bisect {path}`; "
+            f"one model alone is searched by `precision-bisect {shlex.quote(str(path))}`; "
             "`precision-bisect batch --help` shows a jobs file",
         ) from error
     for key in tables:

@@ -1,6 +1,7 @@
 """A batch as text: one row per job in 80 columns, and what went wrong below it."""
 
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 
 from precision_bisect.batch.batch_record import BATCH, BatchRecord, JobRecord
@@ -39,7 +40,7 @@ def headline(job: JobRecord) -> str:
 
 def clock_time(seconds: float) -> str:
     """Return hours, minutes and seconds as 1:05:09."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(round(seconds) if isfinite(seconds) else 0, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
 
@@ -48,7 +49,7 @@ def _row(job: JobRecord) -> tuple[str, ...]:
     return (
         printable(job.name),
         _words(job.status),
-        "-" if job.kept is None else _kept(job),
+        "-" if None in (job.kept, job.candidates) else _kept(job),
         "-" if job.error is None else f"{job.error:.3g}/{_limit(job.tolerance)}",
         "-" if job.trials is None else str(job.trials),
         clock_time(job.seconds) if job.seconds else "-",

@@ -4,6 +4,7 @@ Nothing but argparse and the standard library is imported before one really star
 """
 
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -108,9 +109,11 @@ def _last_run(named: Path) -> Path:
 
 def _batch_shown(parsed: Namespace) -> bool:
     """Print the batch that a folder holds; return whether it holds one."""
-    from precision_bisect.batch.batch_record import read_batch
+    from precision_bisect.batch.batch_record import BATCH, read_batch
     from precision_bisect.batch.table import as_text
 
+    if not os.path.isfile(parsed.run / BATCH):  # noqa: PTH113 - never raises
+        return False
     record = read_batch(parsed.run)
     if record is not None:
         sys.stdout.write(record.to_text() if parsed.json else as_text(record, parsed.run))
@@ -133,7 +136,8 @@ def explain_command(parsed: Namespace) -> int:
     if asks_only_for_words(parsed) and not parsed.model.is_dir():
         try:
             parsed.model = _last_run(parsed.model)
-            tell(f"From the last run, {parsed.model}; --inputs has the model looked at anew")
+            if parsed.model.is_dir():
+                tell(f"From the last run, {parsed.model}; --inputs has the model looked at anew")
         except RunFolderError as error:
             tell(f"{error.message}, so the model is looked at with made-up inputs")
     options = to_explain_options(parsed)

@@ -77,7 +77,7 @@ def _refuse_command(word: str, rest: Sequence[str]) -> None:
     if meant:
         raise UsageError(f"no command {word!r}", f"did you mean {meant[0]}?")
     models = [each for each in rest if each.endswith(".onnx")]
-    models += [each for each in rest[:1] if not each.startswith("-")]
+    models += [each for each in rest[:1] if os.path.isfile(each)]  # noqa: PTH113 - never raises
     if models:
         raise UsageError(
             f"no command {word!r}",

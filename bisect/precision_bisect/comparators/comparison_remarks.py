@@ -21,6 +21,8 @@ _OTHERWISE = "give inputs that reach larger values, or judge relatively by"
 
 def limits_in_words(comparator: Comparator) -> str:
     """Return the limits that errors are multiples of, "" where the tolerance is the only one."""
+    if not isinstance(comparator, PolygraphyComparator):
+        return ""
     settings = comparator.settings()
     limits = {
         kind: {each for each in settings.get(kind, {}).values() if each}

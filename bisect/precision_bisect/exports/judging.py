@@ -11,7 +11,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.golden import golden_of
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.exports.polygraphy_command import polygraphy_command
+from precision_bisect.exports.polygraphy_command import METRICS, polygraphy_command
 from precision_bisect.exports.run_script import of_plan, write_run_script
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
@@ -24,9 +24,6 @@ from precision_bisect.run_folder.runfolder import (
     RUN_SCRIPT,
     RunFolder,
 )
-
-_KNOWN_LIMITS = frozenset(("atol", "check"))
-"""Settings of the comparators that the script has; those of a plug-in have neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +53,8 @@ def write_judging(
     try:
         if graph is None:
             raise NotWritable(f"there is no {MIXED_MODEL}")
-        if not judge.limits.keys() & _KNOWN_LIMITS:
-            metric = judge.limits.get("metric", "of the run")
+        metric = judge.limits.get("metric", "of the run")
+        if metric not in METRICS and "check" not in judge.limits:
             raise NotWritable(
                 f"the metric {metric} is a plug-in's, which a script on the target does not have; "
                 "a run with --check FILE.py:FUNCTION writes one"

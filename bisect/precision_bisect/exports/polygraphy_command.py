@@ -26,6 +26,8 @@ _THRESHOLDS = {
     "snr": ("snr", "--snr-threshold"),
 }
 """By our name of a metric, Polygraphy's, and the flag of its limit."""
+METRICS = frozenset(("elementwise", *_STATISTICS, *_THRESHOLDS))
+"""Those that scripts on a target know; others are plug-ins'."""
 
 
 def polygraphy_command(

@@ -40,8 +40,8 @@ def _check(model: Model, sample: Sample, place: str) -> Sample:
         raise InputError(f"{place} lacks {', '.join(missing)}", f"the model's inputs are {names}")
     if unknown := [name for name in sample if name not in wanted]:
         raise InputError(
-            f"{place} has {', '.join(map(str, unknown))}, which is no input of the model",
-            f"leave it out; the inputs are {names}",
+            f"{place} has {', '.join(map(str, unknown))}, no input of the model",
+            f"leave out all but its inputs, {names}",
         )
     return {
         name: _check_array(spec, _native(sample[name]), place) for name, spec in wanted.items()
@@ -67,7 +67,7 @@ def _check_array(spec: TensorSpec, array: NDArray[Any], place: str) -> NDArray[A
     if not fits(spec, array.shape):
         raise InputError(
             f"{where} has the shape {show(array.shape)}, but the model wants {show(spec.shape)}",
-            "give each sample by itself, one per file"
+            "give each sample by itself"
             if array.ndim and fits(spec, (1, *array.shape[1:]))
             else "give samples of the shape that the model was exported for",
         )

@@ -109,7 +109,9 @@ def _group_arrays(folder: Path, files: list[Path], input_names: list[str]) -> di
             )
         name = max(fitting, key=len)
         groups[file.stem[len(name) :].lstrip("._-")][name] = _read_npy(file)
-    return {f"sample {key} of {folder}": groups[key] for key in sorted(groups)}
+    return {
+        f"sample {key} of {folder}" if key else str(folder): groups[key] for key in sorted(groups)
+    }
 
 
 def _read_npz(path: Path, input_names: list[str]) -> list[Sample]:

@@ -38,7 +38,7 @@ from precision_bisect.results.result import Result
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import Event, Observer, RunStarted, Warned
+from precision_bisect.search.events import Event, Observer, RunStarted, TrialsEnded, Warned
 from precision_bisect.typed.pinning import NothingLow, pin_formless, pinned_layers
 
 SHARE = 0.5
@@ -66,6 +66,7 @@ def climb(
     course.take_floors(model, level=1)
     climbed = course.run(folder, budget)
     write_layers(loaded.model, folder)
+    observer(TrialsEnded())
     return conclude_ladder(climbed, budget, folder)
 
 

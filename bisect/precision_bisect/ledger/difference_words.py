@@ -29,6 +29,7 @@ _LIMITS = {"atol": "--atol", "rtol": "--rtol", "classes": "--tol"}
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 _Change: TypeAlias = tuple[Any, Any]
+_Shown: TypeAlias = tuple[str, str]
 
 
 def difference_words(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> str:
@@ -52,8 +53,8 @@ def _phrase(each: Difference) -> Iterator[str]:
     head, _, rest = each.key.partition(".")
     if head in _OTHER:
         return
-    if head == "copies":
-        pairs = zip(_COPIES, each.before or (), each.after or (), strict=False)
+    if head == "copies" and isinstance(each.before, list) and isinstance(each.after, list):
+        pairs = zip(_COPIES, each.before, each.after, strict=False)
         yield from (_was(flag, old, new) for flag, old, new in pairs if old != new)
     elif head in ("machine", "versions"):
         yield _was(rest or head, each.before, each.after)
@@ -71,10 +72,11 @@ def _limits(found: Sequence[Difference], comparator: Mapping[str, Any]) -> Itera
         head, part, name = [*each.key.split(".", 2), "", ""][:3]
         if head == "comparator" and part in _LIMITS and None not in (each.before, each.after):
             by_output[name][part] = (each.before, each.after)
-    alike: defaultdict[tuple[str, _Change], list[str]] = defaultdict(list)
+    alike: defaultdict[tuple[str, _Shown], list[str]] = defaultdict(list)
     for name, changes in by_output.items():
         single = changes.get("atol") == changes.get("rtol") or "rtol" not in comparator
-        for part, change in changes.items():
+        for part, (before, after) in changes.items():
+            change = (_show(before), _show(after))
             flag = "--tol" if single else _LIMITS[part]
             if name not in alike[flag, change]:
                 alike[flag, change].append(name)

@@ -13,6 +13,7 @@ from precision_bisect.search.events import (
     PhaseStarted,
     RunStarted,
     TrialFinished,
+    TrialsEnded,
     TrialStarted,
 )
 
@@ -54,7 +55,7 @@ class EventLog:
             case RunStarted():
                 self._open = True
                 self.write({**record(event), **plain_json.plain(self._process)})
-            case TrialStarted():
+            case TrialStarted() | TrialsEnded():
                 self._catch_up()
                 self.write(record(event))
             case _:

@@ -33,6 +33,7 @@ from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.result import (
+    CULPRITS_ONLY,
     SPREAD,
     Advised,
     Diagnosis,
@@ -332,7 +333,7 @@ def _terms(
     mode = prepared.certify
     untested = "not tried"
     if prepared.options.until == "culprits":
-        mode, untested = "none", "--culprits-only"
+        mode, untested = "none", CULPRITS_ONLY
     elif mode == "none":
         untested = "--certify none"
     elif ending.spread:

@@ -143,7 +143,7 @@ def _held(
     if plan == ending.plan:
         return ending
     if problem.speed is not None and not (yield from still_fast(problem, plan)):
-        message = f"{holding.spread}; the {len(plan)} that hold are too slow"
+        message = f"the {len(plan)} layers that hold are too slow ({holding.spread})"
         return Ending(status=Status.INFEASIBLE, message=message)
     return Ending(
         status=Status.FOUND,
@@ -244,7 +244,7 @@ def _search(
         wider = yield from _widened(plan, held, holding)
         drawn = problem.passing
         # The curve adds layers in another order, and its plan has passed on copies of its own.
-        if drawn is None or len(drawn) >= len(wider):
+        if drawn is None or len(drawn) >= len(wider) or holding.refuted(drawn):
             return wider
         smaller = yield from holding.judge(drawn, "the smaller plan of the curve, on copies")
         return drawn if smaller.passed and holding.leaves_room(drawn) else wider

@@ -3,6 +3,7 @@
 A ladder of types loads once and searches several times over the same.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -156,7 +157,7 @@ def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
         f"{path} has no FP32 layers to decide on; its nodes: {', '.join(told) or 'none'}",
         "give the FP32 model, not a converted one"
         if converted
-        else f"`precision-bisect layers {path}` lists each with its reason",
+        else f"`precision-bisect layers {shlex.quote(str(path))}` lists each with its reason",
     )
 
 

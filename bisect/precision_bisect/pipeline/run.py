@@ -1,5 +1,6 @@
 """One run over a pair of types: the place that brings all rooms together."""
 
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.result import Result
+from precision_bisect.results.result import CULPRITS_ONLY, Result
 from precision_bisect.results.saved import read_result, result_file
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
@@ -35,6 +36,7 @@ def run_pair(
     options: Options, observer: Observer, work: Path, lock: RunLock, executor: Executor
 ) -> Result:
     """Search with one pair of types; see `api.run`."""
+    _keep_answer(options)
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
     prepared = prepare(options, observer, work, executor)
     folder = lock.open(overwrite=options.overwrite, rungs=False)
@@ -65,11 +67,9 @@ def run_prepared(
             budget.space = prepared.space
             store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
             driver = Driver(workers, ledger, budget, together(observer, store))
-            observer(_started(prepared, len(recorded)))
-            if options.until != "answer" and (answered := _answered(folder)):
-                return answered
             if not part:
                 write_layers(prepared.model, folder)
+            observer(_started(prepared, len(recorded)))
             ending = _search(prepared, driver, part=part)
             if not part:
                 _chart(prepared, driver, ending)
@@ -86,13 +86,21 @@ def run_prepared(
             return conclude(prepared, driver, ending, budget, folder, part=part)
 
 
-def _answered(folder: RunFolder) -> Result | None:
-    """Return the result of a search that has ended, which has the curve and must not lose more."""
-    with suppress(RunFolderError):
-        result = read_result(result_file(folder.path), "")
-        if result.status in (Status.FOUND, Status.INFEASIBLE) and result.curve:
-            return replace(result, out=folder.path)
-    return None
+def _keep_answer(options: Options) -> None:
+    """Raise RunFolderError where a curve alone would take the place of an answer that has it."""
+    if options.until == "answer" or not options.resume:
+        return
+    try:
+        former = read_result(result_file(options.folder), "")
+    except RunFolderError:
+        return
+    lesser = {each.reason for each in former.certificate.evidence} == {CULPRITS_ONLY}
+    if former.status is Status.FOUND and not lesser:
+        raise RunFolderError(
+            f"{options.folder} holds an answer, which has its curve",
+            f"precision-bisect show {shlex.quote(str(options.folder))} tells it, "
+            "or choose another --out",
+        )
 
 
 def _chart(prepared: Prepared, driver: Driver, ending: Ending) -> None:

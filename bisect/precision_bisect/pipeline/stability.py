@@ -64,6 +64,10 @@ class StabilityCheck:
         self._passed[plan] = outcome.passed and self._passed.get(plan, True)
         return outcome
 
+    def refuted(self, plan: Plan) -> bool:
+        """Tell whether a plan has failed on some draw."""
+        return not self._passed.get(plan, True)
+
     def note(self, plan: Plan, built: Outcome) -> None:
         """Learn from one more build of a plan, on copies or on the samples alone."""
         error = typical(built)
@@ -147,7 +151,7 @@ def _refuted(plan: Plan, outcome: Outcome) -> str:
     first = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
     what = f"widened, since {first}"
     if outcome.passed:
-        return f"{what} pass, but builds differ by more than they leave room for"
+        return f"{what} leave less room than builds differ by"
     if stability is None:
         return f"{what} failed when they were built afresh"
     return (

@@ -26,6 +26,8 @@ from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, Stability
 SCHEMA: Literal[1] = 1
 SPREAD = "rounding is spread"
 """The reason why nothing is certified of an answer that had to be widened."""
+CULPRITS_ONLY = "--culprits-only"
+"""The reason why nothing is certified of the culprits alone, which are no answer of a search."""
 WITHOUT_IT = "; without it: error "
 """What follows in the evidence of a layer that was dropped alone: the error without it."""
 How: TypeAlias = Literal["dropped", "implied", "group"]

@@ -1,6 +1,7 @@
 """The answer of a run, read back from its folder: untrusted input, checked value by value."""
 
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,9 +65,9 @@ def _refuse_another(run: Path, model: Path) -> None:
     told = told_of(run)
     if told is None:
         return
-    # A path that leads nowhere from here tells nothing: the run was begun elsewhere.
+    # As it was typed, mostly where the folder was made; one that leads nowhere tells nothing.
     with suppress(OSError, ValueError):
-        if Path(told.run.model).samefile(model):
+        if (run.parent / told.run.model).samefile(model):
             return
         raise RunFolderError(
             f"{run} holds the run of {printable(told.run.model)}, not of {model}",
@@ -81,9 +82,15 @@ def read_saved(path: Path) -> Saved:
     """
     file = result_file(path)
     told = told_of(file.parent)
-    hint = f"name a run folder, or the result.json in one; {runs_here()}"
-    if told is not None and told.state == "searching":
-        hint = f"it has not ended: precision-bisect status {file.parent}"
+    going_on = told is not None and told.state == "searching"
+    if going_on and not file.exists():
+        raise RunFolderError(
+            f"{file.parent} has no result yet",
+            f"see precision-bisect status {shlex.quote(str(file.parent))}",
+        )
+    hint = "name a run folder, or the result.json in one"
+    if not (path.is_dir() and file.exists()):
+        hint = f"{hint}; {runs_here()}"
     result = read_result(file, hint)
     return Saved(
         result=replace(result, message=told.message if told else "", out=file.parent),
