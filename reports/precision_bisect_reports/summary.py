@@ -210,7 +210,10 @@ def _patterns(
     rest = [name for each in groups[named:] for name in each.layers]
     if rest:
         count = f"{len(rest)} {'more ' * bool(named)}layer{'s' * (len(rest) > 1)}"
-        more = f"{'… and ' * bool(named)}{count}{_counted(result, rest)}, in the report"
+        count += _counted(result, rest)
+        # Where no pattern has room, one layer is named all the same.
+        more = f"… and {count}" if named else f"{count}, such as {printable(rest[0])}"
+        more = f"{more}, in the report"
         yield from folded(Text(f"  {more}"), width, 4)
 
 
