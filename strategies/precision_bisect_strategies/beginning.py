@@ -14,7 +14,7 @@ from precision_bisect.search.combinators import mapped
 from precision_bisect.search.sensitivity import Sensitivity, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 from precision_bisect_strategies.asking import ask
-from precision_bisect_strategies.beliefs import Beliefs, normal_score
+from precision_bisect_strategies.beliefs import Beliefs, normal_score, to_power
 from precision_bisect_strategies.demotion import Demotion, begun, step
 from precision_bisect_strategies.speculation import speculate
 from precision_bisect_strategies.units import Unit, together
@@ -89,7 +89,7 @@ def _added(high: Outcome, low: Outcome, power: float) -> float | None:
     """Return what all layers add, in errors to the power; None without finite figures."""
     if low.error is None or high.error is None or not math.isfinite(low.error):
         return None
-    return float(max(low.error, 0.0) ** power - max(high.error, 0.0) ** power)
+    return to_power(low.error, power) - to_power(high.error, power)
 
 
 def _each(told: Sensitivity, power: float) -> list[float]:
@@ -112,7 +112,7 @@ def _ranked(
     costs = [max(cost, FREE) for cost in problem.costs] or [1.0] * problem.size
     rated = [
         (
-            max(max(scores[layer] for layer in unit), 0.0) ** power,
+            to_power(max(scores[layer] for layer in unit), power),
             sum(costs[layer] for layer in unit),
             unit,
         )
@@ -129,7 +129,7 @@ def _figures(problem: Problem, errors: Sequence[float], low: Outcome, power: flo
     # All finite: only an error of 0 everywhere, or an overflow of the whole, makes them useless.
     if len(finite) == len(errors):
         return sum(finite) > 0 and math.isfinite(low.error)
-    return bool(sum(finite) > (ROUNDING * problem.tolerance) ** power)
+    return sum(finite) > to_power(ROUNDING * problem.tolerance, power)
 
 
 def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:
@@ -137,7 +137,7 @@ def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:
 
     It is the place that as many layers lie above as break the limit alone.
     """
-    limit = (problem.tolerance or 0.0) ** power
+    limit = to_power(problem.tolerance or 0.0, power)
     # `not error <= limit` also counts NaN.
     count = sum(not error <= limit for error in errors)
     count = min(max(count, 1), max(len(errors) - 1, 1))

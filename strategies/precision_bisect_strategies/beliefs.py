@@ -72,6 +72,8 @@ NEXT_TO_NONE = 1e-12
 LEAST_CHANCE = 1e-9
 TINY = 1e-12
 """Least chance and least sum that a logarithm is taken of; both only avoid ln 0."""
+LARGEST = 1e150
+"""Larger finite errors count as this: their square would be beyond Python's floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +284,11 @@ class Beliefs:
         cut = (math.log(price) - means) / deviations - deviations
         sums = np.exp(means + deviations**2 / 2) * phi(cut) @ self.costs[list(group)]
         return float(self.weights @ sums)
+
+
+def to_power(error: float, power: float) -> float:
+    """Return an error to a power of at most 2; finite ones count as `LARGEST` at most."""
+    return float((error if math.isinf(error) else min(max(error, 0.0), LARGEST)) ** power)
 
 
 def _logs(values: Array) -> Array:

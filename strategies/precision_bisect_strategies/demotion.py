@@ -20,7 +20,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.trial import BELIEVED, Outcome
 from precision_bisect_strategies.asking import ask
-from precision_bisect_strategies.beliefs import TINY, Array, Beliefs
+from precision_bisect_strategies.beliefs import TINY, Array, Beliefs, to_power
 from precision_bisect_strategies.neighbours import beside
 
 FAIR = 1.0
@@ -90,7 +90,7 @@ class Demotion:
         """What can still be added, in errors to the power; infinity without figures."""
         if self.limit is None or self.error is None or not self.beliefs.figures:
             return math.inf
-        return float(self.limit**self.power - max(self.error, 0.0) ** self.power)
+        return to_power(self.limit, self.power) - to_power(self.error, self.power)
 
     @property
     def price(self) -> float:
@@ -113,7 +113,7 @@ class Demotion:
     def luck(self) -> float:
         """What a group seems to add by chance, because it is measured beside all that runs low."""
         # In step (power 1) errors do not cancel by chance, hence `power` - 1.
-        return float(LUCK * (self.power - 1) * max(self.error or 0.0, 0.0) ** self.power)
+        return LUCK * (self.power - 1) * to_power(self.error or 0.0, self.power)
 
     def without(self, positions: Sequence[int]) -> Plan:
         """Return the plan without the layers at these positions."""
@@ -129,7 +129,7 @@ class Demotion:
         Only kept layers that overflow have such neighbours: those that add little each say
         nothing, as rounding does not come in runs.
         """
-        much = (self.limit or 0.0) ** self.power
+        much = to_power(self.limit or 0.0, self.power)
         at = {layer: i for i in positions for layer in self.order[i]}
         kept = [
             layer
@@ -151,7 +151,7 @@ class Demotion:
             return None
         before, after = max(self.error, 0.0), max(outcome.error, 0.0)
         # Below 0 by luck; a group never takes error away for good.
-        return float(max(after**self.power - before**self.power, 0.0))
+        return float(max(to_power(after, self.power) - to_power(before, self.power), 0.0))
 
 
 def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
@@ -380,7 +380,7 @@ def _believed(state: Demotion, chance: float, among: int = 0) -> str:
     """
     said = f"{BELIEVED}{f'a culprit among {among}, ' * (among > 0)}chance to pass {chance:.2f}"
     said += f", correlation {state.beliefs.rho:.2f}"
-    price, room, limit = state.price, state.room, (state.limit or 0.0) ** state.power
+    price, room, limit = state.price, state.room, to_power(state.limit or 0.0, state.power)
     if not (state.beliefs.figures and math.isfinite(price) and math.isfinite(room) and limit):
         return said
     return f"{said}, price {price ** (1 / state.power):.2g}, room {room / limit:.0%}"

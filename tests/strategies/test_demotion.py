@@ -2,13 +2,16 @@
 
 import math
 import random
+from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
+from precision_bisect.testing.oracles import outcome
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion, step
@@ -43,6 +46,14 @@ def run(start: Demotion, oracle: Oracle) -> tuple[Demotion, list[Plan]]:
             search.send((oracle(proposal.plan.kept),))
         except StopIteration as end:
             start = end.value
+
+
+@pytest.mark.parametrize("limit", [1e200, 1e-200])
+def test_a_limit_whose_square_is_no_float(limit: float) -> None:
+    """What is infinite is found all the same."""
+    problem = replace(oracles.problem(8), tolerance=limit)
+    broken = lambda kept: outcome(0.0 if 3 in kept else math.inf)  # noqa: E731 - a rule in a line
+    assert 3 in Simulation(8, broken).run(Guided().search(problem)).kept
 
 
 @settings(max_examples=40, deadline=None)
