@@ -148,7 +148,7 @@ def _explain(result: Result, model: Path) -> Iterator[NextStep]:
         yield NextStep(
             what="What to change instead",
             commands=(f"precision-bisect explain {_run(result, model)}",),
-            room=MORE,
+            room=ALWAYS if result.gains_little else MORE,
         )
 
 

@@ -34,8 +34,6 @@ from precision_bisect_reports.speed import speed
 
 WIDTH = 80
 MOST_LINES = 25
-HARDLY = 0.9
-"""Share of the candidates above which a plan that keeps them gains little. A bound of taste."""
 _SPACED = 4
 _ROOMS = (
     *((4, 3, _SPACED), (4, 3, ROOM), (2, 3, ROOM)),
@@ -150,7 +148,7 @@ def _headline(result: Result) -> Text:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
     kept = f"{len(result.kept)} of {result.candidates} layers"
     text = f": {kept} stay {result.high.upper()}, the rest {result.rest}"
-    if len(result.kept) > HARDLY * result.candidates:
+    if result.gains_little:
         text = f": {kept} stay {result.high.upper()}, few run in {result.low.upper()}"
     return headline.append(text, style="default not bold")
 

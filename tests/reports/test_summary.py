@@ -224,6 +224,15 @@ def test_commands_can_be_pasted() -> None:
     assert f"(cd 'my run' && polygraphy run {words})" == together
 
 
+def test_what_to_change_is_named_where_little_is_gained() -> None:
+    """Where a plan keeps nearly all, the model itself is in question, whatever else is said."""
+    kept = [f"/m{i}/layer{i}" for i in range(19)]
+    many = replace(RESULT, kept=kept, candidates=20, notes=["a remark of many words " * 45])
+    assert "few run in FP16" in words(many)
+    assert "What to change instead: precision-bisect explain" in words(many)
+    assert "What to change instead" not in words(replace(many, candidates=40))
+
+
 def test_the_report_is_named() -> None:
     """The last step opens it."""
     assert "'my run/report.html'" in screen(RESULT).splitlines()[-1]

@@ -26,6 +26,8 @@ from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, Stability
 SCHEMA: Literal[1] = 1
 SPREAD = "rounding is spread"
 """The reason why nothing is certified of an answer that had to be widened."""
+HARDLY = 0.9
+"""Share of the candidates above which a plan that keeps them gains little. A bound of taste."""
 CULPRITS_ONLY = "--culprits-only"
 """The reason why nothing is certified of the culprits alone, which are no answer of a search."""
 WITHOUT_IT = "; without it: error "
@@ -302,6 +304,11 @@ class Result:
     def __post_init__(self) -> None:
         share = len(self.kept) / self.candidates if self.candidates else 0.0
         object.__setattr__(self, "kept_fraction", share)
+
+    @property
+    def gains_little(self) -> bool:
+        """Whether hardly a layer runs low, so that the model has to change first."""
+        return len(self.kept) > HARDLY * self.candidates
 
     @property
     def gains_nothing(self) -> bool:
