@@ -48,6 +48,19 @@ def test_another_model_of_that_name_is_told_apart(
     assert Path("m.onnx.precision-bisect") == last_run(Path("m.onnx"))
 
 
+def test_the_curve_of_a_run_is_on_its_screen(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is searched, and a folder without a run says what to name."""
+    said = []
+    for command in ("curve", "show"):
+        assert 0 == main([command, str(run)])
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and "worst error" in said[0]
+    assert 2 == main(["curve", str(run.parent)])
+    assert "no finished run" in capsys.readouterr().err
+
+
 def test_two_models_are_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Either side may be a model."""
     assert 0 == main(["compare", str(run.parent / "m.onnx"), str(run)])

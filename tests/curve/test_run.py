@@ -60,7 +60,7 @@ def test_an_answer_is_not_lost_to_its_own_curve(
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     first = "" if arguments else "curve"
     assert ExitCode.USAGE == command(model, run, "--resume", *arguments, first=first)
-    assert "an answer, which has its curve; precision-bisect show " in capsys.readouterr().err
+    assert "an answer, which has its curve; precision-bisect curve " in capsys.readouterr().err
     assert before == {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
 
 

@@ -137,7 +137,9 @@ def curve_parser() -> Parser:
         epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
         "2 wrong usage or bad input; 3 ended early; 130 interrupted",
     )
-    parser.add_argument("model", type=Path, help="the FP32 ONNX model")
+    parser.add_argument(
+        "model", type=Path, help="the FP32 ONNX model; of the folder of a run, what was drawn"
+    )
     add_input_arguments(parser.add_argument_group("inputs"))
     add_verdict_arguments(parser.add_argument_group("verdict"))
     _search_arguments(parser.add_argument_group("search"))

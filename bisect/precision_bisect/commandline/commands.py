@@ -152,7 +152,10 @@ def explain_command(parsed: Namespace) -> int:
 
 
 def curve_command(parsed: Namespace) -> int:
-    """Draw the curve alone."""
+    """Draw the curve alone; of a run, print what it has drawn."""
+    if os.path.isdir(parsed.model):  # noqa: PTH112 - never raises
+        parsed.run = parsed.model
+        return show_command(parsed)
     return search(parsed, to_options(parsed))
 
 

@@ -98,7 +98,7 @@ def _keep_answer(options: Options) -> None:
     if former.status is Status.FOUND and not lesser:
         raise RunFolderError(
             f"{options.folder} holds an answer, which has its curve",
-            f"precision-bisect show {shlex.quote(str(options.folder))} tells it, "
+            f"precision-bisect curve {shlex.quote(str(options.folder))} tells it, "
             "or choose another --out",
         )
 
