@@ -44,7 +44,7 @@ MISTAKES = (
     ("Several samples in one file", "model.onnx --inputs batch.npz"),
     ("Pixels from 0 to 255", "model.onnx --inputs pixels.npz"),
     ("A limit for an output that is not there", "model.onnx --inputs inputs --tol logits=1e-2"),
-    ("A layer that does not exist", "explain model.onnx /norm/Pwo --inputs inputs"),
+    ("A layer that does not exist", "explain model.onnx norm/Pwo --inputs inputs"),
     ("A run that was not made", "verify model.onnx"),
     ("Another limit for a run that goes on", f"{BEGUN.replace('1e-2', '5e-3')} --resume"),
     ("No run named", "show"),

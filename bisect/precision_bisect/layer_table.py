@@ -35,7 +35,7 @@ class Exclusion(StrEnum):
     CONTROL_FLOW = "contains subgraphs; stays high as one unit"
     RANDOM = "draws random numbers"
     CUSTOM = "not a standard ONNX operator; stays high"
-    NOT_TENSOR = "its output is no tensor"
+    NOT_TENSOR = "works on texts, sequences or optional values"
     UNTYPED = "its output type could not be inferred; stays high"
     PINNED = "cannot run in the low type; stays high"
 

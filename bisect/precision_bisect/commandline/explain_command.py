@@ -85,7 +85,10 @@ def _check_names(layers: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _meant(layer: str, known: Sequence[str]) -> Sequence[str]:
-    """Return layers that a name may mean: by its end, by a part of it, or by likeness."""
+    """Return layers that a name may mean: by its end, by a part of it, or by likeness to those."""
     by_end = [name for name in known if name.endswith(layer)]
     by_part = [name for name in known if layer in name]
-    return by_end or by_part or difflib.get_close_matches(layer, known, n=1, cutoff=NEAR)
+    parts = 1 + layer.count("/")
+    ends = {"/".join(name.split("/")[-parts:]): name for name in known} | {n: n for n in known}
+    near = difflib.get_close_matches(layer, ends, n=1, cutoff=NEAR)
+    return by_end or by_part or [ends[each] for each in near]
