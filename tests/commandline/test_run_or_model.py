@@ -45,6 +45,10 @@ def test_another_model_of_that_name_is_told_apart(
     monkeypatch.chdir(run.parent)
     with pytest.raises(RunFolderError, match="holds the run of"):
         last_run(other)
+    beside = tmp_path / "m.onnx.precision-bisect"
+    beside.mkdir()
+    run_folders.write_status(beside, model="m.onnx")
+    assert beside == last_run(other)
     assert Path("m.onnx.precision-bisect") == last_run(Path("m.onnx"))
 
 

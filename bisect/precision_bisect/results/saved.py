@@ -48,10 +48,15 @@ def last_run(named: Path) -> Path:
     if os.path.isdir(named) or named.suffix == ".json":  # noqa: PTH112 - never raises
         return named
     here = default_run_folder(named)
+    others: list[str] = []
     for place in (here, named.with_name(here.name)):
         if os.path.isdir(place):  # noqa: PTH112
-            _refuse_another(place, named)
-            return place
+            other = _another(place, named)
+            if not other:
+                return place
+            others.append(f"{place} holds the run of {other}, not of {named}")
+    if others:
+        raise RunFolderError(others[0], "name the folder of its run")
     if named.suffix == ".onnx" and os.path.isfile(named):  # noqa: PTH113 - never raises
         raise RunFolderError(
             f"there is no run of {named}: {here} does not exist",
@@ -60,19 +65,16 @@ def last_run(named: Path) -> Path:
     return named
 
 
-def _refuse_another(run: Path, model: Path) -> None:
-    """Raise RunFolderError where a run is of another file than the model of the same name."""
+def _another(run: Path, model: Path) -> str:
+    """Return the other file of the same name that a run is of, "" where it is none."""
     told = told_of(run)
     if told is None:
-        return
+        return ""
     # As it was typed, mostly where the folder was made; one that leads nowhere tells nothing.
     with suppress(OSError, ValueError):
-        if (run.parent / told.run.model).samefile(model):
-            return
-        raise RunFolderError(
-            f"{run} holds the run of {printable(told.run.model)}, not of {model}",
-            "name the folder of its run",
-        )
+        if not (run.parent / told.run.model).samefile(model):
+            return printable(told.run.model)
+    return ""
 
 
 def read_saved(path: Path) -> Saved:
