@@ -39,6 +39,11 @@ def text_crops(rng: Rng, model: Path, count: int) -> list[Sample]:
     return [{"x": _written(rng, height=160, width=160, lines=4)[None]} for _ in range(count)]
 
 
+def text_pages(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return pages of text: `x` of shape (1, 3, 640, 640)."""
+    return [{"x": _written(rng, height=640, width=640, lines=12)[None]} for _ in range(count)]
+
+
 def text_directions(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return lines of text, every other one upside down: `x` of shape (1, 3, 48, 192)."""
     lines = [_written(rng, height=48, width=192, lines=1) for _ in range(count)]

@@ -63,7 +63,7 @@ def prepare(name: str, cache: Path) -> Path:
         network.make(making / "model.onnx", cache)
         for kind, count in (("judged", network.judged), ("fresh", network.fresh)):
             rng = np.random.default_rng(SEEDS[kind])
-            _save(network.draw(rng, making / "model.onnx", count), making / kind)
+            save(network.draw(rng, making / "model.onnx", count), making / kind)
     except ImportError as error:
         raise SkippedError(f"{error.name} is not installed") from error
     return making.rename(folder)
@@ -88,7 +88,8 @@ def package(name: str, cache: Path) -> Path:
     return unpacked / name
 
 
-def _save(samples: list[Sample], folder: Path) -> None:
+def save(samples: list[Sample], folder: Path) -> None:
+    """Write samples to a new folder, in their order."""
     folder.mkdir()
     for number, sample in enumerate(samples):
         np.savez(folder / f"{number:03}.npz", **sample)  # type: ignore[arg-type]  # no allow_pickle
