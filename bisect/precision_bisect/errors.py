@@ -79,6 +79,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def shortened(text: str, most: int = 120) -> str:
+    """Return a library's text on one line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
 def in_words(error: Exception) -> str:
     """Return what an exception says, with its type where an import does not usually raise it."""
     text = " ".join(str(error).split())

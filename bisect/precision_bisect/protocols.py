@@ -75,6 +75,11 @@ class Problem:
         """The number of candidate layers."""
         return len(self.names)
 
+    @property
+    def timed(self) -> bool:
+        """Whether each build is timed, since speed counts."""
+        return self.builds and self.graph is not None
+
 
 class Strategy(Protocol):
     """Proposes plans and ends with one that passed.
@@ -205,9 +210,9 @@ class Backend(Described, Protocol):
     """
 
     def build(self, plan: Plan, *, afresh: bool = False) -> Engine:
-        """Build the plan, or build it `afresh`: as if nothing had been built before.
+        """Build the plan, or build it `afresh`: as deployed, and as if nothing had been built.
 
-        Raises `BackendFailure`.
+        Otherwise it may be built by options that are quick to build. Raises `BackendFailure`.
         """
         ...
 

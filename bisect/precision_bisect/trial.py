@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Literal, TypeAlias
@@ -111,13 +111,15 @@ class Stability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How ONNX Runtime was told to optimise the graph of one build.
+    """How ONNX Runtime opened the graph of one build.
 
-    `level` is the name of its GraphOptimizationLevel, `disabled` the optimizers left out.
+    `level` is the name of its GraphOptimizationLevel, `disabled` are the optimizers left out. A
+    verdict holds for the `options` of the provider.
     """
 
     level: str
     disabled: Sequence[str] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,31 @@ def speed(result: Result) -> Iterator[tuple[str, str]]:
         yield from _front(result.front)
 
 
+def no_faster(result: Result) -> str:
+    """Say where the low type, or this answer, is no faster than every layer high; "" elsewhere."""
+    timed = result.latency_ms or {}
+    high, low, kept = (timed.get(each) for each in ("all_high", "all_low", "kept"))
+    if high is None:
+        return ""
+    beside = f"every layer high {high:.3g} ms"
+    if low is not None and low >= high:
+        return (
+            f"{result.low.upper()} buys nothing here: every layer low takes {low:.3g} ms, {beside}"
+        )
+    if kept is None or kept < high:
+        return ""
+    said = f"This answer is no faster than {result.high.upper()}: {kept:.3g} ms, {beside}"
+    pays = [
+        (each.kept_count, each.latency_ms)
+        for each in result.curve
+        if each.latency_ms is not None and each.latency_ms < high
+    ]
+    if not pays:
+        return said
+    count, faster = max(pays)
+    return f"{said}; {count} kept layers take {faster:.3g} ms"
+
+
 def _against_limits(report: SpeedReport, limits: str) -> str:
     if report.speedup is None or report.latency_ms is None:
         return f"{limits}, not measured"

@@ -30,7 +30,7 @@ from precision_bisect_reports.next_steps import (
     next_steps,
 )
 from precision_bisect_reports.proof import proof
-from precision_bisect_reports.speed import speed
+from precision_bisect_reports.speed import no_faster, speed
 
 WIDTH = 80
 MOST_LINES = 25
@@ -101,9 +101,9 @@ def _screen(
 ) -> Iterator[Text]:
     """Yield the lines of a screen with so many patterns of layers, and what is due by its room."""
     yield Text("")
-    if buys_nothing := _buys_nothing(result):
-        yield from folded(Text(buys_nothing, style="bold yellow"), width, 2)
     yield from folded(_headline(result), width, 2)
+    if slow := no_faster(result):
+        yield from folded(Text(f"  {slow}", style="bold yellow"), width, 4)
     if result.kept and not _without_plan(result):
         yield from _layers(result, width, patterns)
         if room >= _SPACED:
@@ -115,18 +115,6 @@ def _screen(
     for each in steps:
         if each.room <= room:
             yield from step(each.what, each.commands, width)
-
-
-def _buys_nothing(result: Result) -> str:
-    """Say that the low type is no faster, where that was measured."""
-    timed = result.latency_ms or {}
-    high, low = timed.get("all_high"), timed.get("all_low")
-    if high is None or low is None or low < high:
-        return ""
-    return (
-        f"{result.low.upper()} buys nothing here: every layer low takes {low:.3g} ms, "
-        f"every layer high {high:.3g} ms"
-    )
 
 
 def _headline(result: Result) -> Text:

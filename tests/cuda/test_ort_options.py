@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from precision_bisect.arguments.run_flags import run_parser, to_options
-from precision_bisect.backends.cuda.provider import CUDA, cuda_options, on_cuda
+from precision_bisect.backends.cuda.provider import CUDA, deployed, lasting, on_cuda, searching
 from precision_bisect.errors import UsageError
 from precision_bisect.pipeline.run_fingerprint import _plain
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -19,9 +19,16 @@ OWN = {"cudnn_conv_algo_search": "EXHAUSTIVE", "prefer_nhwc": "1"}
 def test_own_options_come_first() -> None:
     """They stand in place of this package's, which stay where the user says nothing."""
     expected = {"use_tf32": "0", **OWN}
-    assert expected == cuda_options(own=OWN)
-    assert [(CUDA, expected)] == on_cuda(own=OWN)
-    assert {"use_tf32": "1", "cudnn_conv_algo_search": "HEURISTIC"} == cuda_options(tf32=True)
+    assert expected == deployed(own=OWN)
+    assert OWN.items() <= searching(own=OWN).items()
+    assert [(CUDA, {**expected, "gpu_mem_limit": "8"})] == on_cuda(expected, most_bytes=8)
+
+
+def test_a_search_plans_fast_and_a_deployment_runs_fast() -> None:
+    """Only the algorithm differs; TF32 is as asked in both."""
+    assert {"use_tf32": "1", "cudnn_conv_algo_search": "EXHAUSTIVE"} == deployed(tf32=True)
+    assert {**deployed(), "cudnn_conv_algo_search": "DEFAULT"} == searching()
+    assert "1" == lasting()["use_ep_level_unified_stream"]
 
 
 def test_the_flag_is_repeatable() -> None:
@@ -89,6 +96,6 @@ def test_cuda_takes_every_option(key: str, tmp_path: Path) -> None:
         pytest.skip(trouble)
     path = save(parse("(float[1] x) => (float[1] y) { y = Relu(x) }"), tmp_path)
     for value in CUDA_OPTIONS[key] or ("1073741824" if key == "gpu_mem_limit" else "0",):
-        session = onnxruntime.InferenceSession(path, providers=on_cuda(own={key: value}))
+        session = onnxruntime.InferenceSession(path, providers=on_cuda(deployed(own={key: value})))
         assert CUDA == session.get_providers()[0]
         assert value == session.get_provider_options()[CUDA].get(key, value)

@@ -21,6 +21,7 @@ from precision_bisect.results.result import (
 )
 from precision_bisect.search.precision_curve import PointName
 from precision_bisect_reports.curve import MOST_POINTS, curve, needed, words
+from precision_bisect_reports.speed import no_faster
 from precision_bisect_reports.summary import final_screen
 
 
@@ -159,14 +160,27 @@ def test_latencies_have_a_column_where_there_are_some() -> None:
 
 
 def test_a_low_type_that_is_no_faster_buys_nothing() -> None:
-    """That is the first line of the screen; a faster one is not remarked on."""
+    """That is the first line under the headline; a faster one is not remarked on."""
     times = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
-    slow = screen(replace(RESULT, latency_ms=times)).strip().splitlines()[0]
-    assert (
-        "FP16 buys nothing here: every layer low takes 2.34 ms, every layer high 2.05 ms" == slow
+    assert "buys nothing here: every layer low takes 2.34 ms" in screen(
+        replace(RESULT, latency_ms=times)
     )
-    fast = {**times, "all_low": 1.2}
-    assert "buys nothing" not in screen(replace(RESULT, latency_ms=fast))
+    fast = {**times, "all_low": 1.2, "kept": 1.4}
+    assert "" == no_faster(replace(RESULT, latency_ms=fast))
+
+
+def test_an_answer_that_is_no_faster_is_told_with_how_many_layers_pay() -> None:
+    """The largest plan of the curve that beats every layer high is named with its latency."""
+    times = {"all_high": 24.4, "all_low": 3.1, "kept": 25.0}
+    points = [
+        replace(each, latency_ms=ms) for each, ms in zip(POINTS, (3.1, 4.4, 34.0), strict=False)
+    ]
+    said = no_faster(replace(RESULT, latency_ms=times, curve=points))
+    count = points[1].kept_count
+    assert (
+        "This answer is no faster than FP32: 25 ms, every layer high 24.4 ms; "
+        f"{count} kept layers take 4.4 ms" == said
+    )
 
 
 def test_only_the_curve_is_told_where_only_it_was_asked_for() -> None:

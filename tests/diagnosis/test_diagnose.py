@@ -82,7 +82,7 @@ def test_values_alone_explain_where_rounding_is_spread(tmp_path: Path) -> None:
     names = list(model.table.names)
     feeds = [{"x": np.full(4, 1.0, np.float32)}]
     asked = Question(model=model, pair=PAIR, kept=names, samples=feeds, threads=1)
-    each, values = diagnose(asked)[0], diagnose(replace(asked, run_alone=False))[0]
+    each, values = diagnose(asked)[0], diagnose(replace(asked, brief=True))[0]
     assert any(one.hurts for one in each.layers)
     assert not any(one.hurts for one in values.layers)
     overflows = [

@@ -165,7 +165,7 @@ def test_a_run_ends_with_it(tmp_path: Path) -> None:
     """result.json holds how the answer is deployed, and `show` reads it back."""
     result = search(write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
     told = json.loads((tmp_path / "run" / "result.json").read_text())["deployment"]
-    assert {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"} == told["provider_options"]
+    assert {"use_tf32": "0", "cudnn_conv_algo_search": "EXHAUSTIVE"} == told["provider_options"]
     assert ("not_judged", 1, 1) == (
         told["recheck"]["outcome"],
         told["samples"],

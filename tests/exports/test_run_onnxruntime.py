@@ -16,10 +16,9 @@ import pytest
 from exports_models import chain, export_of
 from models import broken_norm, load_text, normal, save
 from precision_bisect.backends.cuda.opening import Opener, opening_without
-from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
+from precision_bisect.backends.cuda.provider import AS_WRITTEN, deployed
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.run_script import write_run_script
@@ -39,7 +38,7 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Verdict
 
 OPTIONS = SessionOptions(
-    provider_options=cuda_options(),
+    provider_options=deployed(),
     session_config=AS_WRITTEN,
     disabled_optimizers=opening_without(()).disabled,
 )
@@ -173,8 +172,8 @@ GELU = """(float[2,8] x) => (float[2,8] y)
 APPROXIMATE = "optimization.enable_gelu_approximation"
 
 
-def test_the_option_that_matters_is_named(tmp_path: Path) -> None:
-    """Where the library's own options fail and ours do not, the one that decides is told."""
+def test_the_options_that_matter_are_named(tmp_path: Path) -> None:
+    """Where the library's own options fail, and not for TF32, all of ours are told."""
     options = replace(OPTIONS, session_config={**AS_WRITTEN, APPROXIMATE: "1"})
     x = 2 * normal(2, 8)
     approximate = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -189,21 +188,8 @@ def test_the_option_that_matters_is_named(tmp_path: Path) -> None:
     found = ran(tmp_path, "--cpu", "--library-defaults")
     assert (0, "pass") == (found.code, found.told["outcome"])
     told = found.told["library_defaults"]
-    assert ("fail", [f"{APPROXIMATE}=1"]) == (told["outcome"], told["options"])
-    assert found.lines[-1].endswith(f"; set {APPROXIMATE}=1")
-
-
-def test_options_that_matter_together_are_all_named() -> None:
-    """Where no option cures alone, those are told without which the others do not."""
-    options = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC", "prefer_nhwc": "0"}
-    ours = script.How(options, dict(AS_WRITTEN), "ORT_ENABLE_ALL", ())
-
-    def passes(how: script.How) -> bool:
-        return {"use_tf32", "cudnn_conv_algo_search"} <= how.provider_options.keys()
-
-    assert ["use_tf32", "cudnn_conv_algo_search"] == script.needed(ours, passes)
-    assert [*options, *AS_WRITTEN] == script.needed(ours, lambda how: True)
-    assert "use_tf32=0" == ours.parts()["use_tf32"]
+    assert "fail" == told["outcome"] and f"{APPROXIMATE}=1" in told["options"]
+    assert f"{APPROXIMATE}=1" in found.lines[-1]
 
 
 def test_a_graph_that_a_fusion_breaks_opens_by_ours_alone(tmp_path: Path) -> None:
@@ -230,8 +216,8 @@ def test_a_graph_that_a_fusion_breaks_opens_by_ours_alone(tmp_path: Path) -> Non
     found = ran(tmp_path, "--cpu", "--library-defaults")
     assert 0 == found.code
     assert found.lines[-2].startswith("with ONNX Runtime's own options the model does not open: ")
-    cure = ["disabled_optimizers as in run_onnxruntime.py"]
-    assert cure == found.told["library_defaults"]["options"]
+    cure = "disabled_optimizers as in run_onnxruntime.py"
+    assert cure in found.told["library_defaults"]["options"]
 
 
 METRICS: tuple[tuple[str, float], ...] = (

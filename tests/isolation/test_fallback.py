@@ -60,7 +60,7 @@ def test_without_a_gpu_forecasts_are_the_cpus(spec: EvaluatorSpec, tmp_path: Pat
     assert judged == here(Proposal(plan=PLANS[0])) and not judged.evidence.notes
     for plan, outcome in zip(PLANS, found, strict=True):
         (note,) = outcome.evidence.notes
-        assert note.startswith("forecasts moved from the GPU to the CPU: ")
+        assert note.startswith("forecasts moved from the GPU to the CPU: ") and len(note) <= 161
         assert here(forecast(plan)) == replace(
             outcome, evidence=replace(outcome.evidence, notes=())
         )

@@ -21,6 +21,7 @@ from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.errors import ExitCode
 from precision_bisect.layer_table import LayerName
+from precision_bisect.ledger.store import open_ledger
 from precision_bisect.model.ort import CPU
 from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.options import Options
@@ -32,12 +33,12 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Engine, Sample
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.run_folder.runfolder import RESULT, RunFolder
+from precision_bisect.run_folder.runfolder import LEDGER, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.events import Event, ignore
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.speed.costs import cost_graph
-from precision_bisect.trial import Evidence, Latency
+from precision_bisect.trial import Evidence, Kind, Latency
 from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.summary import final_screen
@@ -235,3 +236,16 @@ def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
     assert latency.speedup is not None
     assert 0.2 < latency.speedup < 5.0
     assert latency.runs >= 50
+
+
+def test_latencies_are_those_of_builds_as_deployed(tmp_path: Path) -> None:
+    """Without limits nothing is timed while searching; the named points are, built afresh."""
+    prepared = replace(clocked(tmp_path), graph=None)
+    result = finish(prepared)
+    assert Status.FOUND is result.status
+    assert result.latency_ms is not None and None not in result.latency_ms.values()
+    named = {each.point: each.latency_ms for each in result.curve if each.point}
+    assert {"all_low", "answer"} <= named.keys() and None not in named.values()
+    with open_ledger(tmp_path / "run" / LEDGER, prepared.fingerprint, resume=True) as ledger:
+        timed = [each for each in ledger.trials() if each.outcome.evidence.latency]
+    assert {Kind.REPEAT, Kind.REBUILD, Kind.AGAIN} == {each.proposal.kind for each in timed}

@@ -1,5 +1,7 @@
 """All advice on a diagnosed model."""
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -39,10 +41,16 @@ EIGHT_BIT_ADVISERS: Sequence[Callable[[DiagnosedModel], Iterator[Advice]]] = (
 """The same for INT8 and FP8."""
 
 
-def advised(case: DiagnosedModel) -> Findings:
-    """Return the findings with advice, and with its ids at the layers that it would help."""
+def advised(case: DiagnosedModel, most_s: float = math.inf) -> Findings:
+    """Return the findings with advice, and with its ids at the layers that it would help.
+
+    No further advice is tried once that has taken `most_s` seconds.
+    """
     advisers = EIGHT_BIT_ADVISERS if case.pair.low in QUANTIZED else ADVISERS
-    advice = [each for adviser in advisers for each in adviser(case)]
+    begun, advice = time.monotonic(), list[Advice]()
+    for adviser in advisers:
+        if time.monotonic() - begun < most_s:
+            advice.extend(adviser(case))
     layers = [
         replace(
             finding,

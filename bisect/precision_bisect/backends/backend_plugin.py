@@ -49,13 +49,15 @@ class BackendTask:
     """What a backend is made for.
 
     `samples` are all feeds of the run, by input name. `work` is an empty folder for files.
-    `scales` are those of everything that some plan quantizes.
+    `scales` are those of everything that some plan quantizes. `timed` tells that latencies decide:
+    then every plan is built as it is deployed.
     """
 
     options: Options
     samples: Sequence[Sample]
     work: Path
     scales: Scales
+    timed: bool = False
 
     def writer(self, model: Model) -> TypedWriter:
         """Return what writes plans of the model as strongly typed graphs."""

@@ -50,13 +50,14 @@ def choose_backend(
     work: Path,
     *,
     scales: Scales = NO_SCALES,
+    timed: bool = False,
 ) -> Chosen:
     """Return the backend that the options ask for; `work` is an empty folder for its files.
 
-    `scales` are those of what some plan quantizes. Raises as `pick_backend` does.
+    `scales` and `timed` are as in `BackendTask`. Raises as `pick_backend` does.
     """
     name, why = pick_backend(options)
-    task = BackendTask(options=options, samples=samples, work=work, scales=scales)
+    task = BackendTask(options=options, samples=samples, work=work, scales=scales, timed=timed)
     return Chosen(name=name, make=_plugin(name).make(task), why=why)
 
 

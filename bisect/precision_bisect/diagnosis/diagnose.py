@@ -44,8 +44,8 @@ class Question:
     tolerance's scale, where it was measured. `tensors` are further ones whose magnitudes in a
     16-bit type are wanted. `threads` are ONNX Runtime's, 0 for all cores. `scales` are those of
     everything that is quantized. `stored_sums` tells that the engine computes means as ONNX
-    Runtime's CUDA provider does. With `run_alone` layers run low one by one, to see what each
-    does. If the question is `brief`, nothing is emulated.
+    Runtime's CUDA provider does. If the question is `brief`, nothing is emulated: else layers
+    run low one by one, to see what each does.
     """
 
     model: Model
@@ -58,7 +58,6 @@ class Question:
     threads: int = 0
     scales: Scales = field(default_factory=Scales)
     stored_sums: bool = False
-    run_alone: bool = True
     brief: bool = False
 
 
@@ -83,7 +82,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     brief = question.brief or len(model.table.candidates) > MOST_EMULATED
     watched = (measure if brief else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
-    alone = {} if brief or not question.run_alone else _alone(question, instrument, nodes, watched)
+    alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
     layers = []
     for node in nodes:

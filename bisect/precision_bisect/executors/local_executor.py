@@ -36,7 +36,7 @@ class LocalExecutor:
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
         """Choose the backend, and make it here or ask it in a child."""
         feeds, _ = spec.samples[SampleSet.ALL]
-        chosen = choose_backend(spec.options, feeds, work, scales=spec.scales)
+        chosen = choose_backend(spec.options, feeds, work, scales=spec.scales, timed=spec.timed)
         options = replace(spec.options, backend=chosen.name)
         spec = replace(spec, options=options)
         here = None if isolated(options) else chosen.make(model)

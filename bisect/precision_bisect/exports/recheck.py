@@ -31,6 +31,10 @@ def recheck(folder: Path, work: Path, *, judges: bool, gpu: str | None = None) -
 
 
 def _rechecked(folder: Path, work: Path, judges: bool, gpu: str | None) -> Recheck:
+    # What judges the files opens them, too: one process is enough where it has a verdict.
+    found = judged(folder / RUN_SCRIPT, work, gpu) if judges else None
+    if found is not None and found.outcome != "not_judged":
+        return found
     module = ["-m", fitting.__name__, str(folder.absolute())]
     try:
         done = _python(module, _FIT_S)
@@ -41,8 +45,8 @@ def _rechecked(folder: Path, work: Path, judges: bool, gpu: str | None) -> Reche
         samples = int(told["samples"])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
         return Recheck(outcome="not_judged", message=f"the check did not run: {_line(error)}")
-    if judges:
-        return judged(folder / RUN_SCRIPT, work, gpu)
+    if found is not None:
+        return found
     return Recheck(
         outcome="not_judged",
         message=f"{MIXED_MODEL} is valid in a fresh process, and {samples} stored samples fit it; "

@@ -65,16 +65,6 @@ class How(NamedTuple):
     level: str
     disabled: tuple[str, ...]
 
-    def with_part(self, other: How, key: str) -> How:
-        """Return the same with one option of the other's."""
-        options, config = dict(self.provider_options), dict(self.session_config)
-        if key in other.provider_options:
-            options[key] = other.provider_options[key]
-        if key in other.session_config:
-            config[key] = other.session_config[key]
-        optimizing = other if key == OPTIMIZERS else self
-        return How(options, config, optimizing.level, optimizing.disabled)
-
     def parts(self) -> dict[str, str]:
         """Return each option by its key, as people write it."""
         named = {**self.provider_options, **self.session_config}
@@ -85,6 +75,7 @@ class How(NamedTuple):
 
 
 OPTIMIZERS = "disabled_optimizers"
+TF32 = "use_tf32"
 DEFAULTS = How({}, {}, "ORT_ENABLE_ALL", ())
 """ONNX Runtime's own."""
 
@@ -146,14 +137,10 @@ def judge(on_cpu: bool, with_defaults: bool, told: dict[str, Any]) -> None:
 def by_defaults(
     ours: How, passed: bool, provider: str, feeds: list[Any], wanted: list[Any]
 ) -> dict[str, Any]:
-    """Judge with ONNX Runtime's own options; return what came of it, and what options cure it."""
+    """Judge with ONNX Runtime's own options; return what came of it, and what options cure it.
 
-    def passes(how: How) -> bool:
-        try:
-            return all(each.passed for each in evaluate(how, provider, feeds, wanted))
-        except CannotJudge:
-            return False
-
+    TF32, which rounds FP32 to 10 bits, is tried by itself; else it takes all of the options.
+    """
     told: dict[str, Any] = {"outcome": "fail", "errors": {}, "options": []}
     try:
         judged = evaluate(DEFAULTS, provider, feeds, wanted)
@@ -162,27 +149,18 @@ def by_defaults(
     except CannotJudge as why:
         say(f"with ONNX Runtime's own options {why}")
     if passed and told["outcome"] == "fail":
-        parts = ours.parts()
-        alone = next((key for key in parts if passes(DEFAULTS.with_part(ours, key))), None)
-        cure = needed(ours, passes) if alone is None else [alone]
-        told["options"] = [parts[key] for key in cure]
+        told["options"] = list(ours.parts().values())
+        exact = {
+            key: ours.provider_options[key] for key in (TF32,) if key in ours.provider_options
+        }
+        with contextlib.suppress(CannotJudge):
+            again = evaluate(DEFAULTS._replace(provider_options=exact), provider, feeds, wanted)
+            if exact and all(each.passed for each in again):
+                told["options"] = [ours.parts()[TF32]]
     worst = f": error {max(told['errors'].values()):.4g}" if told["errors"] else ""
     hint = f"; set {' and '.join(told['options'])}" if told["options"] else ""
     say(f"{told['outcome']} with ONNX Runtime's own options{worst}{hint}")
     return told
-
-
-def needed(ours: How, passes: Any) -> list[str]:
-    """Return the options without any one of which the others do not pass; all if there is none."""
-    parts = list(ours.parts())
-    found = []
-    for key in parts:
-        how = DEFAULTS
-        for other in parts:
-            how = how.with_part(ours, other) if other != key else how
-        if not passes(how):
-            found.append(key)
-    return found or parts
 
 
 def runtime() -> Any:

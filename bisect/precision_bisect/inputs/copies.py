@@ -12,7 +12,7 @@ computes, before that is rounded.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +36,21 @@ Samples: TypeAlias = Mapping[SampleSet, tuple[Sequence[Sample], Sequence[Sample]
 Pair: TypeAlias = tuple[Sequence[Sample], Sequence[Sample]]
 
 
+class Refers(Protocol):
+    """Computes the FP32 outputs of one feed, by name; after `rest` it holds no memory."""
+
+    def __call__(self, feed: Sample) -> Sample: ...
+
+    def rest(self) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Copies:
     """Makes copies of the samples, each with its own reference; the same for the same numbers.
 
     `count` of them make a draw, `allowed` of which may fail. `refer` computes the FP32 outputs of
     one feed. With `layers` above 0 a copy has that many factors instead of changed inputs. `half`
-    is the 16-bit type that a layer may round its inputs to.
+    is the 16-bit type that a layer may round its inputs to. `rest` frees what `refer` holds.
     """
 
     samples: Samples
@@ -52,6 +60,7 @@ class Copies:
     seed: int = 0
     layers: int = 0
     half: LowType = FP16
+    rest: Callable[[], None] = field(default=lambda: None)
     _first: tuple[tuple[SampleSet, int], Pair] | None = field(init=False, default=None)
 
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
@@ -80,7 +89,7 @@ class Copies:
 def copies_for(
     options: Options,
     samples: Samples,
-    refer: Callable[[Sample], Sample],
+    refer: Refers,
     *,
     emulated: bool,
     layers: int,
@@ -98,6 +107,7 @@ def copies_for(
         count=options.copies,
         allowed=options.copies_failing,
         refer=refer,
+        rest=refer.rest,
         seed=options.seed,
         layers=0 if changes else layers,
         half=LOW_TYPES.get(options.low, FP16),

@@ -19,7 +19,7 @@ from precision_bisect.inputs.given_outputs import same_samples
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.model.load import Model
-from precision_bisect.model.ort import CheckedGraph, Session, check, clean
+from precision_bisect.model.ort import ON_CPU, CheckedGraph, Providers, Session, check, clean
 from precision_bisect.protocols import Sample
 
 MOST_DIFFERENT = 1e-4
@@ -209,12 +209,20 @@ def judgeable(outputs: Mapping[str, Any], number: int) -> Sample:
 class ReferenceSession:
     """The FP32 outputs of one feed at a time, by a session that opens when it is first asked.
 
-    With several threads it serves all of them. A call raises ModelError where ONNX Runtime cannot
-    load the model, RuntimeError where the run fails.
+    The `providers` compute it. With several threads it serves all of them. A call raises
+    ModelError where ONNX Runtime cannot load the model, RuntimeError where the run fails.
     """
 
-    def __init__(self, model: Model, threads: int = 0, *, optimised: bool = True) -> None:
+    def __init__(
+        self,
+        model: Model,
+        threads: int = 0,
+        *,
+        optimised: bool = True,
+        providers: Providers = ON_CPU,
+    ) -> None:
         self._model = model
+        self._providers = providers
         self._threads = threads
         self.optimised = optimised
         self._opening = threading.Lock()
@@ -228,6 +236,7 @@ class ReferenceSession:
                     self._model.proto,
                     self._model.weights,
                     self._threads,
+                    self._providers,
                     optimised=self.optimised,
                 )
             session = self._session

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.inputs.copies import Samples, copies_for
+from precision_bisect.inputs.copies import Refers, Samples, copies_for
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
@@ -30,7 +30,7 @@ class EvaluatorSpec:
     It can be pickled. `options` name the backend, never "auto". `digest` is that of the model.
     `table` has its layers, with those pinned that cannot run low. With `forecasts` the emulator
     evaluates, on the process's first GPU. The rest is as in `Evaluator`, `baseline` as in
-    `Stopwatch`, `optimised` as in `Prepared`.
+    `Stopwatch`, `timed` as in `BackendTask`, `optimised` as in `Prepared`.
     """
 
     options: Options
@@ -42,6 +42,7 @@ class EvaluatorSpec:
     keep: Path
     engines: Path | None = None
     baseline: Plan | None = None
+    timed: bool = False
     forecasts: bool = False
     optimised: bool = True
 
@@ -60,9 +61,6 @@ class EvaluatorSpec:
 
         Raises ModelError where the model's file has changed, and what the backend does.
         """
-        # Imported here: it brings in ONNX Runtime.
-        from precision_bisect.inputs.reference import ReferenceSession
-
         model = self._model()
         backend = self._backend(model, work)
         return Evaluator(
@@ -76,11 +74,23 @@ class EvaluatorSpec:
             copies=copies_for(
                 self.options,
                 self.samples,
-                ReferenceSession(model, self.options.threads, optimised=self.optimised),
+                self._refer(model, backend),
                 emulated=backend.emulated,
                 layers=len(self.table.candidates),
             ),
         )
+
+    def _refer(self, model: "Model", backend: Backend) -> Refers:
+        """Return what computes the FP32 outputs of copies: the GPU where ONNX Runtime has one."""
+        # Imported here: it brings in ONNX Runtime.
+        from precision_bisect.backends.cuda.gpu_reference import GpuReference
+        from precision_bisect.inputs.reference import ReferenceSession
+
+        on_cpu = ReferenceSession(model, self.options.threads, optimised=self.optimised)
+        if backend.name != "onnxruntime":
+            return on_cpu
+        feeds, reference = self.samples[SampleSet.ALL]
+        return GpuReference(model, on_cpu, (feeds[0], reference[0]), self.comparator)
 
     def backend(self, work: Path) -> Backend:
         """Return the backend; see `evaluator`."""
@@ -109,4 +119,5 @@ class EvaluatorSpec:
         if self.forecasts:
             return forecaster(model, self.options, self.scales, on_gpu=True)
         feeds, _ = self.samples[SampleSet.ALL]
-        return choose_backend(self.options, feeds, work, scales=self.scales).make(model)
+        chosen = choose_backend(self.options, feeds, work, scales=self.scales, timed=self.timed)
+        return chosen.make(model)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import PrecisionBisectError, shortened
 from precision_bisect.search.workers import Evaluate
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 
@@ -74,7 +74,7 @@ class GpuForecasts:
                 return outcome
             self._note(outcome.message or outcome.status.value)
         outcome = self.on_cpu(proposal)
-        note = f"forecasts moved from the GPU to the CPU: {self._why}"
+        note = f"forecasts moved from the GPU to the CPU: {shortened(self._why)}"
         evidence = replace(outcome.evidence, notes=(*outcome.evidence.notes, note))
         return replace(outcome, evidence=evidence)
 

@@ -18,7 +18,7 @@ from precision_bisect.results.result import Culprit, CurvePoint
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
 from precision_bisect.search.rounding_law import typical
-from precision_bisect.trial import Latency, Outcome, SampleSet
+from precision_bisect.trial import Kind, Latency, Outcome, Phase, Proposal, SampleSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,54 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
     plan = ending.plan if ending.status is Status.FOUND else None
     if plan is not None:
         yield from complete(curve, plan, answered(driver, plan, ending.samples))
+        if prepared.problem.builds and not prepared.problem.timed:
+            yield from _timed(driver, curve, plan)
     elif prepared.options.until == "curve" and curve.passing is not None:
         yield from complete(curve, curve.passing, curve.tried[curve.passing])
+
+
+def _timed(driver: Driver, curve: Curve, answer: Plan) -> Search[None]:
+    """Time points of the curve as deployed, which the search did not build so.
+
+    Every layer low comes first. Where that is faster than every layer high, the named points
+    follow. Where the answer is not faster, so do points below it, by bisection, to tell up to how
+    many layers the low type pays.
+    """
+    everything = Plan.all_high(curve.problem.size)
+    high, own = (latency_of(driver, plan) for plan in (everything, answer))
+    if high is None or own is None:
+        return
+
+    def pays(outcome: Outcome) -> bool:
+        latency = outcome.evidence.latency
+        return latency is not None and latency.median_ms < high.median_ms
+
+    if not pays((yield from _time(Plan.of(())))):
+        return
+    for plan in (curve.culprits, curve.margin):
+        if plan is not None and plan != answer:
+            yield from _time(plan)
+    below = [plan for plan, *_ in curve.points(answer, None) if 0 < len(plan) < len(answer)]
+    start, end = 0, len(below) if own.median_ms >= high.median_ms else 0
+    while start < end:
+        middle = (start + end) // 2
+        if pays((yield from _time(below[middle]))):
+            start = middle + 1
+        else:
+            end = middle
+
+
+def _time(plan: Plan) -> Search[Outcome]:
+    (outcome,) = yield (
+        Proposal(
+            plan=plan,
+            phase=Phase.SPEED,
+            kind=Kind.AGAIN,
+            timed=True,
+            reason=f"{len(plan)} layers: how fast, as deployed",
+        ),
+    )
+    return outcome
 
 
 def answered(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:
@@ -120,7 +166,7 @@ def _line(finding: Finding) -> str:
 
 def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> CurvePoint:
     plan, outcome, name = point
-    stability, latency = outcome.evidence.stability, _latency(driver, plan)
+    stability, latency = outcome.evidence.stability, latency_of(driver, plan)
     errors = (outcome.error, None if stability is None else stability.error_max)
     return CurvePoint(
         kept_count=len(plan),
@@ -132,8 +178,8 @@ def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> Cur
     )
 
 
-def _latency(driver: Driver, plan: Plan) -> Latency | None:
-    """Return the latency of the last build of a plan that was timed."""
+def latency_of(driver: Driver, plan: Plan) -> Latency | None:
+    """Return the latency of the last build of a plan that was timed, as it is deployed."""
     timed = (
         trial.outcome.evidence.latency
         for trial in reversed(driver.trials)

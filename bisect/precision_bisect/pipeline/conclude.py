@@ -15,7 +15,13 @@ from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.chart import Charted, charted, culprits_of, retraced
+from precision_bisect.pipeline.chart import (
+    Charted,
+    charted,
+    culprits_of,
+    latency_of,
+    retraced,
+)
 from precision_bisect.pipeline.deploying import (
     Written,
     judge_of,
@@ -64,6 +70,9 @@ from precision_bisect.trial import (
 )
 from precision_bisect.typed.pinning import pinned_layers
 
+ADVICE, LEAST_ADVICE_S = 0.1, 5.0
+"""Share of the run's time so far, and seconds, that trying advice may take: the larger of both.
+Bounds; the answer is there, and `explain` tries what is left out."""
 _NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.STOPPED)
 _CUT_OFF = {
     Status.BUDGET_EXHAUSTED: "the budget was spent",
@@ -118,6 +127,7 @@ def conclude(
             error=error,
             culprits=culprits_of(prepared, curve),
             late=budget.late,
+            advice_s=max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s()),
         )
         told = explained(prepared, answer)
     findings, found = told.findings, [*told.findings.layers, *told.culprits]
@@ -301,8 +311,7 @@ def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
 
 def _latencies(driver: Driver, everything: Plan, final: Evidence) -> list[Latency | None]:
     """Return the latency of every layer high, of every layer low, and of the answer."""
-    ends = [driver.outcome_of(end, SampleSet.JUDGED) for end in (everything, Plan.of(()))]
-    return [*(end.evidence.latency if end else None for end in ends), final.latency]
+    return [*(latency_of(driver, end) for end in (everything, Plan.of(()))), final.latency]
 
 
 def _medians(timed: Sequence[Latency | None]) -> Mapping[str, float | None] | None:

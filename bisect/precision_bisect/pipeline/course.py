@@ -282,7 +282,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     an answer from here on.
     """
     everything = Plan.all_high(problem.size)
-    timed = problem.builds
+    timed = problem.timed
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
     # Nothing was judged: the machine or the model fails, and the repeat would fail alike.
     if high.verdict is None:
@@ -292,6 +292,8 @@ def preflight(problem: Problem) -> Search[Ending | None]:
         Phase.PREFLIGHT,
         "the same again, to see the noise",
         kind=Kind.REPEAT,
+        # This build is as deployed, so it tells how fast every layer high is there.
+        timed=problem.builds and not timed,
     )
     # A comparator of quality, not of difference, gives every repeat the same figure.
     if not noise.passed and (high.passed or noise.error != high.error):

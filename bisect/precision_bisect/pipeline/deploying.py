@@ -1,28 +1,23 @@
 """From a run to its files for deployment, and the last check: a fresh process judges them."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
-from precision_bisect.backends.cuda.defaults import warning_of
 from precision_bisect.backends.cuda.opening import opening_without
-from precision_bisect.backends.cuda.provider import AS_WRITTEN, cuda_options
+from precision_bisect.backends.cuda.provider import AS_WRITTEN, deployed
 from precision_bisect.comparators.script import ScriptComparator
-from precision_bisect.errors import RunFolderError
 from precision_bisect.exports.export import Export
-from precision_bisect.exports.judging import Judge, write_judging
-from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.exports.mixed import write_mixed
-from precision_bisect.exports.recheck import judged, recheck
+from precision_bisect.exports.judging import Judge
+from precision_bisect.exports.recheck import recheck
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import gains, remove_exports, write_gain, write_judged
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import Held
-from precision_bisect.results.deployment import Deployment, Recheck, SessionOptions
+from precision_bisect.results.deployment import Deployment, SessionOptions
 from precision_bisect.results.result import Diagnosis
 from precision_bisect.run_folder.runfolder import (
     LAYER_PRECISIONS,
@@ -30,12 +25,8 @@ from precision_bisect.run_folder.runfolder import (
     RUN_SCRIPT,
     RunFolder,
 )
-from precision_bisect.search.events import Observer, Warned
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Opening
-
-_HIGH = "every-layer-high"
-"""A folder for files that are removed once they were judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +86,13 @@ def write_answer(
 
 
 def session_options(settings: EngineSettings, opening: Opening | None = None) -> SessionOptions:
-    """Return how ONNX Runtime on CUDA opens an answer; `opening` is that of its last build."""
+    """Return how ONNX Runtime on CUDA opens an answer as deployed.
+
+    `opening` is that of its last build.
+    """
     opening = opening or opening_without(())
     return SessionOptions(
-        provider_options=cuda_options(tf32=settings.tf32, own=settings.ort_options),
+        provider_options=deployed(tf32=settings.tf32, own=settings.ort_options),
         session_config=AS_WRITTEN,
         graph_optimization_level=opening.level,
         disabled_optimizers=tuple(opening.disabled),
@@ -114,48 +108,6 @@ def judge_of(prepared: Prepared, comparator: Comparator, options: SessionOptions
         backend=prepared.backend.name,
         options=options,
     )
-
-
-def warned(prepared: Prepared, observer: Observer) -> Prepared:
-    """Warn if ONNX Runtime's own options fail even with every layer in FP32; return the run.
-
-    That is tried where ONNX Runtime on CUDA judges on this machine, with TF32 off. Its default is
-    TF32 on, which rounds FP32 layers to 10 bits of mantissa: a kept layer gains range but no
-    digits.
-    """
-    options = prepared.options
-    tf32 = session_options(options.engine).provider_options["use_tf32"] != "0"
-    if not _judges_here(prepared) or options.high != "fp32" or tf32:
-        return prepared
-    remark = warning_of(high_by_defaults(prepared), prepared.comparator.tolerance)
-    if not remark:
-        return prepared
-    observer(Warned(message=remark))
-    return replace(prepared, remarks=[*prepared.remarks, remark])
-
-
-def high_by_defaults(prepared: Prepared) -> Recheck:
-    """Return the outcome of the model with every layer high, in a fresh process."""
-    options = prepared.options
-    export = Export(
-        model=prepared.model,
-        kept=prepared.model.table.names,
-        pair=Pair(low=options.low, high=options.high),
-        settings=options.engine,
-        scales=prepared.scales,
-    )
-    # The work folder, not the run folder: a run that is killed here leaves no half export.
-    folder = RunFolder(prepared.work / _HIGH)
-    judge = judge_of(prepared, prepared.comparator, session_options(options.engine))
-    try:
-        _, deployment = write_judging(folder, export, judge, write_mixed(folder, export))
-        if deployment is None:
-            return Recheck(outcome="not_judged", message="the samples cannot be stored")
-        return judged(folder.path / RUN_SCRIPT, folder.path, _gpu(prepared))
-    except (NotWritable, RunFolderError) as error:
-        return Recheck(outcome="not_judged", message=str(error))
-    finally:
-        shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def rechecked(prepared: Prepared, folder: RunFolder, deployment: Deployment) -> Deployment:

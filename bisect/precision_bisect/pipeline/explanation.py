@@ -1,5 +1,6 @@
 """From an answer to the reasons for it, and to what would change it."""
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +30,7 @@ class Answer:
     """A plan to explain, by names, with its error; `proof` and `trials` are the search's.
 
     `culprits` are explained, too. If it is `late`, only values of one FP32 run explain, and
-    nothing is tried.
+    nothing is tried. Advice may take `advice_s` seconds.
     """
 
     kept: Sequence[str]
@@ -38,6 +39,7 @@ class Answer:
     error: float | None
     culprits: Sequence[str] = ()
     late: bool = False
+    advice_s: float = math.inf
 
 
 class Explained(NamedTuple):
@@ -71,7 +73,7 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     if answer.late:
         return Explained(findings, others)
     with suppress(KeyboardInterrupt, Exception):
-        findings = with_advice(prepared, findings, watched, answer.trials)
+        findings = with_advice(prepared, findings, watched, answer.trials, answer.advice_s)
     return Explained(findings, others)
 
 
@@ -91,7 +93,11 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
 
 
 def with_advice(
-    prepared: Prepared, findings: Findings, watched: WatchedTensors, trials: Sequence[Trial] = ()
+    prepared: Prepared,
+    findings: Findings,
+    watched: WatchedTensors,
+    trials: Sequence[Trial] = (),
+    most_s: float = math.inf,
 ) -> Findings:
     """Return the findings with advice. Raises as loading and running models do."""
     builds = [each.outcome.evidence for each in trials]
@@ -113,7 +119,8 @@ def with_advice(
                 scales=prepared.scales,
                 stored_sums=stores_sums(prepared.options),
                 calibration=prepared.options.calibration,
-            )
+            ),
+            most_s,
         )
 
 
@@ -141,8 +148,8 @@ def _question(prepared: Prepared, pair: Pair, answer: Answer, near: Sequence[str
         threads=prepared.options.threads,
         scales=prepared.scales,
         stored_sums=stores_sums(prepared.options),
-        run_alone=not answer.proof.spread,
-        brief=answer.late,
+        # Where rounding is spread, no layer is the cause: what FP32 values show is enough.
+        brief=answer.late or answer.proof.spread,
     )
 
 

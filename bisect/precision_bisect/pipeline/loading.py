@@ -26,7 +26,7 @@ from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import ENGINE_REFERENCE, Options
 from precision_bisect.plugins import load_strategy
-from precision_bisect.protocols import Checked, Comparator, Sample, Strategy
+from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.sample_sets import sample_sets
@@ -60,6 +60,11 @@ class Loaded:
     remarks: Sequence[str] = ()
 
     @property
+    def weighs_speed(self) -> bool:
+        """Whether latencies decide which plan is taken."""
+        return self.options.speed.given or isinstance(self.strategy, WeighsSpeed)
+
+    @property
     def judging(self) -> Sequence[Sample]:
         """The samples that judge."""
         return self.samples[: len(self.samples) - self.options.holdout]
@@ -74,6 +79,7 @@ class Loaded:
             samples=sample_sets(self.samples, self.reference, len(self.judging)),
             scales=scales,
             keep=self.options.folder.absolute(),
+            timed=self.weighs_speed,
         )
 
 

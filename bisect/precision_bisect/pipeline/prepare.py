@@ -36,7 +36,6 @@ from precision_bisect.protocols import (
     Problem,
     Sample,
     Strategy,
-    WeighsSpeed,
 )
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
@@ -174,6 +173,7 @@ class Prepared:
             keep=self.options.folder.absolute(),
             engines=self.engines,
             baseline=self.baseline,
+            timed=self.graph is not None,
             optimised=self.refer.optimised,
         )
 
@@ -303,7 +303,7 @@ def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None
 
     Without an engine no kernels are launched, and only operations and traffic count.
     """
-    if not (loaded.options.speed.given or isinstance(loaded.strategy, WeighsSpeed)):
+    if not loaded.weighs_speed:
         return None
     shapes = {name: array.shape for name, array in loaded.samples[0].items()}
     return cost_graph(model, shapes, 0.0 if backend.emulated else KERNEL_MS)

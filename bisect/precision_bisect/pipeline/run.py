@@ -16,7 +16,6 @@ from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.chart import chart
 from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.course import Course, flow
-from precision_bisect.pipeline.deploying import warned
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
@@ -56,7 +55,6 @@ def run_prepared(
     `part` tells that this is one rung of a ladder: only the ledger is written.
     """
     options = prepared.options
-    prepared = warned(prepared, observer)
     with open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger:
         # Workers end before the explanation begins, which needs their memory.
         with evaluators(prepared, folder.path) as workers:

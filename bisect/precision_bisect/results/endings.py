@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from precision_bisect.errors import shortened
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome, SampleSet
 
@@ -48,7 +49,7 @@ def culprits_alone(count: int) -> str:
 def noisy(noise: Outcome) -> str:
     """Say by how much two runs of the same plan differ."""
     if noise.verdict is None:
-        return f"the same plan ran once and then did not: {noise.message}"
+        return f"the same plan ran once and then did not: {shortened(noise.message)}"
     figure = "" if noise.error is None else f", by {noise.error:.4g}"
     return (
         f"two runs of the same plan differ by more than the tolerance{figure}; "
@@ -59,7 +60,7 @@ def noisy(noise: Outcome) -> str:
 def refuted(recheck: Outcome, *, afresh: bool) -> str:
     """Say what the re-check with the samples held out came to, of an engine built `afresh`."""
     if recheck.verdict is None:
-        return f"had no verdict with the samples held out ({recheck.message})"
+        return f"had no verdict with the samples held out ({shortened(recheck.message)})"
     if afresh:
         return "failed when it was built afresh and judged by all samples"
     return "failed on the samples held out"
@@ -68,7 +69,8 @@ def refuted(recheck: Outcome, *, afresh: bool) -> str:
 def not_reproduced(recheck: Outcome) -> str:
     """Say how an answer failed when it was built afresh."""
     if recheck.verdict is None:
-        return f"the answer passed, and had no verdict when it was built afresh: {recheck.message}"
+        said = shortened(recheck.message)
+        return f"the answer passed, and had no verdict when it was built afresh: {said}"
     figure = "" if recheck.error is None else f", error {recheck.error:.4g}"
     what = recheck.message or "the outputs differ too much"
     return (
@@ -80,7 +82,8 @@ def not_reproduced(recheck: Outcome) -> str:
 def not_precision(high: Outcome) -> str:
     """Say what is wrong with every layer high already."""
     if high.verdict is None:
-        return f"there is no verdict even with every layer high ({high.status}): {high.message}"
+        said = shortened(high.message)
+        return f"there is no verdict even with every layer high ({high.status}): {said}"
     figure = None if high.error is None else f"error {high.error:.4g}"
     evidence = ", ".join(part for part in (high.message, figure) if part) or "the check says so"
     return (

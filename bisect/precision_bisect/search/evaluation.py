@@ -104,6 +104,9 @@ class Evaluator:
                 judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
                 evidence = replace(evidence, stability=stability)
             if proposal.timed:
+                if self.copies is not None:
+                    # A session that only waits on the device slows down what is timed.
+                    self.copies.rest()
                 evidence = _timed(self.stopwatch, proposal.plan, engine, feeds[0], evidence)
             if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
                 _keep(engine, self.keep)

@@ -151,8 +151,7 @@ class Curve:
                 plan=plan,
                 phase=Phase.CURVE,
                 draw=DRAW if self.copies else 0,
-                # Beside an engine each point is a build, whose latency costs little more to know.
-                timed=self.problem.builds,
+                timed=self.problem.timed,
                 reason=f"{len(plan)} layers: {reason}{self._expected(plan)}",
             ),
         )

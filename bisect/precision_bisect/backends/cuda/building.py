@@ -53,7 +53,10 @@ class BuiltSession:
 
 
 class TypedSessions:
-    """Opens plans of the writer's model as typed graphs, in files below `folder`."""
+    """Opens plans of the writer's model as typed graphs, in files below `folder`.
+
+    The `opener` opens those for which no other one is named.
+    """
 
     def __init__(self, writer: TypedWriter, opener: Opener, folder: Path) -> None:
         self._model = writer.model
@@ -62,13 +65,13 @@ class TypedSessions:
         self._opener = opener
         self._files = TypedFolder(folder)
 
-    def open(self, plan: Plan) -> BuiltSession:
+    def open(self, plan: Plan, opener: Opener | None = None) -> BuiltSession:
         """Open a plan.
 
         Raises BackendFailure: the build failed, took too long, or a low layer lies on the CPU.
         """
         try:
-            opened = self._open(plan)
+            opened = self._open(plan, opener)
         except OpeningError as error:
             raise failure(TrialStatus.BUILD_FAILED, str(error)) from error
         except TimeoutError as error:
@@ -102,10 +105,10 @@ class TypedSessions:
             stuck |= found
         return stuck
 
-    def _open(self, plan: Plan) -> Opened:
+    def _open(self, plan: Plan, opener: Opener | None = None) -> Opened:
         typed = self._writer.write(plan, guard_islands=False)
         with self._files.saved(typed) as file:
-            return self._opener.open(file)
+            return (opener or self._opener).open(file)
 
     def _low(self, plan: Plan) -> Sequence[LayerName]:
         """Return the layers that the plan runs low, in network order."""

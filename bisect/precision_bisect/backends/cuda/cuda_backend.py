@@ -6,6 +6,7 @@ plan with a low layer that still lands there has no verdict.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_check import require_cuda
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.backends.cuda.provider import cuda_options, on_cuda
+from precision_bisect.backends.cuda.provider import deployed, on_cuda, searching
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 from precision_bisect.model.ort import runtime
@@ -29,28 +30,35 @@ class CudaBackend:
     """Builds plans of the writer's model as ONNX Runtime sessions on the first GPU of CUDA.
 
     `workdir` is a folder for its files. Of the settings it obeys `tf32`, `ort_options` and
-    `build_timeout_s`; the others are TensorRT's. Raises PluginError or RefusedError where ONNX
-    Runtime cannot compute FP16 on a GPU here.
+    `build_timeout_s`; the others are TensorRT's. Plans are opened with the options that plan fast,
+    and with the deployed ones where they are built afresh, or always where latencies decide
+    (`timed`). Raises PluginError or RefusedError where ONNX Runtime cannot compute FP16 on a GPU
+    here.
     """
 
     name: ClassVar[str] = "onnxruntime"
     emulated: ClassVar[bool] = False
 
-    def __init__(self, writer: TypedWriter, settings: EngineSettings, workdir: Path) -> None:
+    def __init__(
+        self, writer: TypedWriter, settings: EngineSettings, workdir: Path, *, timed: bool = False
+    ) -> None:
         require_cuda()
         # cuDNN's refusals of single algorithms would fill the terminal, though another one is
         # taken.
         runtime().set_default_logger_severity(_FATAL)
-        self._options = cuda_options(tf32=settings.tf32, own=settings.ort_options)
+        self._deployed = deployed(tf32=settings.tf32, own=settings.ort_options)
+        fast = searching(tf32=settings.tf32, own=settings.ort_options)
+        self._searching = self._deployed if timed else fast
         opener = Opener(
-            providers=on_cuda(tf32=settings.tf32, own=settings.ort_options),
+            providers=on_cuda(self._searching),
             profiles=workdir / "profile",
             timeout_s=settings.build_timeout_s,
         )
+        self._as_deployed = replace(opener, providers=on_cuda(self._deployed))
         self._sessions = TypedSessions(writer, opener, workdir / "typed")
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of ONNX Runtime and the driver, the GPU, and whether TF32 is on."""
+        """Return the versions of ONNX Runtime and the driver, the GPU, and what options differ."""
         gpu = devices()[0]
         return {
             "onnxruntime": runtime().__version__,
@@ -58,8 +66,9 @@ class CudaBackend:
             "device": f"{gpu.name} (compute capability {gpu.compute_capability})",
             "driver": driver_version() or "unknown",
             "cuda": cuda_version() or "unknown",
-            "tf32": "off" if self._options["use_tf32"] == "0" else "on",
-            "convolutions": self._options["cudnn_conv_algo_search"].lower(),
+            "tf32": "off" if self._deployed["use_tf32"] == "0" else "on",
+            "convolutions": self._deployed["cudnn_conv_algo_search"].lower(),
+            "convolutions_searching": self._searching["cudnn_conv_algo_search"].lower(),
         }
 
     def unbuildable(self) -> Mapping[LayerName, str]:
@@ -67,6 +76,6 @@ class CudaBackend:
         return self._sessions.unbuildable()
 
     def build(self, plan: Plan, *, afresh: bool = False) -> SessionEngine:
-        """Open a session for the plan, always afresh. Raises BackendFailure."""
-        del afresh
-        return SessionEngine(self._sessions.open(plan), "cuda")
+        """Open a session for the plan; `afresh` as it is deployed. Raises BackendFailure."""
+        opener = self._as_deployed if afresh else None
+        return SessionEngine(self._sessions.open(plan, opener), "cuda")

@@ -27,7 +27,9 @@ class CudaPlugin:
         # Imported here: naming the plug-in must load no library.
         from precision_bisect.backends.cuda.cuda_backend import CudaBackend
 
-        return lambda model: CudaBackend(task.writer(model), task.options.engine, task.work)
+        return lambda model: CudaBackend(
+            task.writer(model), task.options.engine, task.work, timed=task.timed
+        )
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
         """Return what opens sessions to look into."""
@@ -42,7 +44,7 @@ class CudaPlugin:
         return Builder(
             name="onnxruntime",
             remark="",
-            make=lambda writer, shapes, work: CudaBackend(writer, settings, work),
+            make=lambda writer, shapes, work: CudaBackend(writer, settings, work, timed=True),
         )
 
 

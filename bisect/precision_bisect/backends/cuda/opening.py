@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, CPU_LAYOUTS
+from precision_bisect.errors import shortened
 from precision_bisect.model.ort import Providers, clean, runtime, session_options
 from precision_bisect.trial import Opening
 
@@ -109,7 +110,9 @@ class Opener:
         self, path: Path, opening: Opening, deadline: float | None, notes: tuple[str, ...]
     ) -> Opened:
         session = self._session(path, opening, deadline)
-        return Opened(session=session, opening=opening, notes=notes)
+        own = self.providers[0]
+        told = replace(opening, options={} if isinstance(own, str) else dict(own[1]))
+        return Opened(session=session, opening=told, notes=notes)
 
     def _session(
         self, path: Path, opening: Opening, deadline: float | None
@@ -174,6 +177,7 @@ def fusions_behind(error: str) -> frozenset[str]:
 def _notes(off: str, errors: Sequence[OpeningError]) -> tuple[str, ...]:
     """Say what was switched off and for which error; nothing if nothing was."""
     return tuple(
-        f"ONNX Runtime's optimizer spoiled the graph, so {off} were switched off: {error}"
+        f"ONNX Runtime's optimizer spoiled the graph, so {off} were switched off: "
+        f"{shortened(str(error))}"
         for error in errors[:1]
     )

@@ -1,13 +1,18 @@
-"""How every session of this package uses ONNX Runtime's CUDA provider."""
+"""How every session of this package uses ONNX Runtime's CUDA provider.
+
+The first run of a session plans its convolutions. cuDNN does that in 0.04 s where it takes the
+algorithm of its fallback list (DEFAULT), in 2 s where it asks a heuristic or times all of them,
+and then runs up to ten times as fast (NAFNet on an H100). A search runs each session a few times,
+a deployment for ever. So a search opens sessions with what plans fast, and accepts an answer with
+the library's own choice, EXHAUSTIVE.
+"""
 
 from collections.abc import Mapping
 
 from precision_bisect.model.ort import Providers
 
 CUDA = "CUDAExecutionProvider"
-CONVOLUTIONS = "HEURISTIC"
-"""Not the quickest algorithm of a timed trial (EXHAUSTIVE, the default): a graph then runs the
-same kernels whenever it is opened, and opening does not wait for timing."""
+_ALGORITHM = "cudnn_conv_algo_search"
 AS_WRITTEN: Mapping[str, str] = {"session.disable_quant_qdq": "1"}
 """Session settings: Q/DQ stay as in the file, as in the reference and the emulator."""
 CPU_LAYOUTS = frozenset(("NchwcTransformer", "NhwcTransformer"))
@@ -17,20 +22,33 @@ MatmulTransposeFusion."""
 _NONE: Mapping[str, str] = {}
 
 
-def cuda_options(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
-    """Return the provider's options; the user's `own` ones override those of this package."""
-    options = {"use_tf32": "1" if tf32 else "0", "cudnn_conv_algo_search": CONVOLUTIONS}
-    return {**options, **own}
+def deployed(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
+    """Return the options that accept, time and deploy: the library's, with TF32 as asked.
+
+    The user's `own` ones override them.
+    """
+    return {"use_tf32": "1" if tf32 else "0", _ALGORITHM: "EXHAUSTIVE", **own}
 
 
-def on_cuda(
-    *, tf32: bool = False, most_bytes: int | None = None, own: Mapping[str, str] = _NONE
-) -> Providers:
-    """Return the providers that put nodes on the first GPU of CUDA.
+def searching(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
+    """Return the same options, but for what plans fast; the user's choice stands here, too."""
+    return {**deployed(tf32=tf32), _ALGORITHM: "DEFAULT", **own}
+
+
+def lasting() -> dict[str, str]:
+    """Return the options of a session that is planned once and runs often, without TF32.
+
+    One stream: with one for each branch of an If, memory that one has freed is of no use to the
+    others. The emulator of NAFNet then fills 73 GB of an H100, with one stream 0.6 GB, and runs
+    ten times as fast.
+    """
+    return {**deployed(), _ALGORITHM: "HEURISTIC", "use_ep_level_unified_stream": "1"}
+
+
+def on_cuda(options: Mapping[str, str], *, most_bytes: int | None = None) -> Providers:
+    """Return the providers that put nodes on the first GPU of CUDA with these options.
 
     A session may take `most_bytes` of its memory, None for as much as there is.
     """
-    options = cuda_options(tf32=tf32, own=own)
-    if most_bytes is not None:
-        options["gpu_mem_limit"] = str(most_bytes)
-    return [(CUDA, options)]
+    limit = {} if most_bytes is None else {"gpu_mem_limit": str(most_bytes)}
+    return [(CUDA, {**options, **limit})]
