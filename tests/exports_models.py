@@ -21,6 +21,12 @@ from precision_bisect.precisions import Pair
 from precision_bisect.run_folder.runfolder import TRTEXEC
 from precision_bisect.settings.engine_settings import EngineSettings
 
+NAFNET = Path(__file__).parents[1] / "examples" / "nafnet" / "nafnet.onnx"
+NORMS = ["encoders.0/encoders.0.0/norm1", "encoders.0/encoders.0.0/norm2"]
+NORMS += [f"decoders.{i}/decoders.{i}.0/norm{j}" for i, j in ((0, 1), (0, 2), (1, 1), (1, 2))]
+NORMS += ["decoders.2/decoders.2.0/norm1"]
+NAFNET_KEPT = [f"/{norm}/{layer}" for norm in NORMS for layer in ("Pow", "ReduceMean_1")]
+"""What a search of the example with tolerance 1e-2 keeps."""
 Parse = Callable[[onnx.ModelProto], Any]
 SHELLS = [shell for shell in ("sh", "dash", "bash", "busybox") if shutil.which(shell)]
 OPERATORS = ("Relu", "Neg", "Abs", "Sigmoid", "Tanh", "Sin", "Cos", "Exp")
@@ -94,11 +100,13 @@ def autocast_selects(text: str, names: Sequence[str]) -> set[str]:
 
 
 def polygraphy_selects(script: Path, network: Any) -> set[str]:
-    """Return the layers of the network that the script would mark, by the names in the file."""
-    found = runpy.run_path(str(script))["select"](network)
-    assert all(found.values())
-    layers = [layer for group in found.values() for layer in group]
-    return {layer.metadata[len("[ONNX Layer: ") : -1] for layer in layers}
+    """Return the nodes of whose layers the script would mark some, and none of another node."""
+    told = runpy.run_path(str(script))
+    found = told["to_mark"](network, {**told["WITH_THEM"], **told["KEPT"]})
+    for name, layers in found.items():
+        for layer in layers:
+            assert layer.metadata in ("", f"[ONNX Layer: {name}]")
+    return {name for name, layers in found.items() if layers}
 
 
 def mixed_selects(path: Path, names: Sequence[str]) -> set[str]:

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exports_models import (
+    NAFNET,
+    NAFNET_KEPT,
     SHELLS,
     Parse,
     autocast_selects,
@@ -28,13 +30,6 @@ from precision_bisect.run_folder.runfolder import (
     RunFolder,
 )
 from trtexec_oracle import NAMES, trtexec_parse, trtexec_selects
-
-NAFNET = Path(__file__).parents[2] / "examples" / "nafnet" / "nafnet.onnx"
-NORMS = ["encoders.0/encoders.0.0/norm1", "encoders.0/encoders.0.0/norm2"]
-NORMS += [f"decoders.{i}/decoders.{i}.0/norm{j}" for i, j in ((0, 1), (0, 2), (1, 1), (1, 2))]
-NORMS += ["decoders.2/decoders.2.0/norm1"]
-NAFNET_KEPT = [f"/{norm}/{layer}" for norm in NORMS for layer in ("Pow", "ReduceMean_1")]
-"""What a search of the example with tolerance 1e-2 keeps."""
 
 
 @given(names=NAMES, data=st.data())

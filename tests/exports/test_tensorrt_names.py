@@ -1,7 +1,7 @@
 """What TensorRT's parser makes of ONNX nodes, on which exports by layer name rest."""
 
-import runpy
-from importlib import import_module
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +9,22 @@ import pytest
 
 from exports_models import Parse, export_of, polygraphy_selects
 from models import parse, save
-from precision_bisect.backends.tensorrt.weak import layers_of, to_mark
-from precision_bisect.exports.polygraphy_command import write_polygraphy_script
+from operator_cases import OPERATORS, operator_cases
+from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.layer_precisions import parse as parse_precisions
+from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import write_exports
+from precision_bisect.layer_table import LayerName
 from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
+    MIXED_MODEL,
     POLYGRAPHY_SCRIPT,
     RunFolder,
 )
+from weak_networks import handles_floats, networks
 
 IMAGE = "(float[N,4,8,8] x) => (float y)"
 ONE_LAYER = {
@@ -52,6 +59,22 @@ NAMELESS_INSIDE = {
     "GRU": "(float[S,N,8] x, float[1,12,8] w, float[1,12,4] r) => (float y)"
     " { y = GRU <hidden_size = 4> (x, w, r) }",
 }
+
+
+REFUSED = {
+    *NAMED_ELSEWHERE,
+    *NAMELESS_INSIDE,
+    "RNN",
+    "Upsample",
+    "EyeLike",
+    "Attention",
+    "TensorScatter",
+}
+
+
+def candidates(export: Export) -> list[LayerName]:
+    """Return the layers that a search would decide on."""
+    return list(export.model.table.names)
 
 
 def layers(network: Any) -> list[Any]:
@@ -95,18 +118,21 @@ def test_the_script_finds_all_layers_of_a_node(
     assert 1 == sum(layer.name == "node" for layer in computing)
 
 
-@pytest.mark.parametrize("operator", [*ONE_LAYER, *SEVERAL_LAYERS, *NAMED_ELSEWHERE])
-def test_the_script_marks_what_weak_trials_mark(
-    operator: str, parse_rtx: Parse, tmp_path: Path
-) -> None:
-    """What Polygraphy builds is what a run with weak typing has measured."""
-    bodies = ONE_LAYER | NAMED_ELSEWHERE | {key: body for key, (body, _) in SEVERAL_LAYERS.items()}
-    network = parse_rtx(named(bodies[operator]))
-    path = tmp_path / "script.py"
-    path.write_text(write_polygraphy_script({"node": "fp32"}, ["fp16"]))
-    found = runpy.run_path(str(path))["select"](network)["node"]
-    trials = to_mark(layers_of(network), ["node"], import_module("tensorrt_rtx"))
-    assert [layer.name for layer in trials] == [layer.name for layer in found]
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_name_leads_to_what_handles_floats(rtx: Flavour, operator: str, tmp_path: Path) -> None:
+    """On a layer of integers trtexec's exact name would be an error; none is written."""
+    for model, held in islice(networks(rtx, operator), 4):
+        if model.opset_import[0].version < 9:
+            continue
+        export = export_of(save(model, tmp_path), [])
+        try:
+            told = parse_precisions(layer_precisions(replace(export, kept=candidates(export))))
+        except NotWritable as reason:
+            assert operator in REFUSED, reason
+            continue
+        named = {layer.name for layer in held.layers if layer.name in told}
+        floats = {layer.name for layer in held.layers if handles_floats(layer)}
+        assert named <= floats
 
 
 @pytest.mark.parametrize("operator", NAMED_ELSEWHERE)
@@ -137,7 +163,7 @@ def test_a_name_on_no_layer_is_not_written(parse_rtx: Parse, tmp_path: Path) -> 
 def test_layers_without_a_name_cannot_be_told_of(
     operator: str, parse_rtx: Parse, tmp_path: Path
 ) -> None:
-    """Where part of a node is out of reach for TensorRT by name, only AutoCast gets its list."""
+    """Where part of a node is out of reach for trtexec, the script still marks all of it."""
     model = named(NAMELESS_INSIDE[operator])
     nameless = [
         layer.type.name
@@ -146,6 +172,19 @@ def test_layers_without_a_name_cannot_be_told_of(
     ]
     assert {"ELEMENTWISE", "MATRIX_MULTIPLY", "LOOP_OUTPUT"}.intersection(nameless)
     reasons = write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["node"]))
-    for file in (LAYER_PRECISIONS, POLYGRAPHY_SCRIPT):
-        assert f"TensorRT builds 'node' ({operator}) of layers without a name" == reasons[file]
+    assert (
+        f"TensorRT builds 'node' ({operator}) of layers without a name"
+        == (reasons[LAYER_PRECISIONS])
+    )
+    assert {"node"} == polygraphy_selects(tmp_path / POLYGRAPHY_SCRIPT, parse_rtx(model))
     assert reasons[AUTOCAST] is None
+
+
+def test_an_attention_has_no_precision_to_set(tmp_path: Path) -> None:
+    """TensorRT's layers for it are borders of one fused operation: only types in the graph keep it
+    high."""
+    model = operator_cases()["Attention"][0]
+    reasons = write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["node"]))
+    assert reasons[LAYER_PRECISIONS] == reasons[POLYGRAPHY_SCRIPT]
+    assert "no precision to set for 'node' (Attention)" in str(reasons[POLYGRAPHY_SCRIPT])
+    assert reasons[MIXED_MODEL] is None

@@ -202,7 +202,7 @@ def test_without_a_typed_model_strong_says_why(tmp_path: Path) -> None:
         strong.said,
     )
     assert "bf16 needs 13; onnx cannot convert models with subgraphs" in strong.said
-    assert "--layerPrecisions=exp:fp32" == flag(weak, "--layerPrecisions")
+    assert f"no command by layer names: {reasons[MIXED_MODEL]}\n" == weak.said
 
 
 def test_nothing_kept_needs_no_constraints(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loade
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.watch import BuildWatch
-from precision_bisect.backends.tensorrt.weak import NEVER_MARKED, to_mark
+from precision_bisect.backends.tensorrt.weak import LEFT_ALONE, to_mark
 from precision_bisect.settings.engine_settings import EngineSettings
 
 flavour = load_flavour("tensorrt")
@@ -84,7 +84,7 @@ with collected(flavour) as messages:
     get_trt_logger().log(trt.ILogger.VERBOSE, "not kept")
     monitor = BuildWatch(None).monitor(trt)
     settings = EngineSettings(workspace_mib=64, optimization_level=2)
-    marks = Marks(kept=(), low="fp16") if flavour.weak else None
+    marks = Marks(kept=(), high={}, low="fp16") if flavour.weak else None
     config = config_loader(flavour, Recipe(settings=settings, ranges={}, marks=marks), monitor)
 flags, caches = [], []
 pin_tactics(trt, SimpleNamespace(
@@ -109,8 +109,8 @@ print(json.dumps({
     "targets": flavour.targets,
     "messages": [[message.severity, message.text] for message in messages],
     "monitors": monitor is not None and monitor.step_complete("phase", 0),
-    "marked": to_mark({}, ["any"], trt),
-    "layer_types": [name for name in trt.LayerType.__members__ if name not in NEVER_MARKED],
+    "marked": to_mark(SimpleNamespace(num_layers=0), {"any": ("fp32", (), ())}),
+    "layer_types": [name for name in trt.LayerType.__members__ if name not in LEFT_ALONE],
     "pinned": [flags, caches],
     "config": [config.fp16, config.bf16, config.tf32, config.precision_constraints],
     "missing": {
@@ -158,9 +158,9 @@ COMPUTING = {
     *("RAGGED_SOFTMAX", "PARAMETRIC_RELU", "NORMALIZATION", "CUMULATIVE", "ROTARY_EMBEDDING"),
     *("CONCATENATION", "PADDING", "SHUFFLE", "GATHER", "SLICE", "SELECT", "SCATTER", "FILL"),
     *("TOPK", "RESIZE", "GRID_SAMPLE", "NMS", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE"),
-    *("SQUEEZE", "UNSQUEEZE"),
+    *("SQUEEZE", "UNSQUEEZE", "CONSTANT", "IDENTITY"),
 }
-"""The types of layers that are marked where they put out floats. A new type is looked at first."""
+"""The types of layers that are marked where they handle floats. A new type is looked at first."""
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -299,7 +299,7 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
         "targets": [],
         "messages": [["ERROR", "an error"]],
         "monitors": strong,
-        "marked": [],
+        "marked": {"any": []},
         "pinned": [["EDITABLE_TIMING_CACHE"], [[0, False]]] if pins else [[], []],
         "config": [weak, False, False, "obey" if weak else None],
     } == found

@@ -6,11 +6,13 @@ follow. No line holds white space, quotes, wildcards or anything outside ASCII, 
 can be handed over by `$(cat autocast-exclude.txt)` under `set -f`, in any locale.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from string import ascii_letters, digits
 
-from precision_bisect.exports.export import Export, named_layers
+from precision_bisect.exports.export import Export, named_nodes
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.fusing.norms import norms
+from precision_bisect.model.node_views import View
 
 _PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
 """Characters that mean themselves to `re` as well as to a shell."""
@@ -36,11 +38,25 @@ def _escaped(character: str) -> str:
 
 
 def autocast_exclude(export: Export) -> str:
-    """Return the patterns of the layers that stay FP32. Raises NotWritable for other types."""
-    layers = named_layers(export)
+    """Return the patterns of the nodes that stay FP32. Raises NotWritable for other types."""
+    nodes = named_nodes(export)
     if export.quantized or len({"fp32", *export.below_fp32}) > 2:
         types = ", ".join(("fp32", *reversed(export.below_fp32)))
         raise NotWritable(f"AutoCast knows one 16-bit type beside fp32, and the plan has {types}")
     if export.pair.high != "fp32":
         raise NotWritable(f"AutoCast keeps layers in fp32, and the plan in {export.pair.high}")
-    return write_autocast(layer.name for layer in layers)
+    return write_autocast((*nodes, *_norms(export)))
+
+
+def _norms(export: Export) -> Iterator[str]:
+    """Yield AutoCast's names of the norms in pieces that take or give FP32.
+
+    It puts one operator in the place of each that it recognizes, called after the first mean
+    (modelopt/onnx/autocast/graphsanitizer.py).
+    """
+    view = View(export.model)
+    means = {node.name for node in view.nodes if node.op_type == "ReduceMean"}
+    for norm in norms(view):
+        first = next(name for name in norm.members if name in means)
+        if first in export.high or norm.members[-1] in export.high:
+            yield f"LayerNorm_{first}"

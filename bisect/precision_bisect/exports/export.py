@@ -1,14 +1,15 @@
 """What every export writes down: a model, the precision of each layer of it, and the scales."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.tensorrt.profiles import SampleShapes
+from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.layer_table import Layer, LayerName, assigned
+from precision_bisect.layer_table import Exclusion, Layer, LayerName, assigned
 from precision_bisect.model.graph import all_graphs
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
@@ -18,9 +19,13 @@ from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.result import Diagnosis
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.typed.high_nodes import HighNode
+from precision_bisect.typed.rewrite import TypedWriter
 
-_NAMELESS_INSIDE = frozenset(("Attention", "GRU", "GlobalLpPool", "LSTM", "Mod", "RNN"))
-"""Operators that TensorRT's parser builds partly of layers with neither name nor metadata."""
+_TYPED_ALREADY = (Exclusion.CAST, Exclusion.QUANTIZATION, Exclusion.CUSTOM)
+"""Nodes whose type is their meaning, or a plug-in's own business."""
+_WITHOUT_PRECISION = ("Attention", "TensorScatter")
+"""Operators whose layers only lead into one fused operation, or share memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,18 @@ class Export:
             if self.precisions.get(layer.name, self.lowest) != self.lowest
         )
 
+    @cached_property
+    def high(self) -> Mapping[LayerName, HighNode]:
+        """Every node that the plan leaves above the lowest precision, layers or not, in order.
+
+        Raises NotWritable where the model cannot be typed.
+        """
+        try:
+            writer = TypedWriter(self.model, self.pair, self.scales)
+        except PrecisionBisectError as error:
+            raise NotWritable(error.one_line()) from error
+        return writer.high_nodes(self.plan)
+
     @property
     def below_fp32(self) -> tuple[PrecisionName, ...]:
         """The precisions below FP32 that engines must be allowed to use, the lowest first."""
@@ -84,13 +101,16 @@ class Export:
         """Whether some layer may be INT8 or FP8, so that names alone do not say the plan."""
         return any(name in QUANTIZED for name in self.below_fp32)
 
-    def other_names(self) -> Iterator[str]:
-        """Yield every other name that a TensorRT layer of this model may have.
+    def names_in_tensorrt(self) -> Iterator[str]:
+        """Yield every name that a TensorRT layer of this model may have."""
+        yield from (layer.name for layer in self.model.table.layers)
+        yield from self.names_elsewhere()
 
-        TensorRT calls layers after nodes, those inside subgraphs too, and after initializers.
+    def names_elsewhere(self) -> Iterator[str]:
+        """Yield the names of TensorRT layers that come from no node of the main graph.
+
+        They are called after initializers, and after nodes of subgraphs.
         """
-        high = frozenset(layer.name for layer in self.high_layers)
-        yield from (layer.name for layer in self.model.table.layers if layer.name not in high)
         for graph in all_graphs(self.model.proto.graph):
             yield from (tensor.name for tensor in graph.initializer)
             if graph is not self.model.proto.graph:
@@ -107,35 +127,46 @@ class Export:
         return f"{', '.join(counts)}{rest}{point}"
 
 
-def named_layers(export: Export) -> tuple[Layer, ...]:
-    """Return the layers above the lowest precision, in network order.
+def named_nodes(export: Export) -> Mapping[LayerName, HighNode]:
+    """Return the nodes above the lowest precision, in network order.
 
     Raises NotWritable where there is none, and where the model's file does not carry the name of
     one of them exactly once, so that other tools call the node something else.
     """
-    if not export.high_layers:
+    if not export.high:
         raise NotWritable("no layer is kept")
-    for layer in export.high_layers:
-        if not layer.named_in_model:
-            raise NotWritable(
-                f"layer {layer.name!r} has no name of its own in the model, so TensorRT's name "
-                "for it depends on its version; give every node a unique name and run again"
-            )
-    return export.high_layers
+    _check_names(export, export.high)
+    return export.high
 
 
-def layers_in_tensorrt(export: Export) -> Mapping[str, PrecisionName]:
-    """Return the layers above the lowest precision, which TensorRT can be told of by their names.
+def nodes_in_tensorrt(export: Export) -> Mapping[LayerName, HighNode]:
+    """Return the nodes above the lowest precision for which TensorRT has layers with a precision.
 
-    Each comes with its precision. Raises NotWritable as `named_layers` does, and for operators of
-    which TensorRT's parser builds layers without a name (seen with TensorRT-RTX 1.7.1), and for
-    names that it cuts short.
+    Those of If, Loop and Scan are inside them. Raises NotWritable as `named_nodes` does, for what
+    weak typing cannot keep, and for names that TensorRT cuts short.
     """
-    for layer in named_layers(export):
-        if "\0" in layer.name:
-            raise NotWritable(f"TensorRT cuts the name {layer.name!r} short")
-        if layer.op_type in _NAMELESS_INSIDE:
+    exclusions = {layer.name: layer.exclusion for layer in export.model.table.layers}
+    nodes = {
+        name: node for name, node in export.high.items() if exclusions[name] not in _TYPED_ALREADY
+    }
+    if not nodes:
+        raise NotWritable("no layer is kept")
+    _check_names(export, [name for name in nodes if exclusions[name] != Exclusion.CONTROL_FLOW])
+    for name in nodes:
+        if "\0" in name:
+            raise NotWritable(f"TensorRT cuts the name {name!r} short")
+    for layer in export.high_layers:
+        if layer.op_type in _WITHOUT_PRECISION:
+            what = f"{layer.name!r} ({layer.op_type})"
+            raise NotWritable(f"TensorRT has no precision to set for {what}")
+    return nodes
+
+
+def _check_names(export: Export, nodes: Iterable[LayerName]) -> None:
+    unnamed = {layer.name for layer in export.model.table.layers if not layer.named_in_model}
+    for name in nodes:
+        if name in unnamed:
             raise NotWritable(
-                f"TensorRT builds {layer.name!r} ({layer.op_type}) of layers without a name"
+                f"layer {name!r} has no name of its own in the model, so other tools' name for it "
+                "depends on their version; give every node a unique name and run again"
             )
-    return {str(layer.name): export.precisions[layer.name] for layer in export.high_layers}

@@ -2,21 +2,27 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
-from precision_bisect.exports.export import Export, layers_in_tensorrt
+from precision_bisect.exports.export import Export, nodes_in_tensorrt
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.one_file import one_file
 from precision_bisect.model.load import Model
 from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.precisions import PrecisionName
 from precision_bisect.protocols import Sample
-from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
+from precision_bisect.run_folder.runfolder import (
+    GOLDEN_INPUTS,
+    GOLDEN_OUTPUTS,
+    MIXED_MODEL,
+    POLYGRAPHY_SCRIPT,
+)
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT
+from precision_bisect.typed.high_nodes import ToldNodes, told
 
 _STATISTICS = ("max", "mean", "quantile")
 _THRESHOLDS = {
@@ -107,31 +113,37 @@ def _profile(model: Model, settings: EngineSettings, inputs: Sequence[Sample]) -
         yield from (flag, *shapes)
 
 
-_TEMPLATE = "polygraphy_constraints.py"
 _FLAGS = 'FLAGS = ""\n'
-_KEPT = "KEPT: dict[str, str] = {}\n"
+_KEPT = "KEPT: Mapping[str, Any] = {}\n"
+_WITH_THEM = "WITH_THEM: Mapping[str, Any] = {}\n"
 
 
 def write_polygraphy_script(
-    kept: Mapping[str, str], below: Iterable[PrecisionName], *, tf32: bool = False
+    kept: ToldNodes, others: ToldNodes, below: Iterable[PrecisionName], *, tf32: bool = False
 ) -> str:
-    """Return a Python script that keeps the layers of these names in the precision of each.
+    """Return a Python script that keeps layers, and other nodes with them, in the type of each.
 
-    `below` are the precisions that the others may have. Names come from the model and are written
-    as ASCII literals. `tf32` allows TF32 in the layers that stay FP32, which Polygraphy, unlike
+    `below` are the precisions that the rest may have. Names come from the model and are written as
+    ASCII literals. `tf32` allows TF32 in the layers that stay FP32, which Polygraphy, unlike
     trtexec, does not by default.
     """
     flags = " ".join(f"--{name}" for name in below) + " --precision-constraints obey"
     flags += " --tf32" if tf32 else ""
-    literals = "".join(f'    {name!a}: "{kind.upper()}",\n' for name, kind in kept.items())
-    template = files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
-    before, _, after = template.partition(_FLAGS)
-    between, _, rest = after.partition(_KEPT)
-    return f'{before}FLAGS = "{flags}"\n{between}KEPT: dict[str, str] = {{\n{literals}}}\n{rest}'
+    filled = {_FLAGS: f'"{flags}"', _KEPT: _literal(kept), _WITH_THEM: _literal(others)}
+    return one_file(POLYGRAPHY_SCRIPT, filled)
+
+
+def _literal(nodes: ToldNodes) -> str:
+    lines = "".join(f"    {name!a}: {node!a},\n" for name, node in nodes.items())
+    return f"{{\n{lines}}}" if nodes else "{}"
 
 
 def polygraphy_constraints(export: Export) -> str:
     """Return the script for the layers of a plan. Raises NotWritable as `layers_in_tensorrt`."""
+    layers = nodes_in_tensorrt(export)
+    decided = {layer.name for layer in export.high_layers}
+    kept = {name: node for name, node in layers.items() if name in decided}
+    others = {name: node for name, node in told(layers).items() if name not in kept}
     return write_polygraphy_script(
-        layers_in_tensorrt(export), export.below_fp32, tf32=export.settings.tf32
+        told(kept), others, export.below_fp32, tf32=export.settings.tf32
     )

@@ -1,11 +1,11 @@
 """`run_onnxruntime.py`: a template, filled in with how the exported model is opened and judged."""
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
 from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.exports.export import Export
+from precision_bisect.exports.one_file import one_file
 from precision_bisect.results.deployment import SessionOptions
 from precision_bisect.run_folder.runfolder import (
     GOLDEN_INPUTS,
@@ -15,8 +15,6 @@ from precision_bisect.run_folder.runfolder import (
 )
 
 _SETTINGS = "SETTINGS: dict[str, Any] = {}\n"
-_METRICS = "target_metrics.py"
-_IMPORT = "from precision_bisect.exports.target_metrics import CannotJudge, multiple\n\n"
 LOW_LAYERS = "low_layers"
 _HALVES = ("fp16", "bf16")
 
@@ -46,19 +44,8 @@ def write_run_script(
         "custom_ops": [str(path.absolute()) for path in export.settings.ort_custom_ops],
         LOW_LAYERS: _low_layers(export),
     }
-    before, _, after = _in_one_file().partition(_SETTINGS)
     literals = "".join(_line(key, value) for key, value in settings.items())
-    return f"{before}SETTINGS: dict[str, Any] = {{\n{literals}}}\n{after}"
-
-
-def _in_one_file() -> str:
-    """Return the template with the arithmetic in place of its import."""
-    folder = files(__package__)
-    template = folder.joinpath(RUN_SCRIPT).read_text(encoding="utf-8")
-    metrics = folder.joinpath(_METRICS).read_text(encoding="utf-8")
-    _, _, own = metrics.partition("import numpy as np\n\n")
-    before, _, after = template.partition(_IMPORT)
-    return f"{before}{own}\n{after}"
+    return one_file(RUN_SCRIPT, {_SETTINGS: f"{{\n{literals}}}"})
 
 
 def of_plan(script: str, export: Export) -> str:

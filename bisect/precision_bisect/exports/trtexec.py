@@ -154,7 +154,7 @@ def _located(model: Path, folder: Path) -> str:
 def _by_name(export: Export) -> Iterator[str]:
     """Yield the flags of weak typing. Raises NotWritable."""
     yield from (f"--{name}" for name in export.below_fp32)
-    if not export.high_layers:
+    if not export.high:
         return
     precisions, types = layer_precisions(export), layer_output_types(export)
     yield "--precisionConstraints=obey"

@@ -23,6 +23,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.biases import with_float_biases
+from precision_bisect.typed.high_nodes import HighNode, high_nodes
 from precision_bisect.typed.layout import Assignment, Layout, every_form
 from precision_bisect.typed.typed_constants import OutOfRange, TypedConstants
 from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
@@ -99,12 +100,7 @@ class TypedWriter:
         With `guard_islands` zero is added to an FP32 input of each kept layer that builders would
         turn back into a low one, or fail to build: see `islands`.
         """
-        table = self._converted.table
-        kept = {table.names[index] for index in plan.kept}
-        forms = forms_of(table, self.pair).items()
-        return self.write_as(
-            {name: form.high if name in kept else form.low for name, form in forms}, guard_islands
-        )
+        return self.write_as(self._assignment(plan), guard_islands)
 
     def write_as(self, assignment: Assignment, guard_islands: bool = True) -> TypedGraph:
         """Return the typed graph in which each layer has the form that the assignment gives it.
@@ -114,6 +110,20 @@ class TypedWriter:
         placement = self._layout.place(assignment)
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
         return writing.write(guard_islands)
+
+    def high_nodes(self, plan: Plan) -> Mapping[LayerName, HighNode]:
+        """Return every node that the typed graph of a plan has above the low type, in order.
+
+        Nodes that only move values or read them are among them, layers of other types are not.
+        """
+        placement = self._layout.place(self._assignment(plan))
+        return high_nodes(self._converted, self.pair, placement)
+
+    def _assignment(self, plan: Plan) -> Assignment:
+        table = self._converted.table
+        kept = {table.names[index] for index in plan.kept}
+        forms = forms_of(table, self.pair).items()
+        return {name: form.high if name in kept else form.low for name, form in forms}
 
 
 def _with_its_types(model: Model) -> Model:

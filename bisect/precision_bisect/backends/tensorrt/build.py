@@ -21,23 +21,26 @@ from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.backends.tensorrt.timing_cache import private
 from precision_bisect.backends.tensorrt.watch import BuildWatch
-from precision_bisect.backends.tensorrt.weak import layers_of, mark_high, to_mark
+from precision_bisect.backends.tensorrt.weak import mark, to_mark
 from precision_bisect.errors import RefusedError, printable
 from precision_bisect.layer_table import LayerName
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import CUDA_FAILED, Outcome, TrialStatus
+from precision_bisect.typed.high_nodes import ToldNodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What weak typing asks for: the nodes kept in FP32, and the type that all others may take.
+    """What weak typing asks for: the layers kept in FP32, and the type that all others may take.
 
-    `low` is None if nothing may be low.
+    `high` has what is marked, the nodes between and behind the kept layers too, as `to_mark` takes
+    it. `low` is None if nothing may be low.
     """
 
     kept: tuple[LayerName, ...]
+    high: ToldNodes
     low: LowName | None
 
 
@@ -148,7 +151,7 @@ def _loader(
 
     loader: Callable[[], Any] = EngineBytesFromNetwork(
         PostprocessNetwork(
-            parsed, partial(prepare_network, flavour, recipe.marks, unmarked), "precision-bisect"
+            parsed, partial(prepare_network, recipe.marks, unmarked), "precision-bisect"
         ),
         config=configured,
         save_timing_cache=str(cache) if cache else None,
@@ -156,19 +159,16 @@ def _loader(
     return loader
 
 
-def prepare_network(
-    flavour: Flavour, marks: Marks | None, unmarked: list[LayerName], network: Any
-) -> None:
-    """Mark the kept layers.
+def prepare_network(marks: Marks | None, unmarked: list[LayerName], network: Any) -> None:
+    """Mark what stays high.
 
     Kept layers with nothing to mark go into `unmarked`. Raises BackendFailure if that is all of
     them: the engine would be that of the plan that keeps none.
     """
     if marks is None:
         return
-    layers, trt = layers_of(network), flavour.module
-    found = {name: to_mark(layers, (name,), trt) for name in marks.kept}
-    unmarked += [name for name in marks.kept if not found[name]]
+    found = to_mark(network, marks.high)
+    unmarked += [name for name in marks.kept if not found.get(name)]
     if marks.kept and len(unmarked) == len(marks.kept):
         raise BackendFailure(
             Outcome(
@@ -177,7 +177,9 @@ def prepare_network(
                 f"{printable(unmarked[0])!r}",
             )
         )
-    mark_high((layer for each in found.values() for layer in each), trt)
+    for name, layers in found.items():
+        for layer in layers:
+            mark(layer, marks.high[name][0])
 
 
 def served_ranges(recipe: Recipe, network: Any) -> dict[str, ShapeRange]:

@@ -1,75 +1,142 @@
-"""Weak typing: TensorRT layers marked with the precision of the ONNX node they come from.
+"""Weak typing: the layers of a TensorRT network that a plan marks, and how they are marked.
 
-The parser writes the node into the metadata of each layer that it makes. Layer names do not tell:
-a node can become several layers, and layers with equal names are renamed. A node inside a subgraph
-is written with the names of the nodes around it, so it never looks like a node of the main graph.
+The exported script has this file's body, so that what is deployed is what was judged: nothing but
+the standard library is used here, in what Python 3.8 knows.
+
+The parser (onnx-tensorrt, 8.6 to 10.x) writes a node into the metadata of each layer that it
+registers. It leaves out helpers, both products of an LSTM, up to 10.6 the sum and the factors of a
+Gemm, and others. It names the tensors that nodes exchange as the model does. So a layer without
+metadata belongs to the node whose output it computes, or else to the nodes that read what it
+computes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
+from __future__ import annotations
+
+from collections.abc import Mapping
 from typing import Any
 
-from precision_bisect.inspection.engine_layers import onnx_nodes
-
-NEVER_MARKED = (
-    *("CONSTANT", "SHAPE", "IDENTITY", "CAST", "QUANTIZE", "DEQUANTIZE", "DYNAMIC_QUANTIZE"),
-    *("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT"),
-    *("ITERATOR", "TRIP_LIMIT", "RECURRENCE", "LOOP_OUTPUT", "ASSERTION"),
-    *("PLUGIN", "PLUGIN_V2", "PLUGIN_V3"),
-    # New in 10.16: the borders of a fused attention, a cache that shares its memory, traffic
-    # between GPUs, and experts that have types of their own.
-    *("ATTENTION_INPUT", "ATTENTION_OUTPUT", "KV_CACHE_UPDATE", "DIST_COLLECTIVE", "MOE"),
+PREFIX = "[ONNX Layer: "
+TYPES = {"fp32": "FLOAT", "fp16": "HALF", "bf16": "BF16"}
+"""TensorRT's names of types."""
+LEFT_ALONE = (
+    "ASSERTION",
+    "ATTENTION_INPUT",
+    "ATTENTION_OUTPUT",
+    "CAST",
+    "CONDITION",
+    "CONDITIONAL_INPUT",
+    "CONDITIONAL_OUTPUT",
+    "DEQUANTIZE",
+    "DIST_COLLECTIVE",
+    "DYNAMIC_QUANTIZE",
+    "ITERATOR",
+    "KV_CACHE_UPDATE",
+    "LOOP_OUTPUT",
+    "MOE",
+    "PLUGIN",
+    "PLUGIN_V2",
+    "PLUGIN_V3",
+    "QUANTIZE",
+    "RECURRENCE",
+    "SHAPE",
+    "TRIP_LIMIT",
 )
-"""Layers whose type is their meaning, that steer control flow, or that are not TensorRT's own."""
-_FLOATS = ("FLOAT", "HALF", "BF16")
+"""Kinds of layers whose type is their meaning, that compute nothing or are not TensorRT's own."""
 
 
-def layers_of(network: Any) -> dict[str, list[Any]]:
-    """Return the network's layers by the name of the ONNX node that they come from, in order.
+def to_mark(network: Any, high: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the layers to mark for each of these nodes, in network order.
 
-    Helper layers that the parser adds carry no metadata and are left out. Metadata exists since
-    TensorRT 8.6.
+    `high` has for the name of each node that stays high its type, and the names of the tensors
+    that it reads and writes, without constants. A constant is marked if all that read it are.
     """
-    found: dict[str, list[Any]] = {}
-    for index in range(network.num_layers):
-        layer = network.get_layer(index)
-        for name in onnx_nodes(layer.metadata) if layer.metadata else ():
-            found.setdefault(name, []).append(layer)
-    return found
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    readers: dict[str, list[int]] = {}
+    for index, layer in enumerate(layers):
+        for tensor in inputs_of(layer):
+            readers.setdefault(tensor.name, []).append(index)
+    writers = {tensor: node for node in high for tensor in high[node][2]}
+    borders = {tensor for node in high for tensor in high[node][1]}
+
+    def node_of(layer: Any) -> str | None:
+        """Return the high node that a layer belongs to, "" for other nodes, None if unknown."""
+        if layer.type.name == "CONSTANT":
+            return None
+        if layer.metadata:
+            name = onnx_name(layer, high)
+            return name if name in high else ""
+        names = [tensor.name for tensor in outputs_of(layer)]
+        found = [writers[name] for name in names if name in writers]
+        return found[0] if found else None if borders.isdisjoint(names) else ""
+
+    def nodes_of(index: int) -> list[str]:
+        """Return the nodes that a layer belongs to, or else those that read what it computes."""
+        found, seen, todo = [], set(), [index]
+        while todo:
+            at = todo.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            node = node_of(layers[at])
+            if node is None:
+                todo += [i for t in outputs_of(layers[at]) for i in readers.get(t.name, ())]
+            else:
+                found.append(node)
+        return found
+
+    marked: dict[str, list[Any]] = {node: [] for node in high}
+    for index, layer in enumerate(layers):
+        nodes = nodes_of(index) if can_be_marked(layer) else []
+        if nodes and "" not in nodes and len({high[node][0] for node in nodes}) == 1:
+            marked[nodes[0]].append(layer)
+    return marked
 
 
-def to_mark(
-    layers: Mapping[str, Sequence[Any]], names: Iterable[str], trt: ModuleType
-) -> list[Any]:
-    """Return the layers of the named nodes that can be marked: those that compute floats.
+def mark(layer: Any, wanted: str) -> None:
+    """Have the layer compute in the wanted type, and give out its floats in it."""
+    types = type(layer.get_output(0).dtype)
+    precision = getattr(types, TYPES[wanted])
+    layer.precision = precision
+    # Without an output type the builder may still hand the result on in the low one.
+    for index, tensor in enumerate(outputs_of(layer)):
+        if is_float(tensor):
+            layer.set_output_type(index, precision)
 
-    A mark on a layer of integers, of shapes or of control flow would fail the build.
+
+def can_be_marked(layer: Any) -> bool:
+    """Tell whether a mark on the layer has a meaning: whether it returns or compares floats.
+
+    A mark on a layer of integers or of shapes would fail the build.
     """
-    known = trt.LayerType.__members__
-    never = {known[name] for name in NEVER_MARKED if name in known}
-    return [
-        layer
-        for name in names
-        for layer in layers.get(name, ())
-        if layer.type not in never and _computes_floats(layer)
-    ]
+    inputs, outputs = inputs_of(layer), outputs_of(layer)
+    if layer.type.name in LEFT_ALONE or any(tensor.is_shape_tensor for tensor in outputs):
+        return False
+    if layer.type.name == "IDENTITY" and inputs[0].dtype != outputs[0].dtype:
+        return False
+    return bool(outputs) and any(map(is_float, (*outputs, *inputs)))
 
 
-def mark_high(layers: Iterable[Any], trt: ModuleType) -> None:
-    """Ask for FP32 inside these layers and at each of their floating-point outputs."""
-    for layer in layers:
-        # Both: without an output type the builder may still hand the result on in FP16.
-        layer.precision = trt.float32
-        for index in range(layer.num_outputs):
-            if _is_float(layer.get_output(index)):
-                layer.set_output_type(index, trt.float32)
+def onnx_name(layer: Any, high: Mapping[str, Any]) -> str:
+    """Return the name of the ONNX node that the layer comes from, by its metadata.
+
+    Behind the name and ` | ` are the node's documentation (8.6 and 9), its function, or the
+    branches and loops that it is in.
+    """
+    name = str(layer.metadata)[len(PREFIX) : -1]
+    return name if name in high else name.partition(" | ")[0]
 
 
-def _computes_floats(layer: Any) -> bool:
-    tensors = [layer.get_output(index) for index in range(layer.num_outputs)]
-    shapes = any(tensor.is_shape_tensor for tensor in tensors)
-    return not shapes and any(_is_float(tensor) for tensor in tensors)
+def inputs_of(layer: Any) -> list[Any]:
+    """Return the tensors that the layer reads."""
+    tensors = [layer.get_input(index) for index in range(layer.num_inputs)]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
-def _is_float(tensor: Any) -> bool:
-    return tensor.dtype.name in _FLOATS
+def outputs_of(layer: Any) -> list[Any]:
+    """Return the tensors that the layer computes."""
+    return [layer.get_output(index) for index in range(layer.num_outputs)]
+
+
+def is_float(tensor: Any) -> bool:
+    """Tell whether the tensor holds floating-point values."""
+    return tensor.dtype.name in TYPES.values()

@@ -1,0 +1,38 @@
+"""Exported scripts: templates of this folder, with what they use of this package in them."""
+
+import ast
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def one_file(template: str, filled: dict[str, str]) -> str:
+    """Return a template as a script that runs without this package.
+
+    In place of its one import from here it has what that module defines, whose other imports must
+    be the template's, too. `filled` has the new value of a variable, as source, by the line that
+    defines it.
+    """
+    text = files(__package__).joinpath(template).read_text(encoding="utf-8")
+    (ours,) = [node for node in ast.parse(text).body if _of_ours(node)]
+    lines = text.splitlines(keepends=True)
+    assert isinstance(ours, ast.ImportFrom) and ours.end_lineno
+    before, after = lines[: ours.lineno - 1], lines[ours.end_lineno :]
+    for line, value in filled.items():
+        place = after.index(line)
+        after[place] = f"{line.partition(' = ')[0]} = {value}\n"
+    return "".join((*before, _definitions(str(ours.module)), *after))
+
+
+def _of_ours(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and str(node.module).startswith("precision_bisect.")
+
+
+def _definitions(module: str) -> str:
+    """Return the source of a module from behind its imports on."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    body = ast.parse(text).body[1:]
+    first = next(n for n in body if not isinstance(n, ast.Import | ast.ImportFrom))
+    return "".join(text.splitlines(keepends=True)[first.lineno - 1 :])
