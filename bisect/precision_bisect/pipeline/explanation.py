@@ -11,7 +11,6 @@ import onnx
 
 from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import DiagnosedModel
-from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses
@@ -111,7 +110,7 @@ def with_advice(
                 listed=[*dict.fromkeys(one for each in builds for one in each.listed)],
                 threads=prepared.options.threads,
                 scales=prepared.scales,
-                stored_sums=stores_sums(prepared.options),
+                targets=prepared.options.targets,
                 calibration=prepared.options.calibration,
             )
         )
@@ -140,7 +139,7 @@ def _question(prepared: Prepared, pair: Pair, answer: Answer, near: Sequence[str
         drop_errors=answer.proof.errors,
         threads=prepared.options.threads,
         scales=prepared.scales,
-        stored_sums=stores_sums(prepared.options),
+        targets=prepared.options.targets,
         run_alone=not answer.proof.spread,
         brief=answer.late,
     )
