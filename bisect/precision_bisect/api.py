@@ -22,6 +22,7 @@ from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.results.result import Result
 from precision_bisect.search.events import Observer, Warned, ignore
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.targets import TargetChoice
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
@@ -48,6 +49,7 @@ class FindOptions(TypedDict, total=False):
     ladder: Sequence[PrecisionName]
     calibration: CalibrationName
     backend: str
+    target: TargetChoice
     engine: EngineSettings
     strategy: str
     certify: Certify | None

@@ -18,6 +18,13 @@ from precision_bisect.precisions import (
 )
 from precision_bisect.run_folder.runfolder import default_run_folder
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.targets import (
+    DEFAULT_TARGETS,
+    TARGET_CHOICES,
+    TARGETS,
+    TargetChoice,
+    TargetName,
+)
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
@@ -75,9 +82,10 @@ class Options:
     compute them. With a `ladder`, lowest type first, `low` and `high` say nothing. An answer is
     judged on `copies` of the samples, of which `copies_failing` may fail. Before the search a run
     ends `until` the culprits or the curve. `export_point` is one of EXPORT_POINTS or a number of
-    kept layers. `gpus` has one for each worker, as CUDA_VISIBLE_DEVICES names them; without it
-    all share the first. The plug-in `executor` evaluates the trials; it is reached at
-    `executor_address`, in its own notation. Raises UsageError for values that cannot work.
+    kept layers. `target` is what the emulator predicts, where it judges. `gpus` has one for each
+    worker, as CUDA_VISIBLE_DEVICES names them; without it all share the first. The plug-in
+    `executor` evaluates the trials; it is reached at `executor_address`, in its own notation.
+    Raises UsageError for values that cannot work.
     """
 
     model: Path
@@ -102,6 +110,7 @@ class Options:
     ladder: Sequence[PrecisionName] = ()
     calibration: CalibrationName = DEFAULT_CALIBRATION
     backend: str = "auto"
+    target: TargetChoice = "auto"
     engine: EngineSettings = field(default_factory=EngineSettings)
     strategy: str = DEFAULT_STRATEGY
     certify: Certify | None = None
@@ -137,6 +146,7 @@ class Options:
             "until": UNTIL,
             "isolate": ISOLATE,
             "forecast_on": FORECAST_ON,
+            "target": TARGET_CHOICES,
             **({} if self.certify is None else {"certify": CERTIFY}),
         }
         for name, allowed in choices.items():
@@ -186,6 +196,11 @@ class Options:
             raise UsageError(
                 f"--calibration {self.calibration} is for INT8, the low type is {pairs[0].low}",
                 "leave it out",
+            )
+        if self.target not in ("auto", self.backend) and self.backend not in ("auto", "emulated"):
+            raise UsageError(
+                f"--target {self.target} is for the emulator, and --backend {self.backend} judges",
+                "leave one out",
             )
         if self.check is not None and self.metric != DEFAULT_METRIC:
             raise UsageError("--check and --metric exclude each other", "choose one")
@@ -258,6 +273,14 @@ class Options:
         if self.workers == 1 or self.threads == 0:
             return self.threads
         return max(1, self.threads - self.workers + 1)
+
+    @property
+    def targets(self) -> Sequence[TargetName]:
+        """The engines that the emulator predicts or forecasts: a backend is its own."""
+        if self.target == "all":
+            return TARGETS
+        named = self.backend if self.target == "auto" else self.target
+        return [each for each in TARGETS if each == named] or DEFAULT_TARGETS
 
     @property
     def elsewhere(self) -> bool:

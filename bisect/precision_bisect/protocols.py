@@ -181,6 +181,14 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class Several(Protocol):
+    """An engine that stands for several, which may compute otherwise: a plan must pass on each."""
+
+    @property
+    def ways(self) -> Sequence[Engine]: ...
+
+
 class Described(Protocol):
     """What a backend says of itself.
 

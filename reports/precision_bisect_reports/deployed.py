@@ -1,12 +1,13 @@
 """What the answer comes to where it is deployed, and the commands that judge it there."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 
 from precision_bisect.errors import printable
 from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
+from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RUN_SCRIPT
+from precision_bisect.settings.targets import TargetName
 
 _ROUNDED = ("rounding", "cancellation")
 """Causes that more digits cure, which TF32 does not have."""
@@ -64,12 +65,20 @@ def under_tf32(causes: Iterable[str]) -> str:
     return f"; under TF32 {layers} nothing"
 
 
-def judging_steps(deployment: Deployment | None, folder: Path | None) -> Sequence[str]:
-    """Return the commands that judge the answer on the target, for a shell."""
+def judging_steps(result: Result) -> Mapping[TargetName, str]:
+    """Return the commands that judge an answer on targets where it may pass, for a shell.
+
+    The target that was searched for comes first.
+    """
+    deployment, folder = result.deployment, result.out
     if deployment is None or folder is None:
-        return []
-    steps = [f"python {shlex.quote(str(folder / RUN_SCRIPT))}"]
+        return {}
+    steps: dict[TargetName, str] = {}
     if deployment.polygraphy is not None:
         there = shlex.quote(str(folder))
-        steps.insert(0, f"(cd {there} && {printable(deployment.polygraphy)})")
-    return steps
+        steps["tensorrt"] = f"(cd {there} && {printable(deployment.polygraphy)})"
+    steps["onnxruntime"] = f"python {shlex.quote(str(folder / RUN_SCRIPT))}"
+    usable = [target for target in steps if target not in result.not_passed]
+    return {
+        target: steps[target] for target in sorted(usable, key=lambda each: each != result.target)
+    }

@@ -11,10 +11,18 @@ from precision_bisect.errors import printable
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import REPORT, TRTEXEC, default_run_folder
+from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.deployed import judging_steps, kept_for_rounding
 
 _OPEN = {"darwin": "open", "win32": "start"}
 """What opens a page in the browser, where it is not `xdg-open`."""
+_BUILDS: Mapping[str, TargetName] = {
+    "strong10": "tensorrt",
+    "strong11": "tensorrt",
+    "rtx": "tensorrt-rtx",
+    "weak": "tensorrt",
+}
+"""The ways of the script for trtexec, and what each builds for."""
 ALWAYS = 0
 """The room that a part of the screen needs to be shown: warnings, and what to do first."""
 EVIDENCE = 1
@@ -134,7 +142,7 @@ def _apply(result: Result, model: Path) -> Iterator[NextStep]:
         yield NextStep(
             what="weak needs TensorRT 10.0 or later: a name holds a wildcard", room=EVIDENCE
         )
-    if result.emulated:
+    if result.emulated and "tensorrt" not in result.not_passed:
         yield NextStep(
             what="Does TensorRT keep them",
             commands=(f"precision-bisect verify {_run(result, model)}",),
@@ -158,23 +166,26 @@ def _judge(result: Result) -> Iterator[NextStep]:
         return
     undone = kept_for_rounding(each.cause for each in result.diagnosis)
     tf32 = f"TF32 off ({undone} layers need that)" if undone else "TF32 off"
-    first, *others = judging_steps(result.deployment, result.out) or [""]
-    if first:
-        yield NextStep(
-            what=f"Next: confirm the prediction on the target, {tf32}", commands=(first,)
-        )
-    for each in others:
-        yield NextStep(what="Or with ONNX Runtime", commands=(each,), room=MORE)
+    for number, (target, command) in enumerate(judging_steps(result).items()):
+        if number:
+            yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), room=MORE)
+        else:
+            what = f"Next: confirm the prediction on {LABELS[target]}, {tf32}"
+            yield NextStep(what=what, commands=(command,))
 
 
 def _build(result: Result) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
     first = "Then" if any(_judge(result)) else "Next:"
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
-    yield NextStep(
-        what=f"{first} build (strong10, strong11, rtx or weak)",
-        commands=(f"sh {script} strong10",),
-    )
+    ways = [way for way, target in _BUILDS.items() if target not in result.not_passed]
+    if ways:
+        either = " or ".join((", ".join(ways[:-1]), ways[-1]))
+        own = next((way for way in ways if _BUILDS[way] == result.target), ways[0])
+        yield NextStep(
+            what=f"{first} build ({either.removeprefix(' or ')})",
+            commands=(f"sh {script} {own}",),
+        )
 
 
 def _run(result: Result, model: Path) -> str:

@@ -29,6 +29,7 @@ from precision_bisect_reports.next_steps import (
     NextStep,
     next_steps,
 )
+from precision_bisect_reports.predicted import predicted
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import no_faster, speed
 
@@ -217,6 +218,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
             yield "holds", held(result.stability, result.error), ALWAYS
+        if said := predicted(result):
+            yield "target", said, ALWAYS if result.not_passed else ROOM
     elif answered and not told:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
     if result.kept and answered:
@@ -231,8 +234,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if point := exported(result):
         yield "exports", point, ALWAYS
     yield from _deployed(result)
-    judged_next = bool(judging_steps(result.deployment, result.out))
-    if result.emulated and answered and not told and not judged_next:
+    if result.emulated and answered and not told and not judging_steps(result):
         yield "backend", "emulated: predicted on this machine; confirm on the target", ALWAYS
     if said := made_up(result.inputs):
         yield "inputs", said, ALWAYS

@@ -29,6 +29,7 @@ from precision_bisect.search.events import (
     Warned,
 )
 from precision_bisect.trial import Identity, Phase, Trial
+from precision_bisect_reports.predicted import names_of
 from precision_bisect_reports.progress import explained, figures, sentence, verdict
 from precision_bisect_reports.summary import WIDTH, final_screen
 
@@ -92,7 +93,7 @@ class TerminalReport:
         match event:
             case RunStarted():
                 self._say(_opening(event))
-                if event.why:
+                if event.why or event.target:
                     self._say(_why(event))
             case Warned():
                 self._say(f"Warning: {event.message}", "yellow")
@@ -177,7 +178,8 @@ def _opening(event: RunStarted) -> str:
 
 
 def _why(event: RunStarted) -> str:
-    """Say why this backend judges; of the emulator, who can tell all that is missing."""
-    if event.backend == "emulated":
-        return "The emulator judges: no engine runs here, `precision-bisect doctor` says why"
+    """Say why this backend judges; of the emulator, for what, and who tells what is missing."""
+    if event.target:
+        why = ": no engine runs here, `precision-bisect doctor` says why" if event.why else ""
+        return f"The emulator judges, for {names_of(event.target)}{why}"
     return f"Backend {event.backend}, since {event.why}"

@@ -20,6 +20,7 @@ from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, HalfName
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.settings.targets import TargetName
 
 SHAPES = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=1, max_size=5)
 
@@ -86,7 +87,7 @@ def test_sums_are_stored_where_they_are_on_cuda(
     x = FP16.round(3000 + 100 * normal(*shape))
     mean = x.mean(axis=tuple(axes), keepdims=True, dtype=np.float64).astype(np.float32)
     expected = as_stored(x, tuple(axes), "fp16") if in_turn(shape, axes) else FP16.round(mean)
-    backend = EmulatedBackend(model, "fp16", threads=1, stored_sums=True)
+    backend = EmulatedBackend(model, "fp16", threads=1, targets=["onnxruntime"])
     (found,) = backend.evaluate(Plan.of(()), {"x": x}).values()
     np.testing.assert_allclose(found, -expected, rtol=2.0**-10)
     assert (x.size // mean.size < 30 or not in_turn(shape, axes)) == np.isfinite(found).all()
@@ -101,7 +102,7 @@ def test_the_mean_is_rounded_twice(low: HalfName, tmp_path: Path) -> None:
     kind = LOW_TYPES[low]
     x = kind.round(1 + normal(64, 999))
     (found,) = (
-        EmulatedBackend(model, low, threads=1, stored_sums=True)
+        EmulatedBackend(model, low, threads=1, targets=["onnxruntime"])
         .evaluate(Plan.of(()), {"x": x})
         .values()
     )
@@ -113,7 +114,8 @@ def test_the_mean_is_rounded_twice(low: HalfName, tmp_path: Path) -> None:
 def test_a_mean_over_everything(tmp_path: Path) -> None:
     """No axes are all axes; a sum of 64 values of 3000 overflows."""
     text = "(float[a, 32] x) => (float y) { [mean] m = ReduceMean(x) [neg] y = Neg(m) }"
-    backend = EmulatedBackend(load_text(text, tmp_path), "fp16", threads=1, stored_sums=True)
+    model = load_text(text, tmp_path)
+    backend = EmulatedBackend(model, "fp16", threads=1, targets=["onnxruntime"])
     feed = {"x": np.full((2, 32), 3000, np.float32)}
     (low,) = backend.evaluate(Plan.of(()), feed).values()
     assert not np.isfinite(low).any()
@@ -122,7 +124,7 @@ def test_a_mean_over_everything(tmp_path: Path) -> None:
 def test_no_values_at_all(tmp_path: Path) -> None:
     """An empty batch has no means, and is no error."""
     model = of_mean("n, c", [-1], tmp_path)
-    backend = EmulatedBackend(model, "fp16", threads=1, stored_sums=True)
+    backend = EmulatedBackend(model, "fp16", threads=1, targets=["onnxruntime"])
     (found,) = backend.evaluate(Plan.of(()), {"x": np.zeros((0, 32), np.float32)}).values()
     assert 0 == found.size
 
@@ -142,9 +144,10 @@ def test_a_norm_that_runs_low_as_a_whole(kept: tuple[str, ...], axis: int, tmp_p
     model = load_model(save(with_weights(parse(text, opset=13), weights), tmp_path))
     feed = {"x": 40 * normal(1, 64, 64)}
     plan = keeping(model, *kept)
+    targets: tuple[TargetName, ...] = ("tensorrt", "onnxruntime")
     plain, stored = (
-        EmulatedBackend(model, "fp16", threads=1, stored_sums=each).evaluate(plan, feed)["y"]
-        for each in (False, True)
+        EmulatedBackend(model, "fp16", threads=1, targets=[each]).evaluate(plan, feed)["y"]
+        for each in targets
     )
     assert (axis == -1 and "root" not in kept) == np.array_equal(plain, stored)
 
@@ -153,7 +156,7 @@ def test_a_norm_that_runs_low_as_a_whole(kept: tuple[str, ...], axis: int, tmp_p
 def test_a_mean_overflows_by_its_sum(batch: int, finite: bool, tmp_path: Path) -> None:
     """3,000 is no large mean; that of 32 channels is infinite for one image, not for two."""
     model = of_mean("n, 32, 4, 4", [1], tmp_path)
-    backend = EmulatedBackend(model, "fp16", threads=1, stored_sums=True)
+    backend = EmulatedBackend(model, "fp16", threads=1, targets=["onnxruntime"])
     feed = {"x": np.full((batch, 32, 4, 4), 3000, np.float32)}
     (low,) = backend.evaluate(Plan.of(()), feed).values()
     (kept,) = backend.evaluate(keeping(model, "mean"), feed).values()
@@ -164,7 +167,7 @@ def test_a_mean_overflows_by_its_sum(batch: int, finite: bool, tmp_path: Path) -
 def test_more_values_than_the_type_counts_to(tmp_path: Path) -> None:
     """The mean over 256 x 256 places is 0: their number is infinite in FP16."""
     model = of_mean("1, 2, h, w", [-2, -1], tmp_path)
-    backend = EmulatedBackend(model, "fp16", threads=1, stored_sums=True)
+    backend = EmulatedBackend(model, "fp16", threads=1, targets=["onnxruntime"])
     (found,) = backend.evaluate(
         Plan.of(()), {"x": np.full((1, 2, 256, 256), 0.5, np.float32)}
     ).values()

@@ -1,6 +1,6 @@
 """The cause of each textbook failure is named, with its evidence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.model.load import Model
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Sample
+from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 
 CASES = [
     (OVERFLOW, [300.0], "fp16", ["overflow", "overflow"], "reaches 9e+04"),
@@ -31,8 +32,7 @@ def found_in(
     feeds: list[Sample],
     low: LowName = "fp16",
     drop_errors: Mapping[str, float] | None = None,
-    *,
-    stored_sums: bool = False,
+    targets: Sequence[TargetName] = DEFAULT_TARGETS,
 ) -> list[Finding]:
     """Diagnose every layer, each as kept."""
     question = Question(
@@ -42,7 +42,7 @@ def found_in(
         samples=feeds,
         drop_errors=drop_errors or {},
         threads=1,
-        stored_sums=stored_sums,
+        targets=targets,
     )
     return list(diagnose(question)[0].layers)
 
@@ -60,30 +60,30 @@ def test_causes(
 
 
 @pytest.mark.parametrize(
-    ("shape", "value", "stored", "evidence"),
+    ("shape", "value", "target", "evidence"),
     [
         (
             (1, 32),
             3000.0,
-            True,
+            "onnxruntime",
             "stores the sum of 32 values before it divides; it reaches 9.6e+04",
         ),
-        ((1, 70000), 0.5, True, "divides by the number of values in FP16: 70000"),
-        ((1, 32), 3000.0, False, ""),
-        ((1, 32), 300.0, True, ""),
+        ((1, 70000), 0.5, "onnxruntime", "divides by the number of values in FP16: 70000"),
+        ((1, 32), 3000.0, "tensorrt", ""),
+        ((1, 32), 300.0, "onnxruntime", ""),
     ],
 )
 def test_a_mean_whose_sum_overflows(
-    shape: tuple[int, ...], value: float, stored: bool, evidence: str, tmp_path: Path
+    shape: tuple[int, ...], value: float, target: TargetName, evidence: str, tmp_path: Path
 ) -> None:
     """It is called an overflow where the engine stores the sum, and nowhere else."""
     text = "(float[a, b] x) => (float[a, 1] y) { y = ReduceMean<axes = [-1]>(x) }"
     model = load_text(text, tmp_path)
     feeds: list[Sample] = [{"x": np.full(shape, value, np.float32)}]
-    (found,) = found_in(model, feeds, stored_sums=stored)
+    (found,) = found_in(model, feeds, targets=[target])
     assert ("overflow" if evidence else "rounding") == found.cause
     assert evidence in found.evidence
-    assert stored == (found.figures["largest_sum"] is not None)
+    assert (target == "onnxruntime") == (found.figures["largest_sum"] is not None)
     if evidence:
         assert found.figures["error_out"] >= 1.0
 
@@ -94,7 +94,7 @@ def test_a_sum_is_that_of_the_sample_with_the_largest_mean(tmp_path: Path) -> No
     model = load_text(text, tmp_path)
     pairs = [((1, 64), 1.0), ((1, 4), 3000.0)]
     feeds: list[Sample] = [{"x": np.full(shape, value, np.float32)} for shape, value in pairs]
-    (found,) = found_in(model, feeds, stored_sums=True)
+    (found,) = found_in(model, feeds, targets=["onnxruntime"])
     assert ("rounding", 12000.0) == (found.cause, found.figures["largest_sum"])
 
 

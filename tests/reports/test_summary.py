@@ -49,16 +49,16 @@ def test_a_prediction_is_to_be_judged_on_the_target() -> None:
     """What was checked is said, and the next step is the command that judges, quoted."""
     shown = screen(replace(RESULT, deployment=DEPLOYMENT))
     assert "files       4 samples fit; the target has to judge" in shown
-    first = shown.index("Next: confirm the prediction on the target, TF32 off:")
+    first = shown.index("Next: confirm the prediction on TensorRT, TF32 off:")
     second = shown.index("(cd 'my run' && polygraphy run model.mixed.onnx --trt --atol 0.01)")
-    third = shown.index("  Or with ONNX Runtime: python 'my run/run_onnxruntime.py'")
+    third = shown.index("  Or on ONNX Runtime on CUDA: python 'my run/run_onnxruntime.py'")
     fourth = shown.index(
         "Then build (strong10, strong11, rtx or weak): sh 'my run/trtexec.sh' strong10"
     )
     assert first < second < third < fourth
     rounded = [Diagnosis(layer=name, cause="rounding", evidence="") for name in KEPT[:2]]
     shown = screen(replace(RESULT, deployment=DEPLOYMENT, diagnosis=rounded))
-    assert "on the target, TF32 off (2 layers need that):" in shown
+    assert "on TensorRT, TF32 off (2 layers need that):" in shown
     shown = screen(replace(RESULT, status=Status.NOTHING_TO_KEEP, deployment=DEPLOYMENT))
     assert "Next: confirm the prediction" in shown
 
@@ -218,7 +218,7 @@ def test_commands_can_be_pasted() -> None:
     words = " ".join(f"--flag-{i} 'a value {i}'" for i in range(9))
     deployment = replace(DEPLOYMENT, polygraphy=f"polygraphy run {words}")
     shown = screen(replace(RESULT, deployment=deployment))
-    broken = shown[shown.index("(cd 'my run'") : shown.index("  Or with ONNX Runtime")]
+    broken = shown[shown.index("(cd 'my run'") : shown.index("  Or on ONNX Runtime")]
     assert len(broken.splitlines()) > 2
     together = " ".join(broken.replace("\\\n", " ").split())
     assert f"(cd 'my run' && polygraphy run {words})" == together

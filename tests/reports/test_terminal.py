@@ -206,7 +206,9 @@ def test_why_a_backend_was_taken_is_said() -> None:
     """What `auto` passed over has a line of its own."""
     said = lines(replace(STARTED, backend="onnxruntime", why="tensorrt: not installed"))
     assert "Backend onnxruntime, since tensorrt: not installed" in said
-    assert "doctor` says why" in lines(replace(STARTED, why="tensorrt: not installed"))[-1]
+    emulated = replace(STARTED, target="tensorrt-rtx")
+    assert "The emulator judges, for TensorRT-RTX" == lines(emulated)[-1]
+    assert "doctor` says why" in lines(replace(emulated, why="tensorrt: not installed"))[-1]
 
 
 def test_one_sample_and_several_limits_are_worded() -> None:

@@ -22,8 +22,10 @@ from precision_bisect.model.node_views import View
 from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import BackendFailure, Comparator, Judgement, Sample
+from precision_bisect.protocols import BackendFailure, Comparator, Sample
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.search.evaluation import judged
+from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Listed, Verdict
 from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
@@ -74,8 +76,7 @@ class DiagnosedModel:
 
     `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
     folder for models that are tried out, `threads` ONNX Runtime's; `scales` those of everything
-    that is quantized, found by `calibration`; `stored_sums` that the engine computes means as ONNX
-    Runtime's CUDA provider does.
+    that is quantized, found by `calibration`; a change has to pass on all `targets`.
     """
 
     model: Model
@@ -90,7 +91,7 @@ class DiagnosedModel:
     listed: Sequence[Listed] = ()
     threads: int = 0
     scales: Scales = field(default_factory=Scales)
-    stored_sums: bool = False
+    targets: Sequence[TargetName] = DEFAULT_TARGETS
     calibration: CalibrationName = DEFAULT_CALIBRATION
 
     @property
@@ -142,13 +143,13 @@ class DiagnosedModel:
                 self.threads,
                 pair.high,
                 scales,
-                stored_sums=self.stored_sums,
+                targets=self.targets,
                 whole=True,
             )
-            outputs = [backend.evaluate(plan, sample) for sample in self.samples]
+            reference = change.reference or self.reference
+            found = judged(backend, plan, self.samples, reference, self.comparator)
         except (PrecisionBisectError, BackendFailure):
             return None
-        found: Judgement = self.comparator.judge(outputs, change.reference or self.reference)
         return Tried(
             error=found.error,
             passed=found.verdict is Verdict.PASS,

@@ -4,7 +4,13 @@ import argparse
 from pathlib import Path
 
 from precision_bisect.arguments.engine_flags import add_custom_ops, libraries
-from precision_bisect.arguments.parser import Parser, add_pair, add_threads, add_verbose
+from precision_bisect.arguments.parser import (
+    Parser,
+    add_pair,
+    add_target,
+    add_threads,
+    add_verbose,
+)
 from precision_bisect.arguments.sample_flags import (
     add_input_arguments,
     add_verdict_arguments,
@@ -44,6 +50,7 @@ def explain_parser() -> Parser:
     add_verdict_arguments(parser.add_argument_group("verdict"))
     group = parser.add_argument_group("types")
     add_pair(group)
+    add_target(group)
     add_threads(group)
     add_custom_ops(group)
     return parser
@@ -66,6 +73,7 @@ def to_explain_options(parsed: argparse.Namespace) -> Options:
         low=parsed.low,
         high=parsed.high,
         backend="emulated",
+        target=parsed.target,
         engine=EngineSettings(ort_custom_ops=libraries(parsed.ort_custom_ops)),
         threads=parsed.threads,
     )

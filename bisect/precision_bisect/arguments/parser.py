@@ -10,6 +10,7 @@ from precision_bisect.arguments.usage_hints import usage_hint
 from precision_bisect.errors import UsageError
 from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW
 from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES
+from precision_bisect.settings.targets import TARGET_CHOICES
 
 
 class Parser(argparse.ArgumentParser):
@@ -114,6 +115,17 @@ def add_pair(group: argparse._ActionsContainer) -> None:
     group.add_argument("--low", choices=LOW_NAMES, default=DEFAULT_LOW, help="the low type (fp16)")
     group.add_argument(
         "--high", choices=HIGH_NAMES, default=DEFAULT_HIGH, help="the high type (fp32)"
+    )
+
+
+def add_target(group: argparse._ActionsContainer) -> None:
+    """Add `--target`."""
+    group.add_argument(
+        "--target",
+        choices=TARGET_CHOICES,
+        default="auto",
+        help="the engine that the emulator predicts; all: a plan must pass on each (auto: what is "
+        "installed here, else tensorrt)",
     )
 
 

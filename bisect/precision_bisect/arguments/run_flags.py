@@ -11,7 +11,7 @@ from precision_bisect.arguments.isolation_flags import (
     parse_workers,
 )
 from precision_bisect.arguments.output_flags import add_gate_arguments, add_output_arguments
-from precision_bisect.arguments.parser import Parser, add_threads
+from precision_bisect.arguments.parser import Parser, add_target, add_threads
 from precision_bisect.arguments.sample_flags import (
     add_input_arguments,
     add_verdict_arguments,
@@ -167,6 +167,7 @@ def to_options(parsed: argparse.Namespace) -> Options:
         ladder=_ladder(parsed),
         calibration=parsed.calibration,
         backend=parsed.backend,
+        target=parsed.target,
         engine=to_engine_settings(parsed),
         strategy=parsed.strategy,
         certify=parsed.certify,
@@ -239,6 +240,7 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
         help="what evaluates plans; auto takes TensorRT where it can run, else ONNX Runtime on "
         "CUDA, else the emulator (auto)",
     )
+    add_target(group)
     group.add_argument(
         "--strategy",
         default=DEFAULT_STRATEGY,

@@ -64,11 +64,13 @@ def choose_backend(
 def pick_backend(options: Options) -> tuple[str, str]:
     """Return the name of the backend that the options ask for, and why it is the one.
 
-    Raises PluginError for an unknown name, and RefusedError when it was asked for by name and
-    cannot run here, with the reason.
+    With a target, `auto` takes that one's own backend or the emulator. Raises PluginError
+    for an unknown name, and RefusedError when it was asked for by name and cannot run here, with
+    the reason.
     """
     if options.backend == "auto":
-        found = [_availability(name) for name in AUTO]
+        suited = [name for name in AUTO if options.target in ("auto", name) or name == AUTO[-1]]
+        found = [_availability(name) for name in suited]
         # The emulator is last and always usable.
         taken = next(entry for entry in found if entry.usable)
         passed_over = found[: found.index(taken)]

@@ -5,18 +5,20 @@ layers are large. Its results differ by the order of sums. That is no harm: a fo
 what is built next.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from precision_bisect.backends.cuda.cuda_check import require_cuda
-from precision_bisect.backends.cuda.provider import lasting, on_cuda
+from precision_bisect.backends.cuda.provider import CUDA, lasting, on_cuda
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.gpu import devices
 from precision_bisect.model.load import Model
 from precision_bisect.model.ort import Providers, on_cpu
 from precision_bisect.options import Options
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 
 if TYPE_CHECKING:
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -83,8 +85,7 @@ def forecaster(
 ) -> "EmulatedBackend":
     """Return the emulator of a model for the options' pair; raises as `EmulatedBackend` does.
 
-    It computes as the judging backend does, as far as that is known to differ. With `factors`
-    copies of the samples are made inside.
+    It computes as the options' targets do. With `factors` copies of the samples are made inside.
     """
     # Imported here: ONNX Runtime is of no use to a process that only plans.
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -96,14 +97,30 @@ def forecaster(
         high=options.high,
         scales=scales,
         providers=partial(_gpu, options) if on_gpu else on_cpu,
-        stored_sums=stores_sums(options),
+        targets=options.targets,
         factors=factors,
     )
 
 
-def stores_sums(options: Options) -> bool:
-    """Tell whether the backend computes means as ONNX Runtime's CUDA provider does."""
-    return options.backend == "onnxruntime"
+def settle_target(options: Options) -> Options:
+    """Return the options, which name the backend, with `target` settled.
+
+    A backend is its own target. The emulator predicts the first engine that is installed here, of
+    TensorRT, TensorRT-RTX and ONNX Runtime on CUDA, and TensorRT where none is.
+    """
+    if options.target != "auto" or options.backend != "emulated":
+        return options
+    return replace(options, target=next(_installed(), *DEFAULT_TARGETS))
+
+
+def _installed() -> Iterator[TargetName]:
+    # Imported here: other backends need none of it.
+    from precision_bisect.backends.tensorrt.flavour import NAMES, absent
+    from precision_bisect.model.ort import runtime
+
+    yield from (name for name in NAMES if not absent(name))
+    if CUDA in runtime().get_available_providers():
+        yield "onnxruntime"
 
 
 def _gpu(options: Options) -> Providers:

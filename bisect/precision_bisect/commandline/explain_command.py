@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from precision_bisect.arguments.usage_hints import NEAR
-from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings, read_diagnosis
 from precision_bisect.errors import ModelError, UsageError
@@ -53,7 +52,7 @@ def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, f
         samples=prepared.samples,
         threads=prepared.options.threads,
         scales=prepared.scales,
-        stored_sums=stores_sums(prepared.options),
+        targets=prepared.options.targets,
     )
     findings, watched = diagnose(question)
     advised = with_advice(prepared, findings, watched)

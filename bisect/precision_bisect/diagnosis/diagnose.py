@@ -26,6 +26,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.result import WITHOUT_IT
+from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 
 MOST_EMULATED = 2048
 """Candidates above which FP32 values alone explain: an emulator takes about the model's memory
@@ -43,9 +44,9 @@ class Question:
     `samples` are the run's. `drop_errors` has the error of the answer without a layer, on the
     tolerance's scale, where it was measured. `tensors` are further ones whose magnitudes in a
     16-bit type are wanted. `threads` are ONNX Runtime's, 0 for all cores. `scales` are those of
-    everything that is quantized. `stored_sums` tells that the engine computes means as ONNX
-    Runtime's CUDA provider does. If the question is `brief`, nothing is emulated: else layers
-    run low one by one, to see what each does.
+    everything that is quantized. Of the `targets` the one that stores most inside layers is
+    emulated. If the question is `brief`, nothing is emulated: else layers run low one by one, to
+    see what each does.
     """
 
     model: Model
@@ -57,7 +58,7 @@ class Question:
     drop_errors: Mapping[str, float | None] = field(default_factory=dict)
     threads: int = 0
     scales: Scales = field(default_factory=Scales)
-    stored_sums: bool = False
+    targets: Sequence[TargetName] = DEFAULT_TARGETS
     brief: bool = False
 
 
@@ -70,9 +71,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     model, pair, scales = question.model, question.pair, question.scales
     wanted = {*question.kept, *question.near}
     nodes = [node for node in model.proto.graph.node if node.name in wanted]
-    instrument = Instrument(
-        model, pair, question.threads, scales, stored_sums=question.stored_sums
-    )
+    instrument = Instrument(model, pair, question.threads, scales, targets=question.targets)
     constants = constants_of(model, pair, scales, nodes)
     # Constants have one value for all samples: they are measured once, below.
     held = {k: v for k, v in held_in(model, pair, scales, nodes).items() if k not in constants}

@@ -14,13 +14,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.backends.emulation.stored_sums import StoredSums
+from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
 from precision_bisect.layer_table import forms_of, rounded_to
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS, LOW_TYPES
-from precision_bisect.model.node_views import View
 from precision_bisect.model.ort import Session
 from precision_bisect.model.showing import showing
 from precision_bisect.model.tensor_shapes import Shape, tensor_shapes
@@ -28,6 +27,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
 AT_ONCE_BYTES = 2**27
 """Bytes of one sample's FP32 values that are held at a time, estimated by shapes; emulated ones
@@ -50,8 +50,8 @@ class ShownTensors:
 class Instrument:
     """Shows tensors of a model under plans of a pair of types.
 
-    `scales` are those of everything that some plan quantizes. `stored_sums` computes means as ONNX
-    Runtime's CUDA provider does. Methods raise ModelError where the model cannot be loaded or
+    `scales` are those of everything that some plan quantizes. Of the `targets` the one is emulated
+    that stores most inside layers. Methods raise ModelError where the model cannot be loaded or
     brought to the opset that its types need.
     """
 
@@ -62,13 +62,13 @@ class Instrument:
         threads: int = 0,
         scales: Scales | None = None,
         *,
-        stored_sums: bool = False,
+        targets: Sequence[TargetName] = DEFAULT_TARGETS,
     ) -> None:
         self.model = model
         self.pair = pair
         self.threads = threads
         self._scales = scales or Scales()
-        self._stored_sums = stored_sums
+        self._target = distinct(model, pair, targets)[-1]
         forms = forms_of(model.table, pair)
         self.index = {str(name): i for i, name in enumerate(model.table.names)}
         self.stored = {
@@ -85,14 +85,15 @@ class Instrument:
         newest = max(kinds, key=lambda kind: kind.lowest_opset)
         # A Cast to the low type may need a newer opset than the model has.
         usable = at_least_opset(self.model, newest.lowest_opset, newest.name)
-        return switch(usable, self.pair, self._scales, stored_sums=self._stored_sums)
+        return switch(usable, self.pair, self._scales, target=self._target)
 
     def summed(self, nodes: Iterable[onnx.NodeProto], sample: Sample) -> dict[str, int]:
         """Return the layers that store sums for this sample, with the number of values in each."""
-        means = [node for node in nodes if self._stored_sums and node.op_type == "ReduceMean"]
+        semantics = Semantics(self.model, self._target)
+        means = [node for node in nodes if semantics.inside(node) is Inside.SUM]
         if not means:
             return {}
-        sums, shapes = StoredSums(View(self.model)), self._shapes(sample)
+        sums, shapes = semantics.sums, self._shapes(sample)
         found = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in means}
         return {layer: count for layer, count in found.items() if count}
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 import onnx
 
-from precision_bisect.backends.emulation.stored_sums import StoredSums
+from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.diagnosis.watched_tensors import computed
 from precision_bisect.errors import ModelError
 from precision_bisect.model.load import Model
@@ -19,6 +19,7 @@ from precision_bisect.model.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
+from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
 _LARGEST = "precision_bisect/largest"
 
@@ -30,14 +31,14 @@ def out_of_range(
     weights: Collection[str],
     threads: int = 0,
     *,
-    stored_sums: bool = False,
+    targets: Sequence[TargetName] = DEFAULT_TARGETS,
 ) -> Plan | None:
     """Return the candidates that read or store what the low type cannot hold; None for none.
 
     Each sample is run once in FP32. `weights` are constants that leave the range. The rule is that
-    of ModelOpt's AutoCast, with its limits at the type's largest value. With `stored_sums` it also
-    holds for the sums behind means (see `emulation.stored_sums`). None, too, if the model cannot
-    be run this way: nothing depends on this plan.
+    of ModelOpt's AutoCast, with its limits at the type's largest value. It also holds for the sums
+    behind means that one of the `targets` stores. None, too, if the model cannot be run this way:
+    nothing depends on this plan.
     """
     # The scales of 8-bit types take care of the range.
     if pair.low not in LOW_TYPES:
@@ -49,7 +50,7 @@ def out_of_range(
     except (ModelError, RuntimeError):
         return None
     limit = LOW_TYPES[pair.low].largest
-    summed = _summed(model) if stored_sums else {}
+    summed = _summed(model, pair, targets)
     beyond, sums_beyond = set(), set()
     for each in found:
         for name, value in _by_tensor(each):
@@ -82,15 +83,15 @@ def _by_tensor(found: Sample) -> Iterator[tuple[str, float]]:
     return ((name.removeprefix(_LARGEST), float(value)) for name, value in found.items())
 
 
-def _summed(model: Model) -> Mapping[str, int]:
+def _summed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> Mapping[str, int]:
     """Return the number of values in each mean whose sum is stored, by the mean's output."""
+    semantics = Semantics(model, distinct(model, pair, targets)[-1])
     view = View(model)
-    sums = StoredSums(view)
     found = {
         # A dimension that the model leaves open counts as 1: at worst that overlooks sums.
-        node.output[0]: sums.summed(node, [size or 1 for size in shape])
+        node.output[0]: semantics.sums.summed(node, [size or 1 for size in shape])
         for node in model.proto.graph.node
-        if node.op_type == "ReduceMean" and (shape := view.shape(node.input[0]))
+        if semantics.inside(node) is Inside.SUM and (shape := view.shape(node.input[0]))
     }
     return {name: count for name, count in found.items() if count}
 

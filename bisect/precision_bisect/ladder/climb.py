@@ -21,7 +21,7 @@ from precision_bisect.comparators.share import shared
 from precision_bisect.executors.executor import Executor
 from precision_bisect.ladder.climbed import Climbed, Floor, RungSearch
 from precision_bisect.ladder.composition import Composition
-from precision_bisect.ladder.ladder_answer import DONE, conclude_ladder
+from precision_bisect.ladder.ladder_answer import conclude_ladder
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.layers_file import write_layers
 from precision_bisect.model.load import Model
@@ -161,7 +161,7 @@ class _Climb:
         self._take(rung, prepared, result, folder.ledger)
         if share == 1.0:
             self._settled[rung] = self._composition
-        return result.status in DONE
+        return result.status.answers
 
     def _prepared(self, model: Model, pair: Pair, share: float, number: int) -> Prepared:
         work = self._work / f"rung-{number}"

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_bisect.diagnosis.findings import Findings
-from precision_bisect.ladder.climbed import Climbed
+from precision_bisect.ladder.climbed import Climbed, RungSearch
 from precision_bisect.ladder.rung_causes import explain_ladder, nearest
 from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.pipeline.conclude import tolerance_of
 from precision_bisect.pipeline.deploying import judge_of, rechecked, session_options, write_answer
+from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.results.chosen_point import Held
@@ -24,9 +25,6 @@ from precision_bisect.results.result import (
 )
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
-
-DONE = (Status.FOUND, Status.NOTHING_TO_KEEP)
-"""Endings of a search after which the next rung is searched."""
 
 
 def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
@@ -49,6 +47,10 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     options = part or session_options(last.prepared.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
     held = Held(kept=last.kept) if last.answered else None
+    others = []
+    if last.answered and last.result.status.answers and not climbed.interrupted:
+        whole = replace(last.prepared, comparator=climbed.comparator)
+        others = other_targets(whole, _plan(last), late=budget.late)
     written = write_answer(last.prepared, held, folder, diagnosis, judge)
     deployment = written.deployment
     if deployment is not None and not climbed.interrupted:
@@ -58,6 +60,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     result = replace(
         last.result,
         status=_status(climbed, kept),
+        other_targets=others,
         low=climbed.composition.pair(0).low,
         high=climbed.composition.pair(-1).high,
         tolerance=tolerance_of(climbed.comparator),
@@ -101,7 +104,7 @@ def _status(climbed: Climbed, kept: Sequence[LayerName]) -> Status:
     if climbed.interrupted:
         return Status.INTERRUPTED
     last = climbed.steps[-1].result.status
-    if last not in DONE:
+    if not last.answers:
         return last
     return Status.FOUND if kept else Status.NOTHING_TO_KEEP
 
@@ -109,7 +112,7 @@ def _status(climbed: Climbed, kept: Sequence[LayerName]) -> Status:
 def _message(climbed: Climbed) -> str:
     """Return the message of the last search, with its types if it ended the run."""
     last = climbed.steps[-1]
-    if last.result.status in DONE:
+    if last.result.status.answers:
         return "" if last.result.status is Status.NOTHING_TO_KEEP else last.result.message
     options = last.prepared.options
     return f"{options.low} against {options.high}: {last.result.message}".rstrip(": ")
@@ -119,14 +122,19 @@ def _rungs(climbed: Climbed) -> list[Rung]:
     """Return what computes in each type of the ladder, highest first."""
     last, ladder = climbed.steps[-1], climbed.composition.ladder
     table, options = last.prepared.model.table, last.prepared.options
-    plan = Plan.of(i for i, name in enumerate(table.names) if name in frozenset(last.kept))
     pair = Pair(low=options.low, high=options.high)
-    counts = Counter(assigned(table, pair, plan).values())
+    counts = Counter(assigned(table, pair, _plan(last)).values())
     rungs = [
         Rung(precision=ladder[level], layers=layers, count=counts[ladder[level]])
         for level, layers in reversed(list(climbed.chosen.items()))
     ]
     return [*rungs, Rung(precision=ladder[0], layers=None, count=counts[ladder[0]])]
+
+
+def _plan(step: RungSearch) -> Plan:
+    """Return what a search keeps, as a plan of its candidates."""
+    kept = frozenset(step.kept)
+    return Plan.of(i for i, name in enumerate(step.prepared.model.table.names) if name in kept)
 
 
 def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:

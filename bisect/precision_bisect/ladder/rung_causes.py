@@ -9,7 +9,6 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.ledger_reader import read_ledger
 from precision_bisect.pipeline.explanation import Answer, explained
 from precision_bisect.precisions import PrecisionName
-from precision_bisect.results.endings import Status
 
 _NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"
 
@@ -44,7 +43,7 @@ def nearest(findings: Findings) -> Mapping[str, Finding]:
 def _of_rung(climbed: Climbed, rung: int, late: bool) -> Iterator[Findings]:
     """Yield what the last search of a rung says of the layers that its answer keeps."""
     step = next((each for each in reversed(climbed.steps) if each.rung == rung), None)
-    if step is None or step.result.status not in (Status.FOUND, Status.NOTHING_TO_KEEP):
+    if step is None or not step.result.status.answers:
         return
     own = [name for name in climbed.chosen[rung + 1] if name in frozenset(step.kept)]
     above = list(_above(climbed, rung))

@@ -29,6 +29,7 @@ from precision_bisect.pipeline.deploying import (
     session_options,
     write_answer,
 )
+from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import clear_limit
@@ -130,6 +131,11 @@ def conclude(
             advice_s=max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s()),
         )
         told = explained(prepared, answer)
+    others = (
+        other_targets(prepared, plan, late=budget.late)
+        if plan is not None and ending.status.answers and not part
+        else []
+    )
     findings, found = told.findings, [*told.findings.layers, *told.culprits]
     drawn_up = (
         Charted()
@@ -162,12 +168,14 @@ def conclude(
         status=ending.status,
         backend=prepared.backend.name,
         emulated=prepared.backend.emulated,
+        target=prepared.options.target if prepared.backend.emulated else None,
         low=prepared.options.low,
         high=prepared.options.high,
         tolerance=tolerance_of(prepared.comparator),
         error=error,
         noise_floor=floor if noise else None,
         stability=stability,
+        other_targets=others,
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),
         kept=kept,

@@ -32,14 +32,14 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
             # The stopwatch wraps the backend: it holds the engine that others are timed beside.
             # The evaluator wraps both: copies are further runs of an engine that it has open.
             stopwatch = held.enter_context(Stopwatch(backend.build, prepared.baseline))
-            here = _evaluator(prepared, backend, stopwatch)
+            here = evaluator(prepared, backend, stopwatch)
         # The executor wraps the evaluator, or one that a spec makes in another process, so that
         # the end of that process is an outcome.
         task = TrialTask(spec=prepared.spec, here=here, least=prepared.space.least, folder=folder)
         workers = held.enter_context(prepared.executor.workers(task, prepared.work))
         # Forecasts pass the executor by: the emulator is on this machine, and needs no child.
         if backend is None and emulator is not None:
-            forecasts = _evaluator(prepared, emulator, Stopwatch())
+            forecasts = evaluator(prepared, emulator)
             if prepared.options.forecast_on == "cuda":
                 evaluate = _on_gpu(prepared, folder, workers.evaluate, forecasts, held)
             else:
@@ -48,7 +48,10 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
         yield workers
 
 
-def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Evaluator:
+def evaluator(
+    prepared: Prepared, backend: Backend, stopwatch: Stopwatch | None = None
+) -> Evaluator:
+    """Return what evaluates the trials of a run in this process, on a backend."""
     return Evaluator(
         backend=backend,
         emulator=prepared.emulator or backend,
@@ -56,7 +59,7 @@ def _evaluator(prepared: Prepared, backend: Backend, stopwatch: Stopwatch) -> Ev
         samples=prepared.sample_sets,
         keep=prepared.options.folder,
         engines=prepared.engines,
-        stopwatch=stopwatch,
+        stopwatch=stopwatch or Stopwatch(),
         # Workers share the cores: all of them together emulate as many samples as one would.
         abreast=max(1, prepared.abreast // prepared.options.workers),
         copies=prepared.copies,

@@ -12,7 +12,6 @@ import onnx
 
 from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import DiagnosedModel
-from precision_bisect.backends.forecasting import stores_sums
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses
@@ -117,7 +116,7 @@ def with_advice(
                 listed=[*dict.fromkeys(one for each in builds for one in each.listed)],
                 threads=prepared.options.threads,
                 scales=prepared.scales,
-                stored_sums=stores_sums(prepared.options),
+                targets=prepared.options.targets,
                 calibration=prepared.options.calibration,
             ),
             most_s,
@@ -147,7 +146,7 @@ def _question(prepared: Prepared, pair: Pair, answer: Answer, near: Sequence[str
         drop_errors=answer.proof.errors,
         threads=prepared.options.threads,
         scales=prepared.scales,
-        stored_sums=stores_sums(prepared.options),
+        targets=prepared.options.targets,
         # Where rounding is spread, no layer is the cause: what FP32 values show is enough.
         brief=answer.late or answer.proof.spread,
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
-from precision_bisect.backends.forecasting import forecaster, settle_forecasts, stores_sums
+from precision_bisect.backends.forecasting import forecaster, settle_forecasts, settle_target
 from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.errors import UsageError
 from precision_bisect.executors.executor import Executor
@@ -216,7 +216,7 @@ def assemble(
     placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
-    options = settle_forecasts(options, model, loaded.seconds)
+    options = settle_forecasts(settle_target(options), model, loaded.seconds)
     if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):
         raise UsageError(
             "the emulator runs on ONNX Runtime, which cannot run the model",
@@ -277,7 +277,7 @@ def assemble(
             loaded.judging,
             [each.name for each in beyond],
             options.threads,
-            stored_sums=stores_sums(options),
+            targets=options.targets,
         ),
         executor=executor,
     )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, BackendFailure
+from precision_bisect.search.evaluation import judged
 from precision_bisect.trial import SampleSet, Verdict
 
 
@@ -45,10 +46,9 @@ def _error(prepared: Prepared, backend: Backend, lowered: Sequence[int]) -> floa
     plan = Plan.all_high(len(prepared.model.table.candidates)).without(lowered)
     feeds, reference = prepared.sample_sets[SampleSet.RANKING]
     try:
-        with backend.build(plan) as engine:
-            found = prepared.comparator.judge([engine.run(feed) for feed in feeds], reference)
+        found = judged(backend, plan, feeds, reference, prepared.comparator)
     except BackendFailure:
         return math.inf
     if found.error is None:
         return 0.0 if found.verdict is Verdict.PASS else math.inf
-    return math.inf if math.isnan(found.error) else found.error
+    return found.error

@@ -161,4 +161,5 @@ def _started(prepared: Prepared, recorded: int) -> RunStarted:
         limits=limits_in_words(prepared.comparator),
         workers=prepared.options.workers,
         speed=str(prepared.options.speed),
+        target=prepared.options.target if prepared.backend.emulated else None,
     )

@@ -46,6 +46,7 @@ def fingerprint(
         "fixed": _fixed(model),
         "calibration": options.calibration if options.low == "int8" else None,
         "backend": backend.name,
+        "target": options.target if backend.emulated else None,
         "engine": {} if backend.emulated else _plain(options.engine),
         "strategy": options.strategy,
         "seed": options.seed,

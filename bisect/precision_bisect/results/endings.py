@@ -20,6 +20,11 @@ class Status(StrEnum):
     ABORTED = "aborted"
     STOPPED = "stopped"
 
+    @property
+    def answers(self) -> bool:
+        """Whether the plan of the ending is an answer."""
+        return self in (Status.FOUND, Status.NOTHING_TO_KEEP)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:

@@ -18,9 +18,11 @@ from precision_bisect.plugins import REPORTS, load
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
+from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.typed_json import Count
 from precision_bisect.search.precision_curve import PointName
+from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, Stability
 
 SCHEMA: Literal[1] = 1
@@ -255,19 +257,23 @@ class Result:
     `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
-    where a file does not tell. `message` and `out` are not part of the file.
+    where a file does not tell. `target` is what the emulator predicted where it judged, and
+    `other_targets` how the answer does on those that compute the model in another way. `message`
+    and `out` are not part of the file.
     """
 
     schema: Literal[1] = SCHEMA
     status: Status
     backend: str
     emulated: bool
+    target: TargetChoice | None = None
     low: LowName
     high: HighName
     tolerance: Figure | Mapping[str, Any] | None
     error: Figure | None
     noise_floor: Figure | None
     stability: Stability | None = None
+    other_targets: Sequence[OnTargets] = ()
     layers_total: Count
     candidates: Count
     kept: Sequence[str]
@@ -315,6 +321,12 @@ class Result:
         """Whether the plan is the one that was there before the search: every candidate high."""
         highest = self.rungs[0].layers if self.rungs else self.kept
         return len(highest or ()) == self.candidates > 0
+
+    @property
+    def not_passed(self) -> frozenset[TargetName]:
+        """The targets on which the answer is known to fail, or is not known to pass."""
+        found = (each for each in self.other_targets if not each.passed)
+        return frozenset(target for each in found for target in each.targets)
 
     @property
     def rest(self) -> str:

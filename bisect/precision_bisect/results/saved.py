@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError, printable
-from precision_bisect.results.endings import Status
 from precision_bisect.results.result import KEYS, SCHEMA, Result
 from precision_bisect.results.run_status import told_of
 from precision_bisect.run_folder import plain_json
@@ -34,7 +33,7 @@ class Saved:
     @property
     def answered(self) -> bool:
         """Whether the run has an answer, the best so far included."""
-        whole = self.result.status in (Status.FOUND, Status.NOTHING_TO_KEEP)
+        whole = self.result.status.answers
         return whole or bool(self.result.kept)
 
 

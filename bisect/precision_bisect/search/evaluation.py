@@ -24,6 +24,7 @@ from precision_bisect.protocols import (
     Engine,
     Judgement,
     Sample,
+    Several,
 )
 from precision_bisect.search.engine_store import engine_folder
 from precision_bisect.search.stopwatch import Stopwatch
@@ -43,7 +44,9 @@ CURVE_COPIES = 4
 """Copies for a point of the curve, at most. Only their median is read, and four tell it well
 enough to see a factor of two. A bound; nothing was measured."""
 
-_Run: TypeAlias = tuple[Plan, SampleSet, Sequence[Sample]]
+_Outputs: TypeAlias = Sequence[Sequence[Sample]]
+"""The outputs of an engine in each of its ways, sample by sample."""
+_Run: TypeAlias = tuple[Plan, SampleSet, _Outputs]
 """A plan, what it ran on, and its outputs."""
 
 
@@ -87,9 +90,9 @@ class Evaluator:
 
     def _build_and_judge(self, proposal: Proposal) -> Outcome:
         backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend
-        feeds, reference = self.samples[proposal.samples]
-        if proposal.kind is Kind.REPEAT:
-            reference = self._first_outputs(proposal, feeds)
+        feeds, known = self.samples[proposal.samples]
+        repeated = proposal.kind is Kind.REPEAT
+        reference = self._first_outputs(proposal, feeds) if repeated else [known]
         with ExitStack() as held:
             # These kinds ask whether two builds agree: an engine from a cache would always agree
             # with itself.
@@ -140,14 +143,14 @@ class Evaluator:
         # The draw's number seeds the copies, so a resumed run judges on exactly the same ones.
         for number in range(count):
             feeds, reference = copies.make(proposal.samples, proposal.draw, number)
-            told.append(_judge(self.comparator, _outputs(engine, feeds, abreast), reference))
+            told.append(_judge(self.comparator, _outputs(engine, feeds, abreast), [reference]))
             failed += told[-1].verdict is not Verdict.PASS
             if failed > allowed and len(told) >= least:
                 break
         stability = Stability.of(failed, [each.error for each in told])
         return _worst(on_samples, told, stability, allowed), stability
 
-    def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> Sequence[Sample]:
+    def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> _Outputs:
         last = self._last
         # The driver may have judged another plan in between when several workers share this
         # object.
@@ -176,7 +179,28 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
     )
 
 
-def _judge(
+def judged(
+    backend: Backend,
+    plan: Plan,
+    feeds: Sequence[Sample],
+    reference: Sequence[Sample],
+    comparator: Comparator,
+) -> Judgement:
+    """Return the verdict on a plan that is built once. Raises BackendFailure."""
+    with backend.build(plan) as engine:
+        return _judge(comparator, _outputs(engine, feeds), [reference])
+
+
+def _judge(comparator: Comparator, outputs: _Outputs, reference: _Outputs) -> Judgement:
+    """Return the worst verdict over all ways; one `reference` serves each of them."""
+    references = [*reference] * len(outputs) if len(reference) == 1 else reference
+    return max(
+        (_judged(comparator, *each) for each in zip(outputs, references, strict=True)),
+        key=lambda each: (each.verdict is Verdict.FAIL, each.error or 0.0),
+    )
+
+
+def _judged(
     comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
 ) -> Judgement:
     # Comparators need not know about NaN. Copies may overflow in FP32 where the samples do not.
@@ -226,8 +250,13 @@ def _stored(engine: Engine, folder: Path, evidence: Evidence) -> Evidence:
     return evidence
 
 
-def _outputs(engine: Engine, feeds: Sequence[Sample], abreast: int = 1) -> list[Sample]:
-    """Return the outputs sample by sample, up to the first that is not finite."""
+def _outputs(engine: Engine, feeds: Sequence[Sample], abreast: int = 1) -> _Outputs:
+    """Return the outputs sample by sample, up to the first that is not finite, in each way."""
+    ways = engine.ways if isinstance(engine, Several) else [engine]
+    return [_of_way(way, feeds, abreast) for way in ways]
+
+
+def _of_way(engine: Engine, feeds: Sequence[Sample], abreast: int) -> Sequence[Sample]:
     outputs: list[Sample] = []
     for found in _runs(engine, feeds, min(abreast, len(feeds))):
         outputs.append(found)

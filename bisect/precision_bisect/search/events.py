@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.trial import Figure, Outcome, Phase, Proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A run begins or goes on: what is searched and how. `why` is the reason for this backend.
+    """A run begins or goes on: what is searched and how. `why` is the reason for this backend;
+    `target` is what the emulator predicts where it judges.
 
     `limits` are those that errors are multiples of, where there are several, so that the tolerance
     is 1. `speed` names the speed limits, if any. A run over a ladder of types has one such event
@@ -30,6 +32,7 @@ class RunStarted:
     speed: str = ""
     workers: int = 1
     rung: str = ""
+    target: TargetChoice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.html.trials import best, candidates_of
 from precision_bisect_reports.made_up import made_up
+from precision_bisect_reports.predicted import predicted
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.summary import (
     HEADLINES,
@@ -160,6 +161,8 @@ def _run(source: Source) -> dict[str, str]:
 
 def _facts(result: Result) -> Iterator[list[str]]:
     yield ["Backend", result.backend]
+    if said := predicted(result):
+        yield ["Predicted for", said]
     if result.builds:
         yield ["Builds", str(result.builds)]
     yield ["Evaluations", str(result.evaluations)]

@@ -7,7 +7,7 @@ the last word.
 """
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from precision_bisect.backends.emulation.segmented import Segmented
 from precision_bisect.backends.emulation.segments import cut
 from precision_bisect.backends.emulation.self_test import self_test
+from precision_bisect.backends.emulation.semantics import distinct
 from precision_bisect.backends.emulation.switched import (
     FLAGS,
     SwitchedGraph,
@@ -36,6 +37,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName, LowName, Pair
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
 
 
@@ -43,9 +45,9 @@ class EmulatedBackend:
     """Evaluates plans of one model by switched round trips to the low type.
 
     `scales` has the scale of everything that some plan quantizes. `providers` is called for the
-    providers whenever the session is opened. `stored_sums` computes means as ONNX Runtime's CUDA
-    provider does. With `factors` feeds may hold FACTORS. The graph runs in segments if that pays,
-    unless it is to run `whole`.
+    providers whenever a session is opened. An engine has a way for each of the `targets` that
+    compute the model otherwise. With `factors` feeds may hold FACTORS. The graph runs in segments
+    if that pays, unless it is to run `whole`.
 
     Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
     trips (the self-test at start), and ModelError if it cannot load the model.
@@ -63,26 +65,24 @@ class EmulatedBackend:
         scales: Scales | None = None,
         *,
         providers: Callable[[], Providers] = on_cpu,
-        stored_sums: bool = False,
+        targets: Sequence[TargetName] = DEFAULT_TARGETS,
         factors: bool = False,
         whole: bool = False,
     ) -> None:
         pair = Pair(low=low, high=high)
-        graph = partial(
-            switch,
-            pair=pair,
-            scales=scales or Scales(),
-            stored_sums=stored_sums,
-            factors=factors,
-        )
-        self._open = partial(_open, model, pair, graph, threads, providers)
-        self._in_segments = not whole
-        self._candidates = len(model.table.candidates)
-        ones = np.ones(self._candidates, np.float32)
+        graph = partial(switch, pair=pair, scales=scales or Scales(), factors=factors)
+        count = len(model.table.candidates)
         # Factors of one change nothing; the graph has the input all the same.
-        self._whole: Sample = {FACTORS: ones} if factors else {}
-        self._opening = Lock()
-        self._opened: _Opened | None = self._open(in_segments=self._in_segments)
+        ones: Sample = {FACTORS: np.ones(count, np.float32)} if factors else {}
+        self._ways = [
+            _Way(
+                partial(_open, model, pair, partial(graph, target=each), threads, providers),
+                count,
+                ones,
+                in_segments=not whole,
+            )
+            for each in distinct(model, pair, targets)
+        ]
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of ONNX Runtime and its provider."""
@@ -95,13 +95,36 @@ class EmulatedBackend:
     def build(self, plan: Plan, *, afresh: bool = False) -> "EmulatedEngine":
         """Return the plan as an engine; nothing is built."""
         del afresh
-        return EmulatedEngine(self, plan)
+        return EmulatedEngine(self._ways, plan)
 
     def rest(self) -> None:
-        """Give the session's memory back; the next plan opens it again."""
+        """Give the sessions' memory back; the next plan opens them again."""
+        for way in self._ways:
+            way.rest()
+        trim()
+
+    def evaluate(self, plan: Plan, feed: Sample) -> Sample:
+        """Return the outputs, by name, of `plan` for one feed. Raises BackendFailure."""
+        return self.build(plan).run(feed)
+
+
+class _Way:
+    """The session of all plans, as one target computes them; `ones` are fed unless others are."""
+
+    def __init__(
+        self, opened: "Callable[..., _Opened]", candidates: int, ones: Sample, *, in_segments: bool
+    ) -> None:
+        self._open = opened
+        self._in_segments = in_segments
+        self._candidates = candidates
+        self._ones = ones
+        self._opening = Lock()
+        self._opened: _Opened | None = self._open(in_segments=in_segments)
+
+    def rest(self) -> None:
+        """Close the session; the next plan opens it again."""
         with self._opening:
             self._opened = None
-        trim()
 
     def evaluate(self, plan: Plan, feed: Sample) -> Sample:
         """Return the outputs, by name, of `plan` for one feed. Raises BackendFailure."""
@@ -113,7 +136,7 @@ class EmulatedBackend:
             self._leave_segments(opened)
             opened = self._session()
         try:
-            return opened.session.run({**self._whole, **feed, FLAGS: opened.switches.flags(low)})
+            return opened.session.run({**self._ones, **feed, FLAGS: opened.switches.flags(low)})
         except RuntimeError as error:
             # The error may be of the segments' making: the whole graph has the last word.
             if isinstance(opened.session, Segmented):
@@ -138,21 +161,26 @@ class EmulatedBackend:
 
 
 class EmulatedEngine:
-    """One plan on the session that serves all of them."""
+    """One plan on the sessions that serve all of them."""
 
-    def __init__(self, backend: EmulatedBackend, plan: Plan) -> None:
-        self._backend = backend
+    def __init__(self, ways: Sequence[_Way], plan: Plan) -> None:
+        self._ways = ways
         self._plan = plan
+
+    @property
+    def ways(self) -> Sequence["EmulatedEngine"]:
+        """The plan as each of the targets computes it; see `Several`."""
+        return [EmulatedEngine([way], self._plan) for way in self._ways]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Free nothing: the session belongs to the backend."""
+        """Free nothing: the sessions belong to the backend."""
 
     def run(self, feed: Sample) -> Sample:
-        """Return the predicted outputs, by name. Raises BackendFailure."""
-        return self._backend.evaluate(self._plan, feed)
+        """Return the outputs by name, as the first target computes them. Raises BackendFailure."""
+        return self._ways[0].evaluate(self._plan, feed)
 
     def time(self, feed: Sample) -> Latency | None:
         """Return None: how long a prediction takes says nothing of an engine."""

@@ -8,8 +8,8 @@ How a plan becomes one inference, without a build:
 * A layer whose low form changes its weights becomes `If(flag) {layer with those weights} else
   {layer}`. Both copies are constants, so ONNX Runtime can pack them once. Constants that nodes
   compute are weights, too.
-* So does a layer whose low form computes in another way on the forecast engine (see
-  `stored_sums`), and one whose state is rounded at every step (see `recurrences`).
+* So does a layer inside which the target stores values in the low type (see `semantics`), and one
+  whose state is rounded at every step (see `recurrences`).
 * All flags are one boolean input, split into scalars inside the graph.
 """
 
@@ -26,6 +26,7 @@ from precision_bisect.backends.emulation.factors import take_factors
 from precision_bisect.backends.emulation.formed_edges import FormedEdges
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.rounded_weights import LayerWeights
+from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.shared_edges import SharedEdges
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
@@ -33,7 +34,6 @@ from precision_bisect.backends.emulation.snippets import (
     split_flags,
     switch_node,
 )
-from precision_bisect.backends.emulation.stored_sums import StoredSums
 from precision_bisect.layer_table import LayerForms, LayerName, forms_of
 from precision_bisect.model.constant_values import as_declared, read_constants
 from precision_bisect.model.graph import opset
@@ -45,6 +45,7 @@ from precision_bisect.model.weights import Weights, drop_unused
 from precision_bisect.precisions import Form, Pair
 from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.settings.targets import Inside, TargetName
 
 FLAGS = "precision_bisect/flags"
 
@@ -99,25 +100,23 @@ def switch(
     pair: Pair,
     scales: Scales,
     *,
-    stored_sums: bool = False,
+    target: TargetName = "tensorrt",
     factors: bool = False,
 ) -> SwitchedGraph:
-    """Return the switched graph of a model for a pair of precisions.
+    """Return the switched graph of a model for a pair of precisions, as a target computes it.
 
-    `stored_sums` computes means as ONNX Runtime's CUDA provider does. With `factors` the graph
-    also has the input FACTORS.
+    With `factors` the graph also has the input FACTORS.
     """
-    sums = StoredSums(View(model)) if stored_sums else None
-    graph = _Builder(model, pair, scales, sums).build()
+    graph = _Builder(model, pair, scales, Semantics(model, target)).build()
     if factors:
         take_factors(graph.proto, model, graph.raw)
     return graph
 
 
 class _Builder:
-    def __init__(self, model: Model, pair: Pair, scales: Scales, sums: StoredSums | None) -> None:
+    def __init__(self, model: Model, pair: Pair, scales: Scales, semantics: Semantics) -> None:
         self._model = model
-        self._sums = sums
+        self._semantics = semantics
         self._recurrences = Recurrences(View(model), opset(model.proto))
         # A layer that is FP32 in both forms rounds nothing: it needs no edges.
         self._forms = {
@@ -218,7 +217,7 @@ class _Builder:
 
     def _rounds_inside(self, node: onnx.NodeProto) -> bool:
         """Tell whether the layer stores values in between that its form rounds."""
-        stores = self._sums is not None and self._sums.stores(node)
+        stores = self._semantics.inside(node) is not Inside.FP32
         return stores or self._recurrences.has_steps(node)
 
     def _computed(
@@ -228,18 +227,19 @@ class _Builder:
         kind = LOW_TYPES.get(form.stored)
         if kind is not None and self._recurrences.has_steps(node):
             return self._recurrences.written(node, renamed, kind)
-        if self._sums is None or kind is None or not self._sums.stores(node):
+        inside = self._semantics.inside(node)
+        if kind is None or inside is Inside.FP32:
             return [renamed]
-        norm = self._sums.norm(node)
+        norm = self._semantics.sums.norm(node) if inside is Inside.SUM else ()
         forms = [self._forms[layer] for layer in norm if layer in self._forms]
         # A norm is one kernel only if all of its layers run in the low type.
         if not norm or len(forms) < len(norm) or any(f.low.stored == "fp32" for f in forms):
-            return self._sums.written(node, renamed, kind)
+            return self._semantics.written(node, renamed, kind)
         pairs = zip(norm, forms, strict=True)
         switched = [layer for layer, f in pairs if f.low.stored != f.high.stored]
         if not switched:
             return [renamed]
-        return self._sums.written(node, renamed, kind, self._all_low(switched))
+        return self._semantics.written(node, renamed, kind, self._all_low(switched))
 
     def _all_low(self, layers: Sequence[LayerName]) -> str:
         """Return the name of a boolean scalar that is on where all of these layers run low."""

@@ -1,0 +1,111 @@
+"""What one target stores inside the layers of a model, and the nodes that compute it so.
+
+`settings.targets` has the table, `stored_sums` and `stored_steps` know the graphs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import onnx
+
+from precision_bisect.backends.emulation.stored_steps import StoredSteps
+from precision_bisect.backends.emulation.stored_sums import StoredSums
+from precision_bisect.layer_table import LayerName, forms_of
+from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LOW_TYPES, LowType
+from precision_bisect.model.node_views import View
+from precision_bisect.model.round_trips import rounded_where_declared
+from precision_bisect.model.types import infer_elem_types
+from precision_bisect.model.widen import declared_low, widened
+from precision_bisect.precisions import Pair
+from precision_bisect.settings.targets import Inside, TargetName, inside
+
+
+class Semantics:
+    """How a target computes the layers of a model's main graph."""
+
+    def __init__(self, model: Model, target: TargetName) -> None:
+        view = View(model)
+        self._model = model
+        self._target = target
+        self.sums = StoredSums(view)
+        self._steps = StoredSteps(model, view)
+
+    def inside(self, node: onnx.NodeProto) -> Inside:
+        """Return what is stored inside a node that runs low, for inputs of some shapes at least.
+
+        What cannot be written counts as FP32.
+        """
+        found = Inside.FP32
+        if node.domain in ("", "ai.onnx"):
+            found = inside(node.op_type, self._target)
+        known = {Inside.SUM: self.sums.stores, Inside.STEPS: self._steps.stores}.get(found)
+        return found if known is not None and known(node) else Inside.FP32
+
+    def affected(self, pair: Pair) -> Mapping[LayerName, Inside]:
+        """Return what is stored inside each layer that may run in a 16-bit type, if anything."""
+        low = {
+            name
+            for name, forms in forms_of(self._model.table, pair).items()
+            if any(form.stored in LOW_TYPES for form in forms.all)
+        }
+        found = {
+            LayerName(node.name): self.inside(node)
+            for node in self._model.proto.graph.node
+            if node.name in low
+        }
+        return {name: each for name, each in found.items() if each is not Inside.FP32}
+
+    def written(
+        self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType, fused: str = ""
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes of a layer that stores something inside, in `low`.
+
+        `renamed` is the layer under the names that the nodes read and write. Their output is not
+        rounded yet. `fused` names a boolean scalar that is on if nothing is stored after all.
+        """
+        if self.inside(node) is Inside.SUM:
+            return self.sums.written(node, renamed, low, fused)
+        body = self._steps.body(node, low)
+        declared = declared_low(infer_elem_types(body, {}))
+        for value in body.graph.output:
+            del declared[value.name]
+        proto, _ = widened(body, {})
+        # A step may be a layer that stores something inside itself.
+        steps = Semantics(replace(self._model, proto=proto, weights={}), self._target)
+        nodes = [each for step in proto.graph.node for each in steps._step(step, declared, low)]
+        return _under_names(nodes, renamed)
+
+    def _step(
+        self, node: onnx.NodeProto, declared: dict[str, int], low: LowType
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes of one step, rounded where it is declared in the low type."""
+        stores = self.inside(node) is Inside.SUM and not declared.keys().isdisjoint(node.output)
+        nodes = self.sums.written(node, node, low) if stores else [node]
+        return [n for each in nodes for n in rounded_where_declared(each, declared, "raw")]
+
+
+def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[TargetName, ...]:
+    """Return targets that compute the model alike only once; the one that stores least is first.
+
+    The first named stands for those that are alike.
+    """
+    stored: dict[TargetName, Mapping[LayerName, Inside]] = {}
+    for target in targets:
+        affected = Semantics(model, target).affected(pair)
+        if affected not in stored.values():
+            stored[target] = affected
+    # Sorting is stable: equal numbers leave the order.
+    return tuple(sorted(stored, key=lambda target: len(stored[target])))
+
+
+def _under_names(nodes: list[onnx.NodeProto], renamed: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Return the nodes with the names of a layer in place of x0, y0 and so on."""
+    outer = {f"x{i}": name for i, name in enumerate(renamed.input)}
+    outer |= {f"y{i}": name for i, name in enumerate(renamed.output)}
+    tag = next(filter(None, renamed.output))
+    for node in nodes:
+        node.name = ""
+        for names in (node.input, node.output):
+            names[:] = [name and outer.get(name, f"{tag}/{name}") for name in names]
+    return nodes

@@ -1,0 +1,130 @@
+"""Operators in steps, each of which stores its result in a 16-bit type.
+
+The steps are those of ONNX's own function for an operator, which ONNX Runtime inlines where it has
+no kernel. Kernels that go other ways have theirs here.
+"""
+
+import onnx
+from onnx import helper
+from onnx.inliner import inline_selected_functions
+
+from precision_bisect.model.graph import attribute, opset
+from precision_bisect.model.load import Model
+from precision_bisect.model.lowtypes import LowType
+from precision_bisect.model.node_views import Dims, View
+
+_FLOAT = onnx.TensorProto.FLOAT
+_CONDITIONS = 9
+"""The first opset whose Greater takes integers, and that has Where."""
+_BATCH = 0
+# FP32 up to mean and variance, then the low type step by step. The kernel stores the variance over
+# n - 1 and corrects it, which is left out: that rounds once or twice more.
+_INSTANCE_NORM = """g (float x) => (float y) {{
+    wide = Cast<to = 1>(x0)
+    wide_mean = GlobalAveragePool(wide)
+    wide_centred = Sub(wide, wide_mean)
+    squares = Mul(wide_centred, wide_centred)
+    wide_variance = GlobalAveragePool(squares)
+    mean = Cast<to = {low}>(wide_mean)
+    variance = Cast<to = {low}>(wide_variance)
+    wide_epsilon = Constant<value = float {{{epsilon}}}>()
+    epsilon = Cast<to = {low}>(wide_epsilon)
+    spread = Add(variance, epsilon)
+    root = Sqrt(spread)
+    column = Constant<value = int64[{rank}] {{{column}}}>()
+    scale = Reshape(x1, column)
+    bias = Reshape(x2, column)
+    centred = Sub(x0, mean)
+    scaled = Mul(scale, centred)
+    normal = Div(scaled, root)
+    {result} = Add(normal, bias)
+    {choice} }}"""
+_ABOVE_ONE = """
+    shape = Shape(x0)
+    first = Constant<value = int64 {{0}}>()
+    one = Constant<value = int64 {{1}}>()
+    batch = Gather(shape, first)
+    many = Greater(batch, one)
+    single = InstanceNormalization<epsilon = {epsilon}>(x0, x1, x2)
+    y0 = Where(many, stepped, single)"""
+
+
+class StoredSteps:
+    """Knows the nodes of a model's main graph that can be written in steps."""
+
+    def __init__(self, model: Model, view: View) -> None:
+        self._model = model
+        self._view = view
+        self._opset = opset(model.proto)
+
+    def stores(self, node: onnx.NodeProto) -> bool:
+        """Tell whether the steps of a node are known, for inputs of some shapes at least."""
+        if node.op_type == "InstanceNormalization":
+            shape = self._view.shape(node.input[0])
+            if shape is None or shape[_BATCH] == 1:
+                return False
+            return shape[_BATCH] is not None or self._opset >= _CONDITIONS
+        return node.op_type == "ReduceSumSquare" or _has_function(node, self._opset)
+
+    def body(self, node: onnx.NodeProto, low: LowType) -> onnx.ModelProto:
+        """Return the steps of a node that `stores`, typed as a runtime has them in `low`.
+
+        Inputs are called x0, x1 and so on, outputs y0, y1 and so on.
+        """
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        inputs, outputs = [], []
+        for i, name in enumerate(node.input):
+            if name:
+                copy.input[i] = f"x{i}"
+                kind = self._model.elem_types.get(name, _FLOAT)
+                kind = low.onnx_type if kind == _FLOAT else kind
+                shape = self._view.shape(name)
+                inputs.append(helper.make_tensor_value_info(f"x{i}", kind, shape))
+        for i, name in enumerate(node.output):
+            if name:
+                copy.output[i] = f"y{i}"
+                outputs.append(helper.make_tensor_value_info(f"y{i}", low.onnx_type, None))
+        body = helper.make_model(
+            helper.make_graph(self._own(copy, node, low), "steps", inputs, outputs),
+            opset_imports=[helper.make_opsetid("", self._opset)],
+            ir_version=self._model.proto.ir_version,
+        )
+        if not _has_function(node, self._opset):
+            return body
+        return inline_selected_functions(body, [("", node.op_type)], inline_schema_functions=True)
+
+    def _own(
+        self, copy: onnx.NodeProto, node: onnx.NodeProto, low: LowType
+    ) -> list[onnx.NodeProto]:
+        """Return a node in the steps that are written here, else the node itself."""
+        if node.op_type == "InstanceNormalization":
+            return self._instance_norm(copy, self._view.shape(node.input[0]) or (), low)
+        if node.op_type == "ReduceSumSquare" and not _has_function(node, self._opset):
+            # Squares are their own magnitudes, and this operator has the same attributes.
+            copy.op_type, copy.input[0] = "ReduceL1", "squares"
+            return [helper.make_node("Mul", ["x0", "x0"], ["squares"]), copy]
+        return [copy]
+
+    def _instance_norm(
+        self, node: onnx.NodeProto, shape: Dims, low: LowType
+    ) -> list[onnx.NodeProto]:
+        held = attribute(node, "epsilon")
+        column = [-1, *(1 for _ in shape[2:])]
+        values = {
+            "low": low.onnx_type,
+            "epsilon": 1e-5 if held is None else held.f,
+            "rank": len(column),
+            "column": ", ".join(map(str, column)),
+        }
+        known = shape[_BATCH] is not None
+        choice = "" if known else _ABOVE_ONE.format(**values)
+        result = "y0" if known else "stepped"
+        text = _INSTANCE_NORM.format(**values, result=result, choice=choice)
+        return list(onnx.parser.parse_graph(text).node)
+
+
+def _has_function(node: onnx.NodeProto, version: int) -> bool:
+    schema = onnx.defs.get_schema(node.op_type, version)
+    known: bool = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined] # the stubs lack both
+    return known

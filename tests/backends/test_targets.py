@@ -1,0 +1,230 @@
+"""What targets store inside operators, against numpy's halves; plans that must pass on several."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+from models import load_text, normal
+from precision_bisect.backends.choose_backend import pick_backend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.semantics import distinct
+from precision_bisect.backends.forecasting import forecaster, settle_target
+from precision_bisect.comparators.choose_comparator import choose_comparator
+from precision_bisect.errors import UsageError
+from precision_bisect.model.load import Model
+from precision_bisect.options import Options
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.quantization.scales import Scales
+from precision_bisect.search.evaluation import judged
+from precision_bisect.settings.targets import TARGETS, TargetName
+from precision_bisect.trial import Verdict
+
+Half = NDArray[np.float16]
+PAIR = Pair(low="fp16", high="fp32")
+LOW = Plan.of(())
+IMAGE = "(float[{batch},8,4,4] x) => (float[{batch},8,4,4] y)"
+BY_CHANNEL = "<float[8] s = {1,2,3,4,5,6,7,8}, float[8] b = {8,7,6,5,4,3,2,1}>"
+BY_GROUP = "<float[2] s = {1,2}, float[2] b = {3,4}>"
+MIXED = """(float[8,512] x) => (float[8,1] y) <float tenth = {0.1}> {
+  [scaled] a = Mul(x, tenth) [mean] m = ReduceMean<axes = [-1]>(x) [bent] t = Tanh(a)
+  [inner] n = ReduceMean<axes = [-1]>(t) [sum] s = Add(m, n) [last] y = Mul(s, tenth) }"""
+
+
+def image(body: str, folder: Path, batch: str = "n", opset: int = 17) -> Model:
+    """Return a layer over images, the batch of which may be open."""
+    return load_text(IMAGE.replace("{batch}", batch) + body, folder, opset=opset)
+
+
+def on(model: Model, target: TargetName, plan: Plan, x: NDArray[np.float32]) -> NDArray[Any]:
+    """Return the one output of a plan as a target computes it."""
+    (found,) = (
+        EmulatedBackend(model, threads=1, targets=[target]).evaluate(plan, {"x": x}).values()
+    )
+    return found
+
+
+def in_halves(model: Model, x: NDArray[np.float32]) -> NDArray[Any]:
+    """Return what numpy makes of the model, if all of it is in FP16."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            half = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(half, tensor.name))
+    (found,) = ReferenceEvaluator(proto).run(None, {"x": x.astype(np.float16)})
+    return np.asarray(found, np.float32)
+
+
+def halves(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    """Return values that FP16 holds."""
+    return (3 + 5 * normal(*shape, seed=seed)).astype(np.float16).astype(np.float32)
+
+
+def instance_norm(x: Half, scale: Half, bias: Half) -> Half:
+    """Return ONNX Runtime's kernel for batches above 1: FP32 up to the variance, then halves."""
+    wide = x.astype(np.float32)
+    mean = wide.mean(axis=(2, 3), keepdims=True)
+    variance = ((wide - mean) ** 2).mean(axis=(2, 3), keepdims=True).astype(np.float16)
+    s, b = (each.reshape(1, -1, 1, 1) for each in (scale, bias))
+    root = np.sqrt(variance + np.float16(1e-5))
+    found: Half = s * (x - mean.astype(np.float16)) / root + b
+    return found
+
+
+@pytest.mark.parametrize("batch", ["2", "n"])
+def test_an_instance_norm_over_several_images(batch: str, tmp_path: Path) -> None:
+    """ONNX Runtime's kernel stores each step; other targets round only what comes out."""
+    model = image(f"{BY_CHANNEL} {{ y = InstanceNormalization(x, s, b) }}", tmp_path, batch)
+    x = halves(2, 8, 4, 4)
+    scale = np.arange(1, 9, dtype=np.float16)
+    expected = instance_norm(x.astype(np.float16), scale, scale[::-1])
+    np.testing.assert_array_equal(expected, on(model, "onnxruntime", LOW, x))
+    kept = on(model, "tensorrt", Plan.all_high(1), x)
+    np.testing.assert_allclose(on(model, "tensorrt", LOW, x), kept, rtol=2.0**-10, atol=2.0**-14)
+    np.testing.assert_array_equal(kept, on(model, "onnxruntime", Plan.all_high(1), x))
+
+
+@pytest.mark.parametrize("batch", ["1", "n"])
+def test_an_instance_norm_over_one_image_is_fp32_inside(batch: str, tmp_path: Path) -> None:
+    """CuDNN computes it as a batch norm."""
+    model = image(f"{BY_CHANNEL} {{ y = InstanceNormalization(x, s, b) }}", tmp_path, batch)
+    x = halves(1, 8, 4, 4)
+    plain, stored = (on(model, each, LOW, x) for each in ("tensorrt", "onnxruntime"))
+    np.testing.assert_allclose(plain, stored, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "opset"),
+    [
+        ("{ q = ReduceSumSquare<axes = [3]>(x) y = Sub(x, q) }", 13),
+        ("<int64[1] a = {3}> { q = ReduceSumSquare(x, a) y = Sub(x, q) }", 18),
+        ("<int64[1] a = {3}> { p = Abs(x) q = ReduceLogSum(p, a) y = Sub(x, q) }", 18),
+        (f"{BY_GROUP} {{ y = GroupNormalization<num_groups = 2>(x, s, b) }}", 18),
+        (f"{BY_CHANNEL} {{ y = GroupNormalization<num_groups = 2>(x, s, b) }}", 21),
+    ],
+)
+def test_steps_are_stored_as_a_runtime_without_a_kernel_stores_them(
+    body: str, opset: int, tmp_path: Path
+) -> None:
+    """Bit for bit as numpy computes ONNX's functions in FP16, and not as with FP32 inside."""
+    model, x = image(body, tmp_path, opset=opset), halves(2, 8, 4, 4)
+    expected = in_halves(model, x)
+    np.testing.assert_array_equal(expected, on(model, "onnxruntime", LOW, x))
+    assert (on(model, "tensorrt", LOW, x) != expected).any()
+
+
+def test_a_step_may_store_the_sum_of_a_mean(tmp_path: Path) -> None:
+    """The mean of a group is no large number; its sum over 64 places of 3,000 is infinite."""
+    body = f"{BY_GROUP} {{ y = GroupNormalization<num_groups = 2>(x, s, b) }}"
+    x = np.float32(3000) + halves(1, 8, 4, 4)
+    assert not np.isfinite(on(image(body, tmp_path, opset=18), "onnxruntime", LOW, x)).any()
+    # FP32 up to the mean and the variance, from this opset on.
+    body = f"{BY_CHANNEL} {{ y = GroupNormalization<num_groups = 2>(x, s, b) }}"
+    assert np.isfinite(on(image(body, tmp_path, opset=21), "onnxruntime", LOW, x)).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("{ y = Tanh(x) }", ("tensorrt",)),
+        ("{ m = ReduceMean<axes = [3]>(x) y = Sub(x, m) }", ("tensorrt", "onnxruntime")),
+        # Neither at one end of the tensor nor at the other: cuDNN stores nothing in between.
+        ("{ m = ReduceMean<axes = [0, 2]>(x) y = Sub(x, m) }", ("tensorrt",)),
+        ("{ q = ReduceSumSquare<axes = [3]>(x) y = Sub(x, q) }", ("tensorrt", "onnxruntime")),
+    ],
+)
+def test_targets_that_compute_a_model_alike_count_once(
+    body: str, expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    """What stores less comes first, whatever the order of names."""
+    model = image(body, tmp_path, batch="2")
+    assert expected == distinct(model, PAIR, TARGETS)
+    assert expected[-1:] == distinct(model, PAIR, TARGETS[::-1])[-1:] or len(expected) == 1
+
+
+def test_eight_bits_store_nothing_in_between(tmp_path: Path) -> None:
+    """Where no layer stores a 16-bit type, all targets are alike."""
+    model = image("{ m = ReduceMean<axes = [3]>(x) y = Sub(x, m) }", tmp_path)
+    assert 1 == len(distinct(model, Pair(low="int8", high="fp32"), TARGETS))
+    assert 2 == len(distinct(model, Pair(low="int8", high="fp16"), TARGETS))
+
+
+@settings(max_examples=80)
+@given(
+    st.sets(st.integers(0, 5)),
+    st.floats(-1.0, 3.5),
+    st.integers(0, 20),
+    st.sampled_from((1e-4, 1e-3, 1e-2)),
+)
+def test_a_plan_passes_on_all_if_it_passes_on_each(
+    kept: set[int], decades: float, seed: int, limit: float
+) -> None:
+    """The worst error judges, whatever the plan, and how large the values are."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = load_text(MIXED, Path(folder))
+    feed = {"x": (10.0**decades * (1 + normal(8, 512, seed=seed) / 8)).astype(np.float32)}
+    reference = [EmulatedBackend(model, threads=1).evaluate(Plan.all_high(6), feed)]
+    comparator = choose_comparator(Options(model=model.path, atol=0.0, rtol=limit), ["y"], {})
+    plan = Plan.of(kept)
+    *each, every = (
+        judged(
+            EmulatedBackend(model, threads=1, targets=some), plan, [feed], reference, comparator
+        )
+        for some in (*([one] for one in TARGETS), TARGETS)
+    )
+    passed = all(one.verdict is Verdict.PASS for one in each)
+    assert (passed, max(one.error or 0.0 for one in each)) == (
+        every.verdict is Verdict.PASS,
+        every.error or 0.0,
+    )
+
+
+def test_the_emulator_predicts_what_is_asked_for(tmp_path: Path) -> None:
+    """A target, or what is installed; a backend is its own."""
+    path = tmp_path / "model.onnx"
+    for target in TARGETS:
+        assert [target] == list(Options(model=path, target=target, backend="emulated").targets)
+        assert [target] == list(Options(model=path, backend=target).targets)
+    assert TARGETS == Options(model=path, target="all").targets
+    assert ["tensorrt"] == list(Options(model=path, backend="another").targets)
+    settled = settle_target(Options(model=path, backend="emulated"))
+    assert settled.target in TARGETS and [settled.target] == list(settled.targets)
+
+
+def test_auto_takes_no_other_engine_than_the_target(tmp_path: Path) -> None:
+    """Without the target's own engine the emulator predicts it."""
+    for target in ("onnxruntime", "all"):
+        name, _ = pick_backend(Options(model=tmp_path / "m.onnx", target=target))
+        assert name in (target, "emulated")
+
+
+def test_a_target_beside_another_engine_is_refused(tmp_path: Path) -> None:
+    """That engine judges, and its forecasts are of itself."""
+    for backend in ("onnxruntime", "another"):
+        with pytest.raises(UsageError, match="--target all is for the emulator"):
+            Options(model=tmp_path / "m.onnx", target="all", backend=backend)
+    assert (
+        "onnxruntime"
+        == Options(model=tmp_path / "m.onnx", target="onnxruntime", backend="onnxruntime").target
+    )
+
+
+def test_forecasts_are_of_all_targets_that_are_asked_for(tmp_path: Path) -> None:
+    """A mean whose sum overflows fails where one target stores it."""
+    model = load_text(MIXED, tmp_path)
+    feed = {"x": np.full((8, 512), 3000, np.float32)}
+    options = Options(model=model.path, backend="emulated", target="all")
+    with forecaster(model, options, Scales()).build(LOW) as engine:
+        found = [way.run(feed)["y"] for way in engine.ways]
+    assert [True, False] == [bool(np.isfinite(each).all()) for each in found]

@@ -1,0 +1,159 @@
+"""Runs that name their engine: what an answer is for, and what becomes of it elsewhere."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import load_text
+from precision_bisect.api import find
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.inputs.input_files import read_samples
+from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.load import Model, load_model
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.results.other_targets import Stored
+from precision_bisect.results.result import Result
+from precision_bisect.results.saved import read_result
+from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
+
+NAFNET = Path(__file__).parents[2] / "examples" / "nafnet"
+TOLERANCE = 1e-2
+MEAN = """(float[8,512] x) => (float[8,1] y) <float small = {1e-3}> {
+  [mean] m = ReduceMean<axes = [-1]>(x) [scaled] s = Mul(m, small) [last] y = Neg(s) }"""
+SQUARES = """(float[8,512] x) => (float[8,1] y) <float small = {1e-6}> {
+  [square] p = Mul(x, x) [mean] m = ReduceMean<axes = [-1]>(p) [scaled] s = Mul(m, small)
+  [last] y = Tanh(s) }"""
+PLAIN = "(float[8,512] x) => (float[8,512] y) <float k = {0.1}> { p = Mul(x, x) y = Mul(p, k) }"
+LARGE: Sample = {"x": np.full((8, 512), 200, np.float32)}
+HUGE: Sample = {"x": np.full((8, 512), 300, np.float32)}
+
+
+def run(target: TargetChoice, folder: Path, text: str = MEAN, **options: object) -> Result:
+    """Search a small model in the emulator."""
+    model = load_text(text, folder)
+    asked: dict[str, object] = {
+        "out": folder / "run",
+        "inputs": [LARGE if text == MEAN else HUGE],
+        "overwrite": True,
+        **options,
+    }
+    return find(
+        model.path,
+        tol=TOLERANCE,
+        backend="emulated",
+        target=target,
+        copies=2,
+        **asked,  # type: ignore[arg-type]
+    )
+
+
+def error_on(target: TargetName, model: Model, kept: list[str], samples: list[Sample]) -> float:
+    """Return the largest error of a plan as a target computes it, of all outputs."""
+    index = {str(name): i for i, name in enumerate(model.table.names)}
+    backend = EmulatedBackend(model, targets=[target])
+    plan = Plan.of(index[name] for name in kept)
+    reference = reference_outputs(model, samples)
+    return max(
+        float(np.abs(backend.evaluate(plan, feed)[name] - array).max())
+        for feed, expected in zip(samples, reference, strict=True)
+        for name, array in expected.items()
+    )
+
+
+def test_an_answer_is_judged_on_other_targets(tmp_path: Path) -> None:
+    """Nothing to keep for TensorRT; ONNX Runtime on CUDA stores a sum that is infinite."""
+    found = run("tensorrt", tmp_path)
+    assert ("nothing_to_keep", "tensorrt") == (found.status, found.target)
+    (other,) = found.other_targets
+    assert (["onnxruntime"], False, float("inf")) == (other.targets, other.passed, other.error)
+    assert [Stored(op_type="ReduceMean", inside=Inside.SUM, layers=1)] == other.stored
+    assert {"onnxruntime"} == found.not_passed
+    saved = read_result(tmp_path / "run" / RESULT, "")
+    assert (found.target, found.other_targets) == (saved.target, saved.other_targets)
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "all"])
+def test_what_is_searched_for_a_target_passes_there(target: TargetChoice, tmp_path: Path) -> None:
+    """The mean is kept where its sum is infinite, and that is all."""
+    found = run(target, tmp_path)
+    assert ["mean"] == list(found.kept) and found.certificate.minimal
+    names = [each.targets for each in found.other_targets]
+    assert ([] if target == "all" else [["tensorrt", "tensorrt-rtx"]]) == names
+    assert not found.not_passed
+
+
+def test_what_no_target_computes_otherwise_is_judged_once(tmp_path: Path) -> None:
+    """No line, and no evaluation, for a model without such an operator."""
+    found = run("tensorrt", tmp_path, PLAIN)
+    assert ["found", []] == [found.status, found.other_targets]
+    every = run("all", tmp_path, PLAIN)
+    assert (found.kept, found.error, found.evaluations) == (
+        every.kept,
+        every.error,
+        every.evaluations,
+    )
+
+
+def test_held_out_samples_judge_other_targets_too(tmp_path: Path) -> None:
+    """The sum of the sample that is held out is infinite, that of the other is not."""
+    small: Sample = {"x": np.full((8, 512), 100, np.float32)}
+    found = run("tensorrt", tmp_path, inputs=[small, LARGE], holdout=1)
+    assert [False] == [each.passed for each in found.other_targets]
+    assert [True] == [
+        each.passed for each in run("tensorrt", tmp_path, inputs=[small, small]).other_targets
+    ]
+
+
+def test_the_time_that_is_up_is_said(tmp_path: Path) -> None:
+    """A run that ends late judges nothing any more, and takes no target for passed."""
+    found = run("tensorrt", tmp_path, SQUARES, max_time_s=1e-3)
+    assert not any(each.passed for each in found.other_targets)
+
+
+def test_another_target_is_another_run(tmp_path: Path) -> None:
+    """It is refused on resuming, by its flag."""
+    run("tensorrt", tmp_path)
+    with pytest.raises(PrecisionBisectError, match="--target was tensorrt, now all"):
+        run("all", tmp_path, overwrite=False, resume=True)
+    again = run("tensorrt", tmp_path, overwrite=False, resume=True)
+    assert [False] == [each.passed for each in again.other_targets]
+
+
+def test_a_ladder_is_judged_on_other_targets(tmp_path: Path) -> None:
+    """As a whole, by what each rung has found."""
+    found = run("tensorrt", tmp_path, SQUARES, ladder=("bf16", "fp16", "fp32"))
+    for other in found.other_targets:
+        assert ["onnxruntime"] == other.targets and other.passed is not None
+    assert len(found.other_targets) == found.status.answers
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "onnxruntime", "all"])
+def test_the_example_has_an_answer_for_each_target(target: TargetChoice, tmp_path: Path) -> None:
+    """What is found for TensorRT fails on ONNX Runtime on CUDA, by 0.137 on a GPU; and is said."""
+    model = load_model(NAFNET / "nafnet.onnx")
+    samples = read_samples(NAFNET / "inputs", ["image"])[3:6]
+    found = find(
+        model.path,
+        tol=TOLERANCE,
+        inputs=samples,
+        backend="emulated",
+        target=target,
+        copies=2,
+        out=tmp_path / "run",
+    )
+    errors = {
+        each: error_on(each, model, [str(name) for name in found.kept], samples)
+        for each in TARGETS
+    }
+    assert found.status == "found" and found.certificate.minimal
+    failing = {each for each, error in errors.items() if error > TOLERANCE}
+    assert failing == found.not_passed
+    assert ({"onnxruntime"} if target == "tensorrt" else set()) == failing
+    if target == "tensorrt":
+        assert errors["onnxruntime"] == pytest.approx(0.137, rel=0.01)
+    if target == "all":
+        assert found.error == pytest.approx(max(errors.values()), rel=0.05)
