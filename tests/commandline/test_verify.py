@@ -24,8 +24,9 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.results.result import Rung
-from precision_bisect.run_folder.locking import LOCK, RunLock
+from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import (
+    LOCK,
     REPORT,
     RESULT,
     STATUS,

@@ -71,7 +71,7 @@ def run(folder: Path, oracle: Oracle, **options: Any) -> tuple[Result, list[Tria
 
     asked = prepared(folder, oracle, **options)
     limits = Budget(max_trials=asked.options.max_trials)
-    result = run_prepared(asked, observe, limits, RunFolder(asked.options.folder, overwrite=False))
+    result = run_prepared(asked, observe, limits, RunFolder(asked.options.folder))
     assert result.to_json() == json.loads((folder / "run" / "result.json").read_text())
     return result, trials
 

@@ -18,8 +18,8 @@ import tiny
 from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.stopping import limited
-from precision_bisect.run_folder.locking import LOCK, OWNER, Owner, RunLock, owner_of
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.run_folder.locking import Owner, RunLock, owner_of
+from precision_bisect.run_folder.runfolder import LOCK, OWNER, RESULT
 from precision_bisect.settings.engine_settings import EngineSettings
 
 HOLDER = """

@@ -48,26 +48,12 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(RESULT, "old")]
 
 
-def test_overwrite_removes_what_a_run_left_and_nothing_else(tmp_path: Path) -> None:
-    """Only files of our own names go; the ledger's log goes before the ledger itself."""
-    for name in (*OWN_FILES, "mine.txt"):
-        (tmp_path / name).touch()
-    RunFolder(tmp_path)
-    assert len(list(tmp_path.iterdir())) == len(OWN_FILES) + 1
-    RunFolder(tmp_path, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    assert OWN_FILES.index(f"{LEDGER}-wal") < OWN_FILES.index(LEDGER)
-
-
 def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     """A file where the folder should be, or a folder where a file should be, is one line."""
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(RunFolderError, match="cannot write"):
             RunFolder(path)
-    (tmp_path / "run" / LEDGER).mkdir(parents=True)
-    with pytest.raises(RunFolderError, match="cannot write"):
-        RunFolder(tmp_path / "run", overwrite=True)
 
 
 PLANTED = [*OWN_FILES, ".lock", ".owner.json", "logs", "engines", "rung-1-fp16", "point-3"]

@@ -13,7 +13,6 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_gain
 from precision_bisect.model.load import load_model
 from precision_bisect.precisions import Pair
-from precision_bisect.run_folder.locking import LOCK
 from precision_bisect.run_folder.runfolder import (
     DIAGNOSIS,
     EVENTS,
@@ -22,6 +21,7 @@ from precision_bisect.run_folder.runfolder import (
     LAYER_PRECISIONS,
     LAYERS,
     LEDGER,
+    LOCK,
     MIXED_DATA,
     MIXED_MODEL,
     REPORT,

@@ -26,8 +26,8 @@ from precision_bisect.monitoring.run_watch import look
 from precision_bisect.monitoring.status_text import as_text, spoken
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder import locking
-from precision_bisect.run_folder.locking import OWNER, Owner, RunLock, now
-from precision_bisect.run_folder.runfolder import STATUS
+from precision_bisect.run_folder.locking import Owner, RunLock, now
+from precision_bisect.run_folder.runfolder import OWNER, STATUS
 from precision_bisect.search.events import (
     Event,
     RunStarted,
@@ -35,6 +35,7 @@ from precision_bisect.search.events import (
     TrialStarted,
 )
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
+from run_folders import write_ledger
 
 COMMAND = [sys.executable, "-m", "precision_bisect"]
 SLOW_CHECK = """
@@ -264,6 +265,7 @@ def test_a_clock_that_goes_back_changes_nothing(
 def test_a_run_that_reads_its_model_again_is_starting(tmp_path: Path, live: LiveStatus) -> None:
     """A process that has taken the folder of a former run is seen before it searches."""
     live.close({"state": "finished", "status": "budget_exhausted"})
+    write_ledger(tmp_path, [])
     (tmp_path / ".lock").touch()
     time.sleep(0.002)
     with RunLock(tmp_path):

@@ -128,7 +128,7 @@ def clocked(folder: Path, **limits: Any) -> Prepared:
 
 def finish(prepared: Prepared, budget: Budget | None = None) -> Result:
     """Run what was prepared."""
-    folder = RunFolder(prepared.options.folder, overwrite=False)
+    folder = RunFolder(prepared.options.folder)
     return run_prepared(prepared, ignore, budget or Budget(), folder)
 
 
@@ -208,7 +208,7 @@ def test_progress_tells_the_speed(tmp_path: Path) -> None:
         sentences.append(sentence(progress))
 
     prepared = clocked(tmp_path, min_speedup=2.0)
-    folder = RunFolder(prepared.options.folder, overwrite=False)
+    folder = RunFolder(prepared.options.folder)
     run_prepared(prepared, observe, Budget(), folder)
     assert any("times as fast as all high" in s for s in sentences)
 

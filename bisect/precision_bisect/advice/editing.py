@@ -77,8 +77,8 @@ class Editor:
         return onnx.helper.make_node("Mul", operands, [out], name=self._new("Mul"))
 
     def _constant(self, values: NDArray[Any]) -> str:
-        name = self._new("constant")
-        self._proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+        name, held = self._new("constant"), np.asarray(values)
+        self._proto.graph.initializer.append(onnx.numpy_helper.from_array(held, name))
         return name
 
     def _new(self, what: str) -> str:

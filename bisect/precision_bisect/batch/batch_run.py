@@ -10,11 +10,12 @@ from pathlib import Path
 from precision_bisect.batch.batch_course import BatchCourse
 from precision_bisect.batch.batch_record import BATCH, BatchRecord, log_path, read_batch
 from precision_bisect.batch.jobs import Job, read_jobs
-from precision_bisect.batch.resume import holds_run, take_up
+from precision_bisect.batch.resume import take_up
 from precision_bisect.batch.until import Deadline, parse_until
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.atomic import remove_debris
 from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.run_folder.locking import RunLock, now
 
 
@@ -51,9 +52,11 @@ def run_batch(
     """
     at = None if options.until is None else parse_until(options.until, clock())
     jobs = read_jobs(options.jobs_file, options.folder)
-    with RunLock(options.folder) as lock:
+    if options.resume:
+        read_batch(options.folder)
+    with RunLock(options.folder, _claim(options.folder, jobs)) as lock:
         _refuse_what_is_there(options, jobs)
-        folder = lock.open(overwrite=options.overwrite, rungs=False)
+        folder = lock.open(overwrite=False, rungs=False)
         if options.overwrite:
             _clear(folder.path, jobs)
         remove_debris(folder.path, (BATCH,))
@@ -102,15 +105,29 @@ def dry_run(options: BatchOptions) -> DryRun:
     return DryRun(folder=options.jobs_file.parent, commands=commands)
 
 
+def _claim(folder: Path, jobs: Sequence[Job]) -> Claim:
+    """Return what a batch itself writes into its folder."""
+    names = [BATCH, *(log_path(job, folder).name for job in jobs)]
+    return Claim(
+        names=lambda: names,
+        known=lambda place: has_keys(place / BATCH, ("schema", "jobs_file", "jobs")),
+    )
+
+
 def _refuse_what_is_there(options: BatchOptions, jobs: Sequence[Job]) -> None:
-    """Raise RunFolderError where a folder holds a batch or a run that nobody spoke of."""
+    """Raise RunFolderError where a folder holds a batch or a run that nobody spoke of.
+
+    Also where a job would replace what is somebody else's.
+    """
+    for job in jobs:
+        RUN.check(job.run_folder)
     if options.resume or options.overwrite:
         return
     hint = "go on with --resume, replace it with --overwrite, or choose another --out"
     if (options.folder / BATCH).exists():
         raise RunFolderError(f"{options.folder} already holds a batch", hint)
     for job in jobs:
-        if holds_run(job.run_folder):
+        if is_run(job.run_folder):
             raise RunFolderError(f"job {job.name}: {job.run_folder} already holds a run", hint)
 
 
@@ -119,6 +136,6 @@ def _clear(folder: Path, jobs: Sequence[Job]) -> None:
     (folder / BATCH).unlink(missing_ok=True)
     for job in jobs:
         log_path(job, folder).unlink(missing_ok=True)
-        if holds_run(job.run_folder):
+        if is_run(job.run_folder):
             with RunLock(job.run_folder) as lock:
                 lock.open(overwrite=True, rungs=False)

@@ -10,8 +10,8 @@ from precision_bisect.batch.batch_record import JobRecord, State
 from precision_bisect.batch.jobs import Job
 from precision_bisect.batch.outcome import result_stamp
 from precision_bisect.errors import RunFolderError
+from precision_bisect.run_folder.belonging import is_run
 from precision_bisect.run_folder.locking import RunLock, owner_of
-from precision_bisect.run_folder.runfolder import LEDGER
 
 _POLL_S = 0.1
 GOES_ON = frozenset(
@@ -45,11 +45,6 @@ def take_up(
             record = _taken_up(job, before, record, say)
         records[job.name] = record
     return records
-
-
-def holds_run(folder: Path) -> bool:
-    """Tell whether a folder holds a run of a pair or of a ladder."""
-    return (folder / LEDGER).exists() or any(folder.glob(f"*/{LEDGER}"))
 
 
 def _taken_up(
@@ -86,7 +81,7 @@ def _changed(before: Sequence[str], now: Sequence[str]) -> set[str]:
 
 def _set_aside(folder: Path) -> Path | None:
     """Rename the folder of a run that is of no use to a changed job; None where there is none."""
-    if not holds_run(folder):
+    if not is_run(folder):
         return None
     with RunLock(folder):
         pass  # a driver that writes into it refuses this

@@ -16,11 +16,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import IO
 
 from precision_bisect.commandline.doctor import Examination
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.atomic import whole
 from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.belonging import logs, matching, refuse_replacing
 from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     EVENTS,
@@ -29,6 +31,7 @@ from precision_bisect.run_folder.runfolder import (
     LOGS,
     POLYGRAPHY_SCRIPT,
     RESULT,
+    RUNG,
     STATUS,
     TRTEXEC,
     VERIFIED,
@@ -43,8 +46,6 @@ _ROOT = "precision-bisect-bundle"
 _SUFFIXES = (".tar.gz", ".tgz")
 _EXPORTS = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST)
 _NAMES = (RESULT, STATUS, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, LAYERS, EVENTS, *_EXPORTS)
-_LOG = re.compile(r"\d{6}-[a-z_]+\.log")
-_RUNG = re.compile(r"rung-\d+-\w+")
 _PACKAGES = re.compile(r"(nvidia|cuda|cupy|pycuda|tensorrt|onnx|polygraphy|numpy|torch)", re.I)
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH")
 _CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -83,6 +84,7 @@ def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
             f"--bundle {out} is no name of an archive",
             f"end it in {_SUFFIXES[0]}; a run comes first: precision-bisect doctor RUN --bundle",
         )
+    refuse_replacing(out, _ROOT.encode())
     texts = {"doctor.txt": found.to_text(), "doctor.json": found.to_json()}
     texts["machine.json"] = json.dumps(_machine(), indent=2) + "\n"
     if run is not None:
@@ -90,7 +92,7 @@ def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
     places = list(_places(run, texts))
     missing = {name: hint for name, hint in _HINTS.items() if run and name not in texts}
     try:
-        with whole(out) as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        with whole(out) as stream, _archive(stream) as archive:
             for name, text in texts.items():
                 data = _clean(text, places).encode()
                 member = tarfile.TarInfo(f"{_ROOT}/{name}")
@@ -101,6 +103,11 @@ def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
             f"cannot write {out}: {error.strerror}", "name a writable file by --bundle FILE"
         ) from error
     return Bundle(path=out, files=list(texts), missing=missing)
+
+
+def _archive(stream: IO[bytes]) -> tarfile.TarFile:
+    # Compressed it is known again by the name that gzip gives its contents.
+    return tarfile.open(f"{_ROOT}.tar", fileobj=stream, mode="w:gz")
 
 
 def with_bundle(found: Examination, bundle: Bundle) -> str:
@@ -132,19 +139,10 @@ def _of_run(run: Path) -> dict[str, str]:
 def _members(run: Path) -> Iterator[str]:
     """Yield the names, inside the folder, of files that may go with it."""
     yield from _NAMES
-    with suppress(OSError):
-        rungs = sorted(path.name for path in run.iterdir() if _RUNG.fullmatch(path.name))
-        for folder in (LOGS, *(f"{rung}/{LOGS}" for rung in rungs)):
-            if not (run / folder).is_dir() or _linked(run, folder):
-                continue
-            logs = sorted(p.name for p in (run / folder).iterdir() if _LOG.fullmatch(p.name))
-            yield from (f"{folder}/{name}" for name in logs[-MOST_LOGS:])
-
-
-def _linked(run: Path, folder: str) -> bool:
-    """Tell whether a folder, or one above it in the run, is a link."""
-    parts = Path(folder).parts
-    return any((run / Path(*parts[: n + 1])).is_symlink() for n in range(len(parts)))
+    for folder in (run, *matching(run, RUNG)):
+        linked = (folder / LOGS).is_symlink() or (folder != run and folder.is_symlink())
+        for path in [] if linked else logs(folder)[-MOST_LOGS:]:
+            yield path.relative_to(run).as_posix()
 
 
 def _text(path: Path) -> str:

@@ -16,6 +16,7 @@ from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import ANSWER
+from precision_bisect.run_folder.belonging import EXPORTED
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder, point_folder, refuse_links
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -81,7 +82,7 @@ def export(
             f"--io-types rounds the samples that judge, and those in {run} are FP32",
             "write to another folder by --out",
         )
-    with RunLock(where):
+    with RunLock(where, EXPORTED):
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)
         judging = carry_judging(run, folder, wanted) if gains(wanted) else {}

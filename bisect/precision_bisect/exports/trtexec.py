@@ -32,7 +32,8 @@ _HEAD = """\
 #   sh trtexec.sh rtx        TensorRT-RTX: {mixed}, by its tool tensorrt_rtx
 #   sh trtexec.sh weak       TensorRT 8.6 to 10.x: {weak}, precisions by layer name
 #
-# Each saves {engine} beside this script, or --saveEngine=FILE. Further flags are handed on.
+# Written by precision-bisect. Each saves {engine} beside this script, or --saveEngine=FILE.
+# Further flags are handed on.
 # TRTEXEC=/path/to/trtexec says where the tool is, ONNX_MODEL=/path/to/model.onnx where weak finds
 # the model.
 #

@@ -6,7 +6,6 @@ the file a function from `Export` to the text, which raises NotWritable with the
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import onnx
 
@@ -15,16 +14,11 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.mixed import write_mixed
-from precision_bisect.plugins import EXPORTERS, installed, load
+from precision_bisect.plugins import EXPORTERS, load
 from precision_bisect.quantization.scales_file import write_scales
 from precision_bisect.results.deployment import Deployment
-from precision_bisect.run_folder.runfolder import (
-    EXPORTS,
-    MIXED_DATA,
-    MIXED_MODEL,
-    OWN_FILES,
-    RunFolder,
-)
+from precision_bisect.run_folder.belonging import exported_texts
+from precision_bisect.run_folder.runfolder import EXPORTS, MIXED_DATA, MIXED_MODEL, RunFolder
 
 
 def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
@@ -59,7 +53,7 @@ def _write(
     if export.quantized:
         write_scales(folder, export.scales)
     export = replace(export, folder=folder.path, no_mixed=reasons[MIXED_MODEL])
-    for name in _texts():
+    for name in exported_texts():
         try:
             folder.write(name, _text(name, export))
             reasons[name] = None
@@ -67,13 +61,6 @@ def _write(
             folder.remove(name)
             reasons[name] = str(reason)
     return reasons, graph
-
-
-def _texts() -> list[str]:
-    """Return the names of the exports that are one text, ours first."""
-    ours = [name for name in EXPORTS if name in installed(EXPORTERS)]
-    others = (set(installed(EXPORTERS)) - set(OWN_FILES)) - {""}
-    return [*ours, *sorted(name for name in others if Path(name).name == name)]
 
 
 def _text(name: str, export: Export) -> str:
@@ -97,7 +84,7 @@ def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
     if gains(export):
         return write_exports(folder, export)
     remove_exports(folder)
-    names = [name for name in (*EXPORTS, *_texts()) if name != MIXED_DATA]
+    names = [name for name in (*EXPORTS, *exported_texts()) if name != MIXED_DATA]
     return dict.fromkeys(names, "every layer stays FP32, which the model itself is")
 
 
@@ -110,5 +97,5 @@ def gains(export: Export) -> bool:
 
 def remove_exports(folder: RunFolder) -> None:
     """Remove every export, for a run that ended without an answer. Raises RunFolderError."""
-    for name in (*EXPORTS, *_texts()):
+    for name in (*EXPORTS, *exported_texts()):
         folder.remove(name)

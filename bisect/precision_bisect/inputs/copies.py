@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_bisect.errors import InputError
 from precision_bisect.model.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
@@ -49,8 +50,9 @@ class Copies:
     """Makes copies of the samples, each with its own reference; the same for the same numbers.
 
     `count` of them make a draw, `allowed` of which may fail. `refer` computes the FP32 outputs of
-    one feed. With `layers` above 0 a copy has that many factors instead of changed inputs. `half`
-    is the 16-bit type that a layer may round its inputs to. `rest` frees what `refer` holds.
+    one feed, or raises RuntimeError. With `layers` above 0 a copy has that many factors instead of
+    changed inputs. `half` is the 16-bit type that a layer may round its inputs to. `rest` frees
+    what `refer` holds.
     """
 
     samples: Samples
@@ -83,7 +85,13 @@ class Copies:
             {name: _changed(array, rng, self.half) for name, array in feed.items()}
             for feed in feeds
         ]
-        return changed, [self.refer(feed) for feed in changed]
+        try:
+            return changed, [self.refer(feed) for feed in changed]
+        except RuntimeError as error:  # such as an index that is computed from a float
+            raise InputError(
+                f"FP32 does not run on a copy of the samples: {error}",
+                "judge on the samples alone by --copies 0",
+            ) from error
 
 
 def copies_for(
@@ -129,10 +137,17 @@ def _changed(array: NDArray[Any], rng: np.random.Generator, half: LowType) -> ND
         return array
     exact = _share_exact(array, half) >= _MOSTLY_EXACT
     change = 2.0 ** (1 - half.digits) if exact else CHANGE
-    changed: NDArray[Any] = array * (1 + change * rng.standard_normal(array.shape))
+    changed = moved(array, rng, change)
     if exact:
-        changed = np.clip(changed, -half.largest, half.largest).astype(half.numpy_type)
+        limited = np.clip(changed, -half.largest, half.largest, out=changed)
+        return limited.astype(half.numpy_type).astype(array.dtype)
     return changed.astype(array.dtype)
+
+
+def moved(array: NDArray[Any], rng: np.random.Generator, change: float) -> NDArray[np.float64]:
+    """Return an array of the same shape, each element changed by about that share."""
+    # numpy makes a scalar of the product of arrays without dimensions, and no session takes one.
+    return np.asarray(array * (1 + change * rng.standard_normal(array.shape)))
 
 
 def _share_exact(array: NDArray[Any], half: LowType) -> float:

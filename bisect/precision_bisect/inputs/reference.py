@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError, ModelError, PrecisionBisectError
+from precision_bisect.inputs.copies import moved
 from precision_bisect.inputs.given_outputs import same_samples
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.machine.stopping import Stopped
@@ -133,9 +134,7 @@ def _nudged(sample: Sample) -> Sample:
     """Return the sample with its floats changed as rounding might have."""
     rng = np.random.default_rng(0)
     return {
-        name: (array * (1 + _NUDGE * rng.standard_normal(array.shape))).astype(array.dtype)
-        if array.dtype.kind == "f"
-        else array
+        name: moved(array, rng, _NUDGE).astype(array.dtype) if array.dtype.kind == "f" else array
         for name, array in sample.items()
     }
 

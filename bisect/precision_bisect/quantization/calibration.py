@@ -104,13 +104,13 @@ def _scale(threshold: ArrayLike, how: Calibration) -> NDArray[np.float32]:
     if how.stored == "fp32":
         limits = np.finfo(np.float32)
         # A subnormal scale has few digits, and 1 / scale overflows.
-        return np.clip(scale, limits.smallest_normal, limits.max)
+        return np.asarray(np.clip(scale, limits.smallest_normal, limits.max))
     stored = LOW_TYPES[how.stored]
     # A subnormal scale is rounded up: to nearest, it could cut off up to half of the range.
     step = np.float32(stored.smallest_normal * 2.0 ** (1 - stored.digits))
     small = np.minimum(scale, np.float32(stored.smallest_normal))
     raised = np.where(small < scale, scale, np.ceil(small / step) * step)
-    return stored.round(np.clip(raised, step, stored.largest).astype(np.float32))
+    return stored.round(np.asarray(np.clip(raised, step, stored.largest), np.float32))
 
 
 def _weight_scales(

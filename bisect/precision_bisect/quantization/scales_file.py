@@ -71,6 +71,6 @@ def read_scales(folder: Path) -> Scales:
 
 
 def _weight(told: _Weight) -> WeightScale:
-    array = np.array(told.values, np.float32)
     # One scale for the whole tensor has the shape (), not (1,).
-    return WeightScale(axis=told.axis, values=array[0] if told.axis is None else array)
+    values = np.array(told.values[0] if told.axis is None else told.values, np.float32)
+    return WeightScale(axis=told.axis, values=values)

@@ -15,16 +15,22 @@ from typing import TYPE_CHECKING, Self
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import remove_debris, whole
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import OWN_FILES, RunFolder, refuse_links
+from precision_bisect.run_folder import belonging, plain_json
+from precision_bisect.run_folder.belonging import RUN, Claim
+from precision_bisect.run_folder.runfolder import (
+    LOCK,
+    OWN_FILES,
+    OWNER,
+    RunFolder,
+    explained,
+    refuse_links,
+)
 from precision_bisect.run_folder.typed_json import read_typed
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
     from psutil import Process
 
-LOCK = ".lock"
-OWNER = ".owner.json"
 _SAME_START_S = 2.0
 """How far the start of a process may seem to move: Linux tells its own in whole seconds."""
 
@@ -97,42 +103,62 @@ def owner_of(folder: Path) -> Owner | None:
 
 
 class RunLock:
-    """The right to write into a run folder, which one process at a time has.
+    """The right to write into a folder what `claim` names, which one process at a time has.
 
     Used as a context manager it takes a folder that has been a run's at once, before anything else
     is done; a new one only by `open`, so that wrong input leaves no folder behind. Leaving the
-    context gives it back. All methods raise RunFolderError, naming the owner where there is one.
+    context gives it back. All methods raise RunFolderError, naming the owner where there is one,
+    and for a folder in which somebody else's files would be replaced.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, claim: Claim = RUN) -> None:
         self._path = path
+        self._claim = claim
         self._lock: BaseFileLock | None = None
 
     def __enter__(self) -> Self:
         if (self._path / LOCK).exists():
             self._take()
+        else:
+            self._check()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
-            with suppress(OSError):
-                (self._path / OWNER).unlink(missing_ok=True)
+            # Where a run left no more than what was made for it, the note alone tells whose it is.
+            if not self._claim.strange(self._path):
+                with suppress(OSError):
+                    (self._path / OWNER).unlink(missing_ok=True)
             self._lock.release()
             self._lock = None
 
     def open(self, *, overwrite: bool, rungs: bool) -> RunFolder:
-        """Take the folder and return it; for `overwrite` and `rungs` see `RunFolder`."""
+        """Take the folder and return it; with `overwrite` what runs have left is removed.
+
+        Raises RunFolderError, too, where a run of a pair is, and one of `rungs` is to begin.
+        """
         self._take()
-        folder = RunFolder(self._path, overwrite=overwrite)
-        folder.refuse_other_run(rungs=rungs)
+        if overwrite:
+            with explained(self._path):
+                belonging.clear(self._path)
+        folder = RunFolder(self._path)
+        if folder.ledger.exists() if rungs else belonging.rungs(self._path):
+            raise RunFolderError(
+                f"{self._path} holds a run {'of a pair of types' if rungs else 'over a ladder'}",
+                "replace it with --overwrite, or choose another --out",
+            )
         return folder
+
+    def _check(self) -> None:
+        refuse_links(self._path)
+        self._claim.check(self._path)
 
     def _take(self) -> None:
         if self._lock is not None:
             return
         from filelock import FileLock, Timeout
 
-        refuse_links(self._path)
+        self._check()
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self._path / LOCK, thread_local=False)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -59,9 +58,11 @@ OWN_FILES = (
 """In the order of removal: a log left beside a new ledger would be replayed into it."""
 _NAMED = 3
 """So many runs are named where none was."""
-_RUNG = "rung-"
-_POINT = "point-"
-_FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{_RUNG}.*|{_POINT}.*")
+LOCK = ".lock"
+OWNER = ".owner.json"
+RUNG = re.compile(r"rung-\d+-\w+")
+POINT = re.compile(r"point-.+")
+_FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{RUNG.pattern}|{POINT.pattern}")
 
 
 def default_run_folder(model: Path) -> Path:
@@ -81,7 +82,7 @@ def runs_here() -> str:
 
 def point_folder(run: Path, point: str) -> Path:
     """Return where exports of a point of the curve other than the answer go, unless told."""
-    return run / f"{_POINT}{point}"
+    return run / f"point-{point}"
 
 
 def refuse_links(folder: Path) -> None:
@@ -105,16 +106,10 @@ def refuse_links(folder: Path) -> None:
 class RunFolder:
     """A folder that files can be written to. Raises RunFolderError where that is not so."""
 
-    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        with _explained(path):
+        with explained(path):
             path.mkdir(parents=True, exist_ok=True)
-            if overwrite:
-                for folder in (*self._rungs(), *path.glob(f"{_POINT}*"), path):
-                    for name in OWN_FILES:
-                        (folder / name).unlink(missing_ok=True)
-                    for name in (LOGS, ENGINES):
-                        shutil.rmtree(folder / name, ignore_errors=True)
             with tempfile.TemporaryFile(dir=path) as probe:
                 probe.write(b"\0" * 65536)
                 probe.flush()
@@ -127,18 +122,7 @@ class RunFolder:
 
     def rung(self, number: int, low: str) -> Path:
         """Return the folder of one search of a ladder, the first has number 1."""
-        return self.path / f"{_RUNG}{number}-{low}"
-
-    def refuse_other_run(self, *, rungs: bool) -> None:
-        """Raise RunFolderError where a run of a pair is, and one of `rungs` is to begin, or so."""
-        if self.ledger.exists() if rungs else any(self._rungs()):
-            raise RunFolderError(
-                f"{self.path} holds a run {'of a pair of types' if rungs else 'over a ladder'}",
-                "replace it with --overwrite, or choose another --out",
-            )
-
-    def _rungs(self) -> list[Path]:
-        return [path.parent for path in sorted(self.path.glob(f"{_RUNG}*/{LEDGER}"))]
+        return self.path / f"rung-{number}-{low}"
 
     def write(self, name: str, text: str) -> None:
         """Write a text file: complete under its name, or the old one stays.
@@ -146,22 +130,22 @@ class RunFolder:
         Paths that are no Unicode, as Python reads them from the system, are written as they are.
         """
         target = self.path / name
-        with _explained(target), whole(target) as stream:
+        with explained(target), whole(target) as stream:
             stream.write(text.encode("utf-8", errors="surrogateescape"))
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
         """Yield the path of a file for a writer that itself makes it whole or not at all."""
-        with _explained(self.path / name):
+        with explained(self.path / name):
             yield self.path / name
 
     def remove(self, name: str) -> None:
         """Remove a file that a former ending of this run left."""
-        with _explained(self.path / name):
+        with explained(self.path / name):
             (self.path / name).unlink(missing_ok=True)
 
 
-class _explained:
+class explained:
     """Turns OSError into RunFolderError, with the path and what to do."""
 
     def __init__(self, path: Path) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from precision_bisect.plan import Plan
-from precision_bisect.run_folder.runfolder import ENGINES, LOGS, TIMING_CACHE
+from precision_bisect.run_folder.belonging import engines, logs
+from precision_bisect.run_folder.runfolder import ENGINES, TIMING_CACHE
 from precision_bisect.search.events import Event, TrialFinished
 from precision_bisect.trial import Kind, Verdict
 
@@ -63,20 +64,20 @@ class Store:
         return self.run / ENGINES
 
     def _parts(self) -> Sequence[Path]:
-        return [*_oldest_first(self._engines), *_oldest_first(self.run / LOGS)]
+        return [*_oldest_first(engines(self.run)), *_oldest_first(logs(self.run))]
 
     def _removable(self) -> Iterator[Path]:
-        engines = _oldest_first(self._engines)
-        yield from (path for path in engines if path.name in self._rejected)
+        held = _oldest_first(engines(self.run))
+        yield from (path for path in held if path.name in self._rejected)
         kept = None if self._best is None else engine_folder(self._engines, self._best)
-        yield from (p for p in engines if p.name not in self._rejected and p != kept)
-        yield from _oldest_first(self.run / LOGS)
+        yield from (p for p in held if p.name not in self._rejected and p != kept)
+        yield from _oldest_first(logs(self.run))
 
 
-def _oldest_first(folder: Path) -> Sequence[Path]:
+def _oldest_first(paths: Sequence[Path]) -> Sequence[Path]:
     # The name breaks ties where the file system counts in whole seconds.
     with suppress(OSError):
-        return sorted(folder.iterdir(), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
     return ()
 
 

@@ -22,9 +22,10 @@ from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.results.run_status import told_of
 from precision_bisect.results.saved import last_run
-from precision_bisect.run_folder.locking import LOCK, RunLock
+from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import (
     LEDGER,
+    LOCK,
     RESULT,
     STATUS,
     VERIFIED,

@@ -16,6 +16,7 @@ from typing import Any
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import whole
 from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.belonging import refuse_replacing
 from precision_bisect.run_folder.runfolder import REPORT
 from precision_bisect_reports.html.source import read
 from precision_bisect_reports.html.view import view_of
@@ -27,6 +28,7 @@ SCRIPTS = (
 )
 """In the order in which they are needed; together they are one function."""
 
+_GENERATOR = b'<meta name="generator" content="precision-bisect">'
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
 
 
@@ -34,9 +36,12 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     """Write the report of a run folder, to `out` or into the folder, and return its path.
 
     The run may be finished or go on. The same folder gives the same file, byte for byte. Raises
-    RunFolderError for a folder that is no run's, and where the file cannot be written.
+    RunFolderError for a folder that is no run's, where the file cannot be written, and where `out`
+    is there and is no report.
     """
     path = folder / REPORT if out is None else out
+    if out is not None:
+        refuse_replacing(out, _GENERATOR)
     text = page(view_of(read(folder), folder))
     try:
         with whole(path) as stream:

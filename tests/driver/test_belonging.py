@@ -1,0 +1,291 @@
+"""What others have made is neither replaced nor removed, whatever a command is told."""
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tiny
+from precision_bisect.commandline.main import main
+from precision_bisect.run_folder.belonging import RUN, holds_exports, is_run
+from precision_bisect.run_folder.runfolder import (
+    ENGINES,
+    LEDGER,
+    LOCK,
+    LOGS,
+    MIXED_MODEL,
+    OWN_FILES,
+    OWNER,
+    REPORT,
+    RESULT,
+    TRTEXEC,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+NAMES = [*OWN_FILES, LOCK, OWNER, f"{LOGS}/app.log", f"{ENGINES}/big.plan"]
+
+
+def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return everything in a folder with times, so that nothing was written where it is equal."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def plant(folder: Path, *names: str) -> Path:
+    """Write somebody's files of these names into a folder, and return it."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"accuracy": 0.93}\n')
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a folder with the small model and its inputs."""
+    tiny.write_with_samples(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the small model, its inputs, and its finished run."""
+    folder = tmp_path_factory.mktemp("searched")
+    tiny.search(tiny.write_with_samples(folder), folder / "run")
+    return folder
+
+
+def search(place: Path, out: Path, *more: str) -> int:
+    """Return the exit code of a search."""
+    asked = ["--inputs", place / "inputs.npz", "--threads", "1", "--out", out, *more]
+    return main([str(each) for each in (place / "tiny.onnx", *asked)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_that_is_no_runs_is_refused(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search, a curve and a ladder say what is in their way, and touch nothing."""
+    out = plant(place / "results", name, "notes.txt")
+    before = tree(out)
+    for more in ((), ("--overwrite",), ("--resume",), ("--ladder", "bf16,fp16,fp32")):
+        assert 2 == search(place, out, *more)
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said == (
+            f"precision-bisect: {out} holds {name.partition('/')[0]}, and is no folder that "
+            "precision-bisect has written; choose another --out, or move what is there away"
+        )
+    assert 2 == main(["curve", str(place / "tiny.onnx"), "--out", str(out), "--overwrite"])
+    assert before == tree(out)
+
+
+def test_a_database_of_others_is_not_opened(place: Path) -> None:
+    """A log that SQLite keeps beside it stays as it is, and no other file appears."""
+    out = place / "results"
+    out.mkdir()
+    theirs = sqlite3.connect(out / LEDGER)
+    theirs.execute("PRAGMA journal_mode=WAL")
+    theirs.execute("CREATE TABLE trials (id INTEGER)")
+    theirs.commit()
+    before = tree(out)
+    assert 2 == search(place, out, "--overwrite")
+    assert before == tree(out)
+    theirs.close()
+
+
+def test_what_is_not_in_the_way_stays(place: Path) -> None:
+    """A run may lie among files that it does not write, and replacing it leaves them alone."""
+    out = plant(place / "results", "notes.txt", "logs.txt", "point-clouds/a.ply", "rung-x/b")
+    before = tree(out)
+    assert [0, 0] == [search(place, out), search(place, out, "--overwrite")]
+    assert before == {name: tree(out)[name] for name in before}
+
+
+def test_overwrite_removes_only_what_runs_write(place: Path) -> None:
+    """Of logs, engines, points and rungs it takes ours, and leaves what lies beside them."""
+    out = place / "run"
+    assert 0 == search(place, out)
+    run = [str(place / "tiny.onnx"), "--plan", str(out)]
+    assert 0 == main(["export", *run, "--export-point", "culprits"])
+    ours = plant(out, f"{LOGS}/000001-crashed.log", f"{ENGINES}/{'ab' * 8}/model.engine")
+    plant(ours, "rung-9-bf16/x.txt", "point-culprits/mine.txt", "point-2/trtexec.sh")
+    plant(ours, f"{LOGS}/app.log", f"{ENGINES}/big.plan", "notes.txt")
+    assert 0 == search(place, out, "--overwrite")
+    there = set(tree(out))
+    assert {
+        *(f"{LOGS}/app.log", f"{ENGINES}/big.plan", "notes.txt", "rung-9-bf16/x.txt"),
+        *("point-culprits/mine.txt", "point-2/trtexec.sh"),
+    } <= there
+    assert (
+        not {
+            *(f"{LOGS}/000001-crashed.log", f"{ENGINES}/{'ab' * 8}", f"point-culprits/{TRTEXEC}"),
+        }
+        & there
+    )
+
+
+def test_a_cap_on_the_disk_removes_only_what_runs_write(place: Path) -> None:
+    """Somebody's files in the folders of logs and engines stay, however little a run may take."""
+    out = place / "run"
+    assert 0 == search(place, out)
+    plant(out, f"{LOGS}/app.log", f"{ENGINES}/mine/big.plan")
+    (out / ENGINES / "mine" / "big.plan").write_bytes(bytes(2 << 20))
+    assert 0 == search(place, out, "--overwrite", "--disk-cap", "1M")
+    assert {f"{LOGS}/app.log", f"{ENGINES}/mine/big.plan"} <= set(tree(out))
+
+
+@pytest.mark.parametrize("left", [RESULT, LEDGER])
+def test_a_result_or_a_ledger_makes_a_folder_ours(left: str, searched: Path, place: Path) -> None:
+    """Each alone is enough to replace the rest."""
+    out = place / "run"
+    shutil.copytree(searched / "run", out)
+    for name in {RESULT, LEDGER} - {left}:
+        (out / name).unlink()
+    assert is_run(out)
+    assert 0 == search(place, out, "--overwrite")
+
+
+@pytest.mark.parametrize("ledger", sorted(GOLDEN.glob("*.sqlite")), ids=lambda path: path.name)
+def test_ledgers_of_every_version_are_known(ledger: Path, tmp_path: Path) -> None:
+    """A run of an older version can be replaced."""
+    shutil.copy(ledger, tmp_path / LEDGER)
+    assert is_run(tmp_path)
+
+
+def test_a_ladder_is_known_by_its_rungs(tmp_path: Path) -> None:
+    """Before its end it has no other ledger and no result."""
+    (tmp_path / "rung-1-fp16").mkdir()
+    shutil.copy(GOLDEN / "ledger_v3.sqlite", tmp_path / "rung-1-fp16" / LEDGER)
+    assert is_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "7", '{"status": "found", "kept": []}', "[" * 10**5, '{"a": "\\u0000"}'],
+)
+def test_a_result_of_others_makes_no_folder_ours(text: str, tmp_path: Path) -> None:
+    """Neither does a file that is no JSON."""
+    (tmp_path / RESULT).write_text(text)
+    assert not is_run(tmp_path)
+    assert [RESULT] == RUN.strange(tmp_path)
+
+
+def test_a_run_that_was_killed_before_its_first_record_goes_on(place: Path) -> None:
+    """What it left without a ledger is its own by the note of who had taken the folder."""
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from precision_bisect.run_folder.locking import RunLock\n"
+        "with RunLock(Path(sys.argv[1])) as lock:\n"
+        "    lock.open(overwrite=False, rungs=False).write('model.fused.onnx', 'half')\n"
+        "    if sys.argv[2] == 'killed':\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    raise SystemExit(3)\n"
+    )
+    for how, code in (("killed", -9), ("ended", 3)):
+        out = place / how
+        ran = subprocess.run([sys.executable, "-c", script, str(out), how], check=False)
+        assert code == ran.returncode
+        assert 0 == search(place, out, "--resume")
+        assert not (out / OWNER).exists()
+
+
+def test_exports_go_into_folders_of_exports(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`export` writes into a new folder, again into that one, and not over somebody's files."""
+    asked = ["export", str(searched / "tiny.onnx"), "--plan", str(searched / "run"), "--out"]
+    ours, theirs = tmp_path / "ours", plant(tmp_path / "theirs", TRTEXEC, "scales.json")
+    before = tree(theirs)
+    assert [0, 0, 2] == [main([*asked, str(each)]) for each in (ours, ours, theirs)]
+    assert f"{theirs} holds {TRTEXEC}, scales.json, and is no" in capsys.readouterr().err
+    assert before == tree(theirs)
+    assert holds_exports(ours) and not is_run(ours)
+    (ours / RESULT).write_text("{}")
+    assert 2 == search(searched, ours, "--overwrite")
+    assert "{}" == (ours / RESULT).read_text()
+    assert (ours / MIXED_MODEL).exists()
+
+
+def test_a_point_does_not_go_over_somebodys_files(searched: Path, tmp_path: Path) -> None:
+    """A folder in the run that is called like that of a point is looked at in the same way."""
+    run = tmp_path / "run"
+    shutil.copytree(searched / "run", run)
+    plant(run / "point-culprits", MIXED_MODEL)
+    before = tree(run)
+    asked = [str(searched / "tiny.onnx"), "--plan", str(run), "--export-point", "culprits"]
+    assert 2 == main(["export", *asked])
+    assert before == tree(run)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["batch.json"], ["a.log"], ["a/result.json"], ["a/logs/app.log"], ["a/trtexec.sh"]],
+    ids=str,
+)
+@pytest.mark.parametrize("more", [(), ("--overwrite",), ("--resume",)], ids=str)
+def test_a_batch_replaces_nothing_of_others(
+    names: list[str], more: tuple[str, ...], place: Path
+) -> None:
+    """Its record, its logs and the folders of its jobs are looked at before a job starts."""
+    jobs = place / "jobs.toml"
+    jobs.write_text(
+        f'[[job]]\nname = "b"\nmodel = "{place / "tiny.onnx"}"\n'
+        f'[[job]]\nname = "a"\nmodel = "{place / "tiny.onnx"}"\n'
+    )
+    out = plant(place / "results", *names)
+    before = tree(out)
+    assert 2 == main(["batch", str(jobs), "--out", str(out), *more])
+    assert before == tree(out)
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [
+        ("page.html", lambda run, file: ["report", str(run), "--out", str(file)]),
+        ("a.tar.gz", lambda run, file: ["doctor", str(run), "--bundle", str(file)]),
+    ],
+)
+def test_a_file_that_is_named_is_replaced_if_it_is_ours(
+    file: str,
+    command: Callable[[Path, Path], list[str]],
+    searched: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A report and an archive are written, written again, and not over another file."""
+    path = tmp_path / file
+    asked = command(searched / "run", path)
+    assert [0, 0] == [main(asked), main(asked)]
+    path.write_text("mine")
+    assert 2 == main(asked)
+    assert f"{path} is there, and precision-bisect has not written it" in capsys.readouterr().err
+    assert "mine" == path.read_text()
+
+
+def test_an_archive_can_be_read(searched: Path, tmp_path: Path) -> None:
+    """The name that tells it from others does not change what is in it."""
+    assert 0 == main(["doctor", str(searched / "run"), "--bundle", str(tmp_path / "a.tgz")])
+    with tarfile.open(tmp_path / "a.tgz") as archive:
+        member = archive.extractfile("precision-bisect-bundle/result.json")
+        assert member is not None
+        assert "found" == json.loads(member.read())["status"]
+
+
+def test_a_report_of_somebody_is_not_replaced(place: Path) -> None:
+    """A folder without a run gets no report."""
+    out = plant(place / "results", REPORT)
+    before = tree(out)
+    assert 2 == main(["report", str(out)])
+    assert before == tree(out)
