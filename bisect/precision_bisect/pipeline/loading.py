@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.comparators.comparison_remarks import exact_remark, overlooked_remarks
+from precision_bisect.comparators.comparison_remarks import (
+    exact_remark,
+    overlooked_remarks,
+    wide_remark,
+)
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import check_samples
@@ -93,8 +97,9 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     classes = class_outputs(model)
     outputs = [output.name for output in model.outputs]
     comparator = choose_comparator(options, outputs, classes)
-    if exact := exact_remark(comparator, classes):
-        observer(Warned(message=exact))
+    for said in (exact_remark(comparator, classes), wide_remark(comparator, options)):
+        if said:
+            observer(Warned(message=said))
     samples = _samples(options, model, observer)
     if options.holdout >= len(samples):
         raise InputError(
