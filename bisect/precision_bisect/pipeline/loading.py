@@ -15,6 +15,7 @@ from precision_bisect.comparators.comparison_remarks import (
     overlooked_remarks,
     wide_remark,
 )
+from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import check_samples
@@ -115,6 +116,8 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             "choose --strategy guided",
         )
     options, reference, without = _reference(options, original, samples, work)
+    judging = reference.outputs[: len(samples) - options.holdout]
+    try_out(comparator, judging, _judge_flag(options))
     model, declared = with_true_shapes(model, reference.outputs)
     remarks = [
         *without,
@@ -140,6 +143,12 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
+
+
+def _judge_flag(options: Options) -> str:
+    """Return what the command line says of the judge."""
+    check = options.check
+    return f"--metric {options.metric}" if check is None else f"--check {Path(check).name}"
 
 
 def _refuse_sequences(model: Model) -> None:
