@@ -19,6 +19,15 @@ tiny (float[1, 8] image) => (float[1, 8] denoised) {
     ["/norm/Sqrt"] denoised = Sqrt (square)
 }
 """
+_CHECKS = """
+import numpy as np
+
+def same(outputs, reference):
+    return max(np.abs(r["denoised"] - r["denoised"]).max() for r in reference)
+
+def score(outputs, reference):
+    return np.mean([np.isclose(o["denoised"], r["denoised"]) for o, r in zip(outputs, reference)])
+"""
 _HEAD = """\
 # Typical mistakes
 
@@ -44,6 +53,14 @@ MISTAKES = (
     ("Several samples in one file", "model.onnx --inputs batch.npz"),
     ("Pixels from 0 to 255", "model.onnx --inputs pixels.npz"),
     ("A limit for an output that is not there", "model.onnx --inputs inputs --tol logits=1e-2"),
+    (
+        "A check that compares nothing",
+        "model.onnx --inputs inputs --check check.py:same --tol 0.01",
+    ),
+    (
+        "A score instead of an error",
+        "model.onnx --inputs inputs --check check.py:score --tol 0.01",
+    ),
     ("A layer that does not exist", "explain model.onnx norm/Pwo --inputs inputs"),
     ("A run that was not made", "verify model.onnx"),
     ("Another limit for a run that goes on", f"{BEGUN.replace('1e-2', '5e-3')} --resume"),
@@ -75,6 +92,7 @@ def _prepare(folder: Path) -> None:
     np.savez(folder / "extra.npz", image=image, label=np.zeros(1))
     np.savez(folder / "batch.npz", image=np.ones((16, 8), np.float32))
     np.savez(folder / "pixels.npz", image=image.astype(np.uint8))
+    (folder / "check.py").write_text(_CHECKS)
     _answer(folder, BEGUN)
 
 

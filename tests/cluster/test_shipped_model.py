@@ -25,7 +25,12 @@ from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
 PROPOSAL = Proposal(plan=Plan.all_high(3))
 
 
-CHECK = "from pathlib import Path\n\ndef error(outputs, reference):\n    return {error}\n"
+CHECK = """
+from pathlib import Path
+
+def error(outputs, reference):
+    return {error} + (str(outputs) != str(reference))
+"""
 
 
 def spec(folder: Path, **options: Any) -> EvaluatorSpec:
@@ -94,7 +99,7 @@ def test_the_script_of_a_check_goes_with_the_spec(tmp_path: Path, there: bool | 
     """A worker judges by the script of the driver, from its path if it is the same one there."""
     script = tmp_path / "shared" / "check.py"
     script.parent.mkdir()
-    script.write_text(CHECK.format(error="float(Path(__file__).parent.name == 'shared')"))
+    script.write_text(CHECK.format(error="0.25 * (Path(__file__).parent.name == 'shared')"))
     made = spec(tmp_path, check=f"{script}:error", tol=0.5)
     bare, samples = tmp_path / "run.spec", tmp_path / "samples"
     bare.write_bytes(pickle.dumps(replace(made, samples={})))
@@ -107,7 +112,7 @@ def test_the_script_of_a_check_goes_with_the_spec(tmp_path: Path, there: bool | 
     away = RemoteSpec(spec=bare, samples=samples, model=model, keep=tmp_path).unpacked().comparator
     outputs = [{"y": np.zeros(1, np.float32)}]
     assert made.comparator.settings() == away.settings()
-    assert (1.0 if there else 0.0) == away.judge(outputs, outputs).error
+    assert (0.25 if there else 0.0) == away.judge(outputs, outputs).error
 
 
 def test_what_a_worker_keeps_comes_to_the_run_folder(tmp_path: Path) -> None:

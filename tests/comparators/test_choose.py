@@ -26,18 +26,29 @@ def chosen(**flags: Any) -> PolygraphyComparator:
     ("flags", "atol", "rtol", "tolerance"),
     [
         ({}, 1e-2, 1e-2, 1e-2),
-        ({"tol": 0.5}, 0.5, 0.5, 0.5),
+        ({"tol": 0.05}, 0.05, 0.05, 0.05),
+        ({"tol": 0.0999}, 0.0999, 0.0999, 0.0999),
+        ({"tol": 0.1}, 0.1, 0.0, 0.1),
+        ({"tol": 0.5}, 0.5, 0.0, 0.5),
+        ({"tol": 1, "metric": "max"}, 1.0, 0.0, 1.0),
+        ({"tol": {"y": 1, "": 0.01}}, 1.0, 0.0, 1.0),
+        ({"tol": {"z": 1, "": 0.01}}, 0.01, 0.01, 1.0),
+        ({"tol": 0.01, "atol": {"y": 1}}, 1.0, 0.0, 1.0),
+        ({"tol": 0.01, "atol": {"z": 1}}, 0.01, 0.01, 1.0),
+        ({"tol": 0.01, "rtol": {"y": 0.5}}, 0.0, 0.5, 1.0),
+        ({"tol": {"y": 0.02, "": 0.01}, "atol": {"y": 1}}, 1.0, 0.02, 1.0),
+        ({"tol": 1, "rtol": 1}, 1.0, 1.0, 1.0),
         ({"atol": 0.1}, 0.1, 0.0, 0.1),
         ({"rtol": 0.1}, 0.0, 0.1, 0.1),
         ({"atol": 0.1, "rtol": 0.2}, 0.1, 0.2, 1.0),
         ({"tol": 0.1, "rtol": 0.2}, 0.1, 0.2, 1.0),
-        ({"metric": "psnr", "tol": 40.0}, 40.0, 40.0, 40.0),
+        ({"metric": "psnr", "tol": 40.0}, 40.0, 0.0, 40.0),
     ],
 )
 def test_limits_come_from_the_flags(
     flags: dict[str, Any], atol: float, rtol: float, tolerance: float
 ) -> None:
-    """Each limit is its own flag's, else --tol's, else 0 beside the other's, else 0.01."""
+    """Each limit is its own flag's, else --tol's, which from 0.1 on says nothing relative."""
     comparator = chosen(**flags)
     assert (comparator.atol.of("y"), comparator.rtol.of("y")) == (atol, rtol)
     assert comparator.tolerance == tolerance
@@ -47,6 +58,8 @@ def test_limits_come_from_the_flags(
     ("flags", "says"),
     [
         ({"atol": 0, "rtol": 0}, "no tolerance above zero"),
+        ({"tol": 1, "atol": 0}, "give it one by --atol or --rtol, as --atol y=0.01"),
+        ({"atol": {"y": 0.1}}, "output 'z' has no tolerance above zero"),
         ({"metric": "l2"}, "no default tolerance"),
         ({"metric": "cosine"}, "no default tolerance"),
         ({"metric": "psnr"}, "no default tolerance"),

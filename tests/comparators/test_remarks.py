@@ -142,7 +142,8 @@ def search(folder: Path, **options: Any) -> tuple[Result, list[str]]:
         ({"tol": 0.01}, ""),
         ({"rtol": 0.01}, ""),
         ({"tol": 0.01, "atol": 0.001}, "atol 0.001, rtol 0.01"),
-        ({"tol": {"a": 0.1, "b": 0.2}}, "atol 0.1 to 0.2, rtol 0.1 to 0.2"),
+        ({"tol": {"a": 0.1, "b": 0.2}}, "atol 0.1 to 0.2"),
+        ({"tol": {"a": 0.01, "b": 0.02}}, "atol 0.01 to 0.02, rtol 0.01 to 0.02"),
         ({"metric": "psnr", "tol": 30.0}, ""),
     ],
 )

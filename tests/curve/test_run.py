@@ -183,7 +183,7 @@ def test_what_has_no_curve_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no use for --ladder"):
         tiny.search(model, out, until="curve", ladder=("bf16", "fp16", "fp32"))
     check = tmp_path / "check.py"
-    check.write_text("def judge(outputs, reference):\n    return True\n")
+    check.write_text("def judge(outputs, reference):\n    return str(outputs) == str(reference)\n")
     with pytest.raises(UsageError, match="needs errors as figures"):
         tiny.search(model, out, until="culprits", tol=None, check=f"{check}:judge")
     assert not out.exists()

@@ -44,8 +44,16 @@ def comparator(**changed: dict[str, float]) -> dict[str, Any]:
         ),
         (comparator(atol={"y": 0.1, "z": 0.1}), "--atol was 0.01, now 0.1"),
         (
-            comparator(atol={**LIMITS, "y": 0.1}, rtol={**LIMITS, "y": 0.1}),
-            "--tol of 'y' was 0.01, now 0.1",
+            comparator(atol={**LIMITS, "y": 0.05}, rtol={**LIMITS, "y": 0.05}),
+            "--tol of 'y' was 0.01, now 0.05",
+        ),
+        (
+            comparator(atol={**LIMITS, "y": 1.0}, rtol={**LIMITS, "y": 0.0}),
+            "--tol of 'y' was 0.01, now 1",
+        ),
+        (
+            comparator(atol={"y": 1.0, "z": 1.0}, rtol={"y": 1.0, "z": 1.0}),
+            "--atol was 0.01, now 1, --rtol was 0.01, now 1",
         ),
         (comparator(atol={"y": 0.01}, rtol={"y": 0.01}, classes={"z": 0.02}), "other limits"),
         (

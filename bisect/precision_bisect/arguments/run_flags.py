@@ -81,8 +81,8 @@ precision-bisect --help shows the everyday flags, --help-all the rest.
 """
 """What is said where nothing is asked."""
 _EVERYDAY = (
-    *("model", "version", "inputs", "input_shapes", "tol", "metric", "low", "high", "backend"),
-    *("max_time", "min_speedup", "out", "resume", "overwrite", "json"),
+    *("model", "version", "inputs", "input_shapes", "tol", "atol", "rtol", "metric"),
+    *("low", "high", "backend", "max_time", "min_speedup", "out", "resume", "overwrite", "json"),
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from precision_bisect.comparators.tolerance import parse_limits
+from precision_bisect.comparators.tolerance import WIDE, parse_limits
 from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.options import DEFAULT_METRIC, DEFAULT_TOLERANCE, Limits
 from precision_bisect.plugins import COMPARATORS, installed
@@ -93,12 +93,17 @@ def add_verdict_arguments(group: argparse._ArgumentGroup) -> None:
         "--tol",
         action="append",
         metavar="T",
-        help="tolerance: one number (atol = rtol = T, an element passes within either), or per "
-        f"output as logits=1e-2,boxes=1e-1 (default {DEFAULT_TOLERANCE:g}). Integer and boolean "
-        "outputs must be equal; classes=0.02 lets that share of their elements differ",
+        help=f"tolerance of all outputs, or per output as logits=1e-2,boxes=0.5 (default "
+        f"{DEFAULT_TOLERANCE:g}). Below {WIDE:g} an element passes that is within T absolutely or "
+        f"relatively, from {WIDE:g} on only absolutely. Integer and boolean outputs must be "
+        "equal; classes=0.02 lets that share of their elements differ",
     )
-    group.add_argument("--atol", action="append", metavar="T", help="absolute part, as --tol")
-    group.add_argument("--rtol", action="append", metavar="T", help="relative part, as --tol")
+    group.add_argument(
+        "--atol", action="append", metavar="T", help="absolute limits alone, written as --tol's"
+    )
+    group.add_argument(
+        "--rtol", action="append", metavar="T", help="relative limits alone, written as --tol's"
+    )
     group.add_argument(
         "--metric",
         choices=tuple(installed(COMPARATORS)),

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
 
+from precision_bisect.comparators.guarded import Guarded
+from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.comparators.tolerance import tolerance_from
 from precision_bisect.errors import UsageError
@@ -32,7 +34,9 @@ def choose_comparator(
     if options.check is not None:
         return _script(options, options.check)
     make = cast("MakeComparator", load(COMPARATORS, options.metric))
-    return make(options, outputs, classes)
+    made = make(options, outputs, classes)
+    ours = isinstance(made, PolygraphyComparator)
+    return made if ours else Guarded(comparator=made, name=options.metric)
 
 
 def _script(options: Options, check: str) -> Comparator:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from precision_bisect.comparators.exact import NOTHING_ELSE
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.comparators.polygraphy import DIFFERENCES, PolygraphyComparator
+from precision_bisect.comparators.tolerance import WIDE
 from precision_bisect.inputs.reference import non_finite
-from precision_bisect.options import DEFAULT_TOLERANCE
+from precision_bisect.options import DEFAULT_TOLERANCE, Options
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.trial import Kind, Trial, Verdict
 
@@ -33,6 +34,25 @@ def limits_in_words(comparator: Comparator) -> str:
     told = {kind: sorted({min(each), max(each)}) for kind, each in limits.items() if each}
     return ", ".join(
         f"{kind} {' to '.join(f'{x:g}' for x in ends)}" for kind, ends in told.items()
+    )
+
+
+def wide_remark(comparator: Comparator, options: Options) -> str:
+    """Say which limits of --tol are so wide that they are absolute alone; "" for none."""
+    if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in DIFFERENCES:
+        return ""
+    limits = options.tol if isinstance(options.tol, Mapping) else {"": options.tol or 0.0}
+    told = ",".join(
+        f"{shlex.quote(name)}={limit:g}" if name else f"{limit:g}"
+        for name, limit in limits.items()
+        if limit >= WIDE
+        and any(not comparator.rtol.of(each) for each in comparator.measured if name in ("", each))
+    )
+    if not told:
+        return ""
+    return (
+        f"--tol {told} is an absolute limit: from {WIDE:g} on a relative one has to be asked for "
+        "by --rtol"
     )
 
 

@@ -10,6 +10,7 @@ elements. Where single elements settle the verdict (elementwise, max), it is giv
 Outputs that are classes are not Polygraphy's: `comparators.exact` counts the elements that differ.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -28,12 +29,13 @@ from precision_bisect.trial import Verdict
 
 _Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
-_DIFFERENCES: Mapping[str, str] = {
+DIFFERENCES: Mapping[str, str] = {
     "elementwise": "elemwise",
     "max": "max",
     "mean": "mean",
     "quantile": "quantile",
 }
+"""The metrics with an absolute and a relative limit, by Polygraphy's names of the statistics."""
 _LARGEST = 1e300
 """Stands for the error of finite outputs where the metric itself overflows."""
 
@@ -61,12 +63,13 @@ class PolygraphyComparator:
             raise UsageError(f"--quantile {self.quantile} is not within (0, 1]")
         measured = self.measured
         self.atol.check_outputs(self.outputs, measured)
-        if self.metric in _DIFFERENCES:
+        if self.metric in DIFFERENCES:
             self.rtol.check_outputs(self.outputs, measured)
             for name in measured:
                 if not self.atol.of(name) and not self.rtol.of(name):
                     raise UsageError(
-                        f"output {name!r} has no tolerance above zero", "give --tol, or --atol"
+                        f"output {name!r} has no tolerance above zero",
+                        f"give it one by --atol or --rtol, as --atol {shlex.quote(name)}=0.01",
                     )
         elif any(self.atol.of(name) <= 0 for name in measured):
             raise UsageError(f"--metric {self.metric} needs a limit above zero", "give --tol")
@@ -88,7 +91,7 @@ class PolygraphyComparator:
         Outputs that must be exact have no limit of their own, and take the scale of the others.
         """
         limits = {*(self.atol.of(name) for name in self.measured), *self.shares.values()}
-        if self.metric in _DIFFERENCES:
+        if self.metric in DIFFERENCES:
             limits |= {self.rtol.of(name) for name in self.measured}
         limits.discard(0.0)
         return limits.pop() if len(limits) == 1 else 1.0
@@ -99,7 +102,7 @@ class PolygraphyComparator:
             "metric": self.metric,
             "atol": {name: self.atol.of(name) for name in self.measured},
         }
-        if self.metric in _DIFFERENCES:
+        if self.metric in DIFFERENCES:
             settings["rtol"] = {name: self.rtol.of(name) for name in self.measured}
         if self.shares:
             settings["classes"] = dict(self.shares)
@@ -186,7 +189,7 @@ class PolygraphyComparator:
         for got, want in pairs:
             ok, error = False, float("inf")
             if got.shape == want.shape:
-                difference = self.metric in _DIFFERENCES
+                difference = self.metric in DIFFERENCES
                 got, want = widened(got, want, as_float=not difference)
                 ok, error = (self._difference if difference else self._single)(name, got, want)
             passed = passed and ok
@@ -200,7 +203,7 @@ class PolygraphyComparator:
             got, want = got[places], want[places]
         result = self._compare(name, got, want)
         values = result.metric_values()
-        stat = _DIFFERENCES[self.metric]
+        stat = DIFFERENCES[self.metric]
         error = np.fmin(
             _ratio(values[f"{stat}_absdiff"], atol), _ratio(values[f"{stat}_reldiff"], rtol)
         )
@@ -229,11 +232,11 @@ class PolygraphyComparator:
         from polygraphy import comparator
 
         limit = self.atol.of(name)
-        if self.metric in _DIFFERENCES:
+        if self.metric in DIFFERENCES:
             return comparator.SimpleCompareFunc(
                 atol=limit,
                 rtol=self.rtol.of(name),
-                check_error_stat=_DIFFERENCES[self.metric],
+                check_error_stat=DIFFERENCES[self.metric],
                 error_quantile=self.quantile if self.metric == "quantile" else None,
             )
         # By name, so that a metric without a function of its own is not judged by another's.

@@ -3,12 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.comparators.polygraphy import DIFFERENCES, PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance, tolerance_from
 from precision_bisect.errors import UsageError
 from precision_bisect.options import DEFAULT_TOLERANCE, Limits, Options
-
-_NEED_TOLERANCE = frozenset(("l2", "cosine", "psnr", "snr"))
 
 
 def by_polygraphy(
@@ -54,17 +52,22 @@ def _named(limits: Limits) -> Mapping[str, float]:
 
 
 def _absolute_and_relative(options: Options) -> tuple[Tolerance, Tolerance]:
-    """Return both limits: each its own flag's, else --tol's, else 0 where the other is given."""
+    """Return both limits: each its own flag's, else --tol's, else 0 where the other is given.
+
+    Raises UsageError for limits that are missing, or that the metric does not have.
+    """
     tol = options.tol
-    if options.metric in _NEED_TOLERANCE and options.rtol is not None:
+    if options.metric not in DIFFERENCES and options.rtol is not None:
         raise UsageError(f"--metric {options.metric} has no relative limit", "give --tol")
     if tol is None and options.atol is None and options.rtol is None:
-        if options.metric in _NEED_TOLERANCE:
+        if options.metric not in DIFFERENCES:
             raise UsageError(f"--metric {options.metric} has no default tolerance", "give --tol")
         tol = DEFAULT_TOLERANCE
-    fallback = Tolerance(default=0.0) if tol is None else tolerance_from(tol, "--tol")
-    atol, rtol = (
-        fallback if own is None else tolerance_from(own, flag, zero=True)
-        for own, flag in ((options.atol, "--atol"), (options.rtol, "--rtol"))
+    both = Tolerance(default=0.0) if tol is None else tolerance_from(tol, "--tol")
+    atol = tolerance_from(options.atol, "--atol", zero=True)
+    rtol = tolerance_from(options.rtol, "--rtol", zero=True)
+    # Who names an output by --atol asks for no relative limit of it, and the other way round.
+    return (
+        atol.over(both.without(rtol.per_output)),
+        rtol.over(both.relative.without(atol.per_output)),
     )
-    return atol, rtol

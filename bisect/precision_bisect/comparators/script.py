@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from precision_bisect.comparators.guarded import copied
 from precision_bisect.errors import UsageError
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.user_scripts import first_line, load_function, running_script
@@ -61,7 +61,7 @@ class ScriptComparator:
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
         try:
             with running_script(self._path):
-                value = self._function(_copies(outputs), _copies(reference))
+                value = self._function(copied(outputs), copied(reference))
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:  # the user's function may raise anything
@@ -106,8 +106,3 @@ def _holds(path: Path, source: bytes) -> bool:
         return path.read_bytes() == source
     except OSError:
         return False
-
-
-def _copies(samples: Sequence[Sample]) -> list[dict[str, NDArray[Any]]]:
-    """Return what the user's function may change without changing the reference."""
-    return [{name: array.copy() for name, array in sample.items()} for sample in samples]

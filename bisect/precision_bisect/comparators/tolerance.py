@@ -2,13 +2,22 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Limits
+
+WIDE = 0.1
+"""From here on a limit for both kinds is an absolute one alone: a relative error of 100% is no
+limit. A bound of taste."""
+
+
+def relative_of(limit: float) -> float:
+    """Return the relative limit that one for both kinds of errors sets: itself, or none."""
+    return limit if limit < WIDE else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +36,24 @@ class Tolerance:
                 "add a bare number for the outputs not named, such as --tol 1e-2",
             )
         return limit
+
+    @property
+    def relative(self) -> "Tolerance":
+        """The relative limits of a tolerance that is for both kinds."""
+        return Tolerance(
+            default=None if self.default is None else relative_of(self.default),
+            per_output={name: relative_of(limit) for name, limit in self.per_output.items()},
+        )
+
+    def without(self, outputs: Collection[str]) -> "Tolerance":
+        """Return the tolerance whose default is not for these outputs: their limit is 0."""
+        return replace(self, per_output={**dict.fromkeys(outputs, 0.0), **self.per_output})
+
+    def over(self, other: "Tolerance") -> "Tolerance":
+        """Return these limits, and where there are none those of `other`."""
+        if self.default is not None:
+            return self
+        return Tolerance(default=other.default, per_output={**other.per_output, **self.per_output})
 
     def check_outputs(self, outputs: Sequence[str], needed: Sequence[str]) -> None:
         """Raise UsageError for a limit of an unknown output, and for a needed one without any."""

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from precision_bisect.comparators.tolerance import relative_of
 from precision_bisect.ledger.fingerprint import Difference, differing
 
 MOST_TOLD = 3
@@ -74,16 +75,30 @@ def _limits(found: Sequence[Difference], comparator: Mapping[str, Any]) -> Itera
             by_output[name][part] = (each.before, each.after)
     alike: defaultdict[tuple[str, _Shown], list[str]] = defaultdict(list)
     for name, changes in by_output.items():
-        single = changes.get("atol") == changes.get("rtol") or "rtol" not in comparator
+        single = _by_tol(name, changes, comparator)
         for part, (before, after) in changes.items():
+            if single and part == "rtol":
+                continue
             change = (_show(before), _show(after))
             flag = "--tol" if single else _LIMITS[part]
-            if name not in alike[flag, change]:
-                alike[flag, change].append(name)
+            alike[flag, change].append(name)
     outputs = len({*comparator.get("atol", ()), *comparator.get("classes", ())})
     for (flag, (old, new)), names in alike.items():
         where = f" of {', '.join(map(repr, names))}" if len(names) < outputs else ""
         yield _was(f"{flag}{where}", old, new)
+
+
+def _by_tol(name: str, changes: Mapping[str, _Change], comparator: Mapping[str, Any]) -> bool:
+    """Tell whether one limit by --tol says both of an output's limits, before and now."""
+    if "rtol" not in comparator:
+        return True
+    atol, rtol = (
+        changes.get(part) or (comparator[part].get(name),) * 2 for part in ("atol", "rtol")
+    )
+    return all(
+        absolute is not None and relative_of(absolute) == relative
+        for absolute, relative in zip(atol, rtol, strict=True)
+    )
 
 
 def _was(what: str, before: Any, after: Any) -> str:

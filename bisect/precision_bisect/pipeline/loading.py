@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.comparators.comparison_remarks import exact_remark, overlooked_remarks
+from precision_bisect.comparators.comparison_remarks import (
+    exact_remark,
+    overlooked_remarks,
+    wide_remark,
+)
+from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import check_samples
@@ -99,8 +104,9 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     classes = class_outputs(model)
     outputs = [output.name for output in model.outputs]
     comparator = choose_comparator(options, outputs, classes)
-    if exact := exact_remark(comparator, classes):
-        observer(Warned(message=exact))
+    for said in (exact_remark(comparator, classes), wide_remark(comparator, options)):
+        if said:
+            observer(Warned(message=said))
     samples = _samples(options, model, observer)
     if options.holdout >= len(samples):
         raise InputError(
@@ -116,6 +122,8 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             "choose --strategy guided",
         )
     options, reference, without = _reference(options, original, samples, work)
+    judging = reference.outputs[: len(samples) - options.holdout]
+    try_out(comparator, judging, _judge_flag(options))
     model, declared = with_true_shapes(model, reference.outputs)
     remarks = [
         *without,
@@ -141,6 +149,12 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
+
+
+def _judge_flag(options: Options) -> str:
+    """Return what the command line says of the judge."""
+    check = options.check
+    return f"--metric {options.metric}" if check is None else f"--check {Path(check).name}"
 
 
 def _refuse_sequences(model: Model) -> None:

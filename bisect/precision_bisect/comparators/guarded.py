@@ -1,0 +1,44 @@
+"""Comparators of others: they judge copies, and what they raise is an error of theirs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from precision_bisect.errors import PluginError, PrecisionBisectError
+from precision_bisect.machine.user_scripts import first_line
+from precision_bisect.protocols import Comparator, Judgement, Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """Judges as `comparator` does, which is installed as `name` and gets copies."""
+
+    comparator: Comparator
+    name: str
+
+    @property
+    def tolerance(self) -> float | None:
+        """The limit on the error figure."""
+        return self.comparator.tolerance
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the comparator's settings, for the fingerprint."""
+        return self.comparator.settings()
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge all samples. Raises PluginError where the comparator raises, and MemoryError."""
+        try:
+            return self.comparator.judge(copied(outputs), copied(reference))
+        except (MemoryError, PrecisionBisectError):
+            raise
+        except Exception as error:  # others' code may raise anything
+            raise PluginError(
+                f"the metric {self.name} failed: {first_line(error)}", "report it to its author"
+            ) from error
+
+
+def copied(samples: Sequence[Sample]) -> list[dict[str, NDArray[Any]]]:
+    """Return what others may change, lists and dicts included, without changing the samples."""
+    return [{name: array.copy() for name, array in sample.items()} for sample in samples]
