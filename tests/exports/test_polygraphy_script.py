@@ -209,7 +209,7 @@ def test_polygraphy_runs_it_and_rtx_is_told_of_strong_typing(tmp_path: Path) -> 
 
 def test_the_script_stands_alone() -> None:
     """It imports nothing but the standard library, so that it runs where the engine is built."""
-    tree = ast.parse(write_polygraphy_script({"a": "fp32"}, ["bf16"], tf32=True))
+    tree = ast.parse(write_polygraphy_script({"a": "fp32"}, ["bf16"], "--tf32"))
     imported = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     assert ["__future__", "collections", "typing"] == imported
     assert not [n for n in ast.walk(tree) if isinstance(n, ast.Import)]
@@ -218,7 +218,7 @@ def test_the_script_stands_alone() -> None:
 @pytest.mark.parametrize("name", ["it's", '"""', "\\", "層\u2028", "a\nb", "{x}", "FLAGS = ''"])
 def test_names_are_literals(name: str, tmp_path: Path) -> None:
     """Whatever is in a name, the script has it as it is, and low type and TF32 as flags."""
-    text = write_polygraphy_script({name: "fp32", "b": "fp16"}, ["bf16"], tf32=True)
+    text = write_polygraphy_script({name: "fp32", "b": "fp16"}, ["bf16"], "--tf32")
     assert text.isascii()
     (tmp_path / "s.py").write_text(text)
     found = runpy.run_path(str(tmp_path / "s.py"))

@@ -10,6 +10,7 @@ from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
 from precision_bisect.exports.export import Export, layers_in_tensorrt
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.model.graph import operators
 from precision_bisect.model.load import Model
 from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.precisions import PrecisionName
@@ -18,6 +19,8 @@ from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS,
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT
 
+DECOMPOSABLE = "--decomposable-attentions"
+"""Without this flag an Attention that has no fused kernel, such as one in FP32, is not built."""
 _STATISTICS = ("max", "mean", "quantile")
 _THRESHOLDS = {
     "l2": ("l2", "--l2-threshold"),
@@ -39,6 +42,7 @@ def polygraphy_command(
     """
     words = ["polygraphy", "run", MIXED_MODEL, "--trt", "--strongly-typed"]
     words += ["--tf32"] if settings.tf32 else []
+    words += [DECOMPOSABLE] if "Attention" in operators(model.proto.graph) else []
     if settings.plugins:
         words += ["--plugins", *(str(path.absolute()) for path in settings.plugins)]
     if settings.config_script is not None:
@@ -113,16 +117,14 @@ _KEPT = "KEPT: dict[str, str] = {}\n"
 
 
 def write_polygraphy_script(
-    kept: Mapping[str, str], below: Iterable[PrecisionName], *, tf32: bool = False
+    kept: Mapping[str, str], below: Iterable[PrecisionName], *also: str
 ) -> str:
     """Return a Python script that keeps the layers of these names in the precision of each.
 
-    `below` are the precisions that the others may have. Names come from the model and are written
-    as ASCII literals. `tf32` allows TF32 in the layers that stay FP32, which Polygraphy, unlike
-    trtexec, does not by default.
+    `below` are the precisions that the others may have, `also` further flags. Names come from the
+    model and are written as ASCII literals.
     """
-    flags = " ".join(f"--{name}" for name in below) + " --precision-constraints obey"
-    flags += " --tf32" if tf32 else ""
+    flags = " ".join([*(f"--{name}" for name in below), "--precision-constraints obey", *also])
     literals = "".join(f'    {name!a}: "{kind.upper()}",\n' for name, kind in kept.items())
     template = files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
     before, _, after = template.partition(_FLAGS)
@@ -132,6 +134,7 @@ def write_polygraphy_script(
 
 def polygraphy_constraints(export: Export) -> str:
     """Return the script for the layers of a plan. Raises NotWritable as `layers_in_tensorrt`."""
-    return write_polygraphy_script(
-        layers_in_tensorrt(export), export.below_fp32, tf32=export.settings.tf32
-    )
+    # TensorRT allows TF32 in the layers that stay FP32; Polygraphy does not by itself.
+    also = ["--tf32"] if export.settings.tf32 else []
+    also += [DECOMPOSABLE] if "Attention" in operators(export.model.proto.graph) else []
+    return write_polygraphy_script(layers_in_tensorrt(export), export.below_fp32, *also)
