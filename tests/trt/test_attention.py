@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def attention(folder: Path, opset: int, kind: Mapping[str, int | str]) -> Model:
                 helper.make_node("Transpose", [f"{name}4"], [f"{name}t"], perm=[0, 2, 1, 3]),
             ]
     read = [f"{name}t" if four else name for name in "qkv"] + ["m"] * bool(mask)
-    own = {k: v for k, v in settings.items() if not (four and k.endswith("heads"))}
+    own: Any = {k: v for k, v in settings.items() if not (four and k.endswith("heads"))}
     nodes += [
         helper.make_node("Attention", read, ["a"], "k", **own),
         helper.make_node("Tanh", ["a"], ["y"], "tanh"),
