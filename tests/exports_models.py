@@ -70,13 +70,15 @@ class Ran:
     arguments: list[str]
 
 
-def run_script(folder: Path, mode: str, shell: str, *flags: str) -> Ran:
-    """Run trtexec.sh with stand-ins for NVIDIA's tools that note their arguments."""
+def run_script(folder: Path, mode: str, shell: str, *flags: str, says: str = "") -> Ran:
+    """Run trtexec.sh with stand-ins for NVIDIA's tools: they note their arguments and print."""
     with tempfile.TemporaryDirectory() as tools:
         noted = Path(tools) / "noted"
         for tool in ("trtexec", "tensorrt_rtx"):
             script = Path(tools) / tool
-            script.write_text(f"#!/bin/sh\nprintf '%s\\0' {tool} \"$@\" > '{noted}'\n")
+            script.write_text(
+                f"#!/bin/sh\nprintf '%s\\0' {tool} \"$@\" > '{noted}'\nprintf '%s' '{says}'\n"
+            )
             script.chmod(0o755)
         ran = subprocess.run(
             [*words(shell), str(folder / TRTEXEC), mode, *flags],

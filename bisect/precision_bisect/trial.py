@@ -65,11 +65,15 @@ class Honour(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerHonour:
-    """What the engine did with one kept layer, and what shows it, in one sentence."""
+    """What the engine did with one kept layer, and what shows it, in one sentence.
+
+    `found` tells whether something in the engine was seen that may compute the layer.
+    """
 
     layer: str
     honoured: Honour
     evidence: str
+    found: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

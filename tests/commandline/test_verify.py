@@ -154,7 +154,7 @@ def test_a_run_that_moved_finds_its_model_beside_it(
     [
         (LONE, ["k"], [], 0, "1 kept: 1 honoured, 0 demoted, 0 not observable"),
         (LONE, ["k"], ["--no-guard-islands"], 1, "1 kept: 0 honoured, 1 demoted, "),
-        (UNSEEN, ["k"], [], 5, "1 kept: 0 honoured, 0 demoted, 1 not observable"),
+        (UNSEEN, ["k"], [], 5, "1 kept: 0 honoured, 0 demoted, 1 not observable (1 in no engine"),
         (UNKNOWN, ["k"], [], 4, "every layer in FP32 does not build either, so it is not the"),
     ],
 )

@@ -169,7 +169,7 @@ def test_polygraphy_marks_with_it_what_builds_mark(
 def test_the_script_stands_alone() -> None:
     """It imports nothing but the standard library, so that it runs where the engine is built."""
     kept: dict[str, ToldNode] = {"a": ("fp32", ("x",), ("y",))}
-    tree = ast.parse(write_polygraphy_script(kept, {}, ["bf16"], tf32=True))
+    tree = ast.parse(write_polygraphy_script(kept, {}, ["bf16"], "--tf32"))
     imported = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     assert ["__future__", "collections", "collections.abc", "typing"] == imported
     assert not [n for n in ast.walk(tree) if isinstance(n, ast.Import)]
@@ -186,7 +186,7 @@ def test_names_are_literals(name: str, tmp_path: Path) -> None:
     """Whatever is in a name, the script has it as it is, and low type and TF32 as flags."""
     kept: dict[str, ToldNode] = {name: ("fp32", (name,), ()), "b": ("fp16", (), ("b",))}
     others: dict[str, ToldNode] = {f"{name}{name}": ("fp32", (), (name,))}
-    text = write_polygraphy_script(kept, others, ["bf16"], tf32=True)
+    text = write_polygraphy_script(kept, others, ["bf16"], "--tf32")
     assert text.isascii()
     (tmp_path / "s.py").write_text(text)
     found = runpy.run_path(str(tmp_path / "s.py"))

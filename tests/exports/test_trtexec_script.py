@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exports_models import SHELLS, chain, export_of, flag, run_script
-from models import parse, save
+from models import parse, save, with_weights
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.exports.write import write_exports
@@ -239,3 +240,73 @@ def test_a_name_that_a_subgraph_has_too_is_not_written(tmp_path: Path) -> None:
     reasons = write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["relu"]))
     assert "something else in the model is called 'relu', too" == reasons[LAYER_PRECISIONS]
     assert 1 == run_script(tmp_path, "weak", SHELL).code
+
+
+ATTENTION = (
+    "(float[1,4,8] x) => (float[1,4,8] y)"
+    " { [a] m = MatMul(x, w) [k] y = Attention<q_num_heads = 2, kv_num_heads = 2>(m, m, m) }"
+)
+
+
+@pytest.mark.parametrize("says", ["  --decomposableAttentions=spec  by names", "no such flag"])
+@pytest.mark.parametrize("mode", ["strong10", "strong11", "rtx"])
+def test_an_attention_may_be_decomposed(tmp_path: Path, mode: str, says: str) -> None:
+    """Where the tool knows the flag it is given, for every Attention; where it does not, not."""
+    weights = {"w": np.ones((8, 8), np.float32)}
+    path = save(with_weights(parse(ATTENTION, opset=23, ir=10), weights), tmp_path)
+    write_exports(RunFolder(tmp_path), export_of(path, ["k"]))
+    ran = run_script(tmp_path, mode, SHELL, ENGINE, says=says)
+    given = [each for each in ran.arguments if each.startswith("--decomposable")]
+    assert ["--decomposableAttentions=*"] * ("spec" in says) == given
+
+
+GRU = (
+    "(float[3,1,2] x) => (float[3,1,1,2] y)"
+    " { [a] t = Tanh(x) [k] y = GRU<hidden_size = 2>(t, w, r) }"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "opset", "kept", "strong", "weak"),
+    [
+        ("(float[4] x) => (float[4] y) { [a] t = Exp(x) [k] y = Tanh(t) }", 17, ["k"], "", ""),
+        (
+            "(float[4] x) => (float[4] y) { [a] t = Gelu(x) [k] y = Tanh(t) }",
+            20,
+            ["k"],
+            "",
+            ", 10.0 or later for Gelu",
+        ),
+        (
+            ATTENTION,
+            23,
+            ["k"],
+            ", 10.14 or later for Attention",
+            ", 10.14 or later for Attention",
+        ),
+        (
+            "(float[4] x) => (float[4] y) { [a] t = Swish(x) [k] y = Gelu(t) }",
+            24,
+            ["k"],
+            ", 11.0 or later for Swish",
+            ", 11.0 or later for Swish",
+        ),
+        (GRU, 17, ["a"], ", 10.2 or later for GRU below FP32", ""),
+        (GRU, 17, ["k"], "", ""),
+    ],
+    ids=["old", "Gelu", "Attention", "Swish", "low GRU", "high GRU"],
+)
+def test_the_lowest_version_is_told(
+    tmp_path: Path, body: str, opset: int, kept: list[str], strong: str, weak: str
+) -> None:
+    """The script says from which version on the parser takes what the model has."""
+    weights = {
+        name: np.ones(shape, np.float32)
+        for name, shape in (("w", (1, 6, 2)), ("r", (1, 6, 2)))
+        if "GRU" in body
+    } | ({"w": np.ones((8, 8), np.float32)} if "MatMul" in body else {})
+    path = save(with_weights(parse(body, opset=opset, ir=10), weights), tmp_path)
+    write_exports(RunFolder(tmp_path), export_of(path, kept))
+    text = (tmp_path / TRTEXEC).read_text()
+    assert f"TensorRT 10{strong}: {MIXED_MODEL}" in text
+    assert f"TensorRT 8.6 to 10.x{weak}: the model itself" in text

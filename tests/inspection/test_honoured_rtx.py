@@ -191,12 +191,14 @@ def test_a_layer_that_is_not_there_is_unseen(rtx: Flavour, tmp_path: Path) -> No
     found = flat("[k] c = Sin(a) b = Cos(a)").inspect(rtx, tmp_path, Target())
     assert {"k": UNSEEN} == found.honours
     assert "no engine layer lists it" in found.evidence("k")
+    assert [False] == [each.found for each in found.judged]
 
 
 def test_beside_an_operator_never_looked_at(rtx: Flavour, tmp_path: Path) -> None:
     """Conversions are not counted in a kernel with an operator that may bring any number."""
     found = image("e = LRN<size = 3>(a) [k] b = Sigmoid(e)").inspect(rtx, tmp_path, Target())
     assert {"k": UNSEEN} == found.honours
+    assert [True] == [each.found for each in found.judged]
 
 
 NO_CHANGE = {

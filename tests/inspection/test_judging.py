@@ -1,6 +1,7 @@
 """Verdicts from what inspectors of other libraries and versions say, without a build."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -275,3 +276,22 @@ def test_a_node_belongs_to_the_layer_that_lists_it(tmp_path: Path) -> None:
         engine_layer("PointWiseV2", ["relu"], "fp16 fp16"),
     ]
     assert [DEMOTED] == [entry.honoured.value for entry in judge(tmp_path, layers, "relu")]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("__myl_Exp_myl0_0", {"exp": HONOURED, "soft": UNSEEN}),
+        ("__myl_ExpReshTran_myl0_0", {"exp": HONOURED, "soft": UNSEEN}),
+        ("__myl_ExpMaxrSubExpSumDivMul_myl0_0", {"exp": HONOURED, "soft": HONOURED}),
+        ("__myl_ReshTran_myl0_0", {"exp": UNSEEN, "soft": UNSEEN}),
+    ],
+)
+def test_a_kernel_that_computes_only_others_proves_nothing(
+    tmp_path: Path, name: str, expected: dict[str, str]
+) -> None:
+    """A node that a kernel lists and does not compute was found nowhere, whatever the types."""
+    layer = replace(engine_layer("kgen", ["exp", "soft"], "fp32 fp32"), name=name)
+    found = judge(tmp_path, [layer], "exp", "soft")
+    assert expected == {each.layer: each.honoured.value for each in found}
+    assert [honour != UNSEEN for honour in expected.values()] == [each.found for each in found]

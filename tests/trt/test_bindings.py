@@ -70,6 +70,7 @@ import json, sys
 from types import SimpleNamespace
 from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loader, pin_tactics
 from precision_bisect.backends.tensorrt.flavour import load_flavour
+from precision_bisect.backends.tensorrt.inspector import _PROFILE_VALUES
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import LEFT_ALONE, to_mark
@@ -113,6 +114,7 @@ print(json.dumps({
     "layer_types": [name for name in trt.LayerType.__members__ if name not in LEFT_ALONE],
     "pinned": [flags, caches],
     "config": [config.fp16, config.bf16, config.tf32, config.precision_constraints],
+    "profile values": any(hasattr(trt.ICudaEngine, each) for each in _PROFILE_VALUES),
     "missing": {
         file: list(filter(missing, paths)) for file, paths in json.load(sys.stdin).items()
     },
@@ -302,6 +304,7 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
         "marked": {"any": []},
         "pinned": [["EDITABLE_TIMING_CACHE"], [[0, False]]] if pins else [[], []],
         "config": [weak, False, False, "obey" if weak else None],
+        "profile values": True,
     } == found
 
 

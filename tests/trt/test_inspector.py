@@ -3,11 +3,14 @@
 An engine cannot be loaded without a GPU; that TensorRT has what is used, `test_bindings` finds.
 """
 
+import ctypes
 import json
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from inspection.real_texts import GEMM, message
 from precision_bisect.backends.tensorrt.build import BuiltEngine
@@ -22,9 +25,12 @@ NAME = "/classifier/classifier_6/Gemm_myl9_4"
 
 
 class RecordedEngine:
-    """An engine of one layer that reads `x`, of dynamic shape, and `w`, and writes `y`."""
+    """An engine of one layer that reads `x`, of dynamic shape, and `w`, and writes `y`.
 
-    num_io_tensors = 3
+    Values of `s` give a shape.
+    """
+
+    num_io_tensors = 4
 
     def __init__(self, trt: Any, metadata: str) -> None:
         self.execution_context: Any = None
@@ -33,7 +39,7 @@ class RecordedEngine:
 
     def get_tensor_name(self, index: int) -> str:
         """Return the name of a tensor."""
-        return "xwy"[index]
+        return "xwsy"[index]
 
     def get_tensor_mode(self, name: str) -> Any:
         """Return what the tensor is for."""
@@ -45,6 +51,19 @@ class RecordedEngine:
         assert ("x", 0) == (name, index)
         return [(1, 8), (4, 8), (16, 8)]
 
+    def is_shape_inference_io(self, name: str) -> bool:
+        """Tell whether values of the tensor give a shape."""
+        return name == "s"
+
+    def get_tensor_profile_values(self, index: int, name: str) -> list[list[int]]:
+        """Return the least, the best and the largest values; the arguments are in this order."""
+        assert (0, "s") == (index, name)
+        return [[1, 2], [3, 4], [5, 6]]
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        """Return the type of the values."""
+        return self._trt.int64
+
     def create_engine_inspector(self) -> "RecordedEngine":
         """Return the inspector, which is this."""
         return self
@@ -52,8 +71,9 @@ class RecordedEngine:
     def get_engine_information(self, layout: Any) -> str:
         """Return JSON as TensorRT 10 gives it: shapes and types only if the context has shapes."""
         assert layout == self._trt.LayerInformationFormat.JSON
-        shape = self.execution_context and self.execution_context.shapes["x"]
-        known = shape and -1 not in shape
+        context = self.execution_context
+        shape = context and context.shapes["x"]
+        known = shape and -1 not in shape and context.values() == context.wanted
         tensor = {
             "Name": "x",
             "Dimensions": list(shape) if known else [-1, 8],
@@ -64,10 +84,26 @@ class RecordedEngine:
 
 
 class RecordedContext:
-    """Holds the shapes of the inputs."""
+    """Holds the shapes of the inputs, and where the values of `s` lie: they should be `wanted`."""
 
-    def __init__(self, *shape: int) -> None:
-        self.shapes: dict[str, tuple[int, ...]] = {"x": shape, "w": (8, 8)}
+    def __init__(self, *shape: int, given: NDArray[np.int64] | None = None) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {"x": shape, "w": (8, 8), "s": (2,)}
+        self.address = 0 if given is None else given.ctypes.data
+        self.wanted = [3, 4] if given is None else given.tolist()
+
+    def values(self) -> list[int]:
+        """Return the values of `s`."""
+        return list((ctypes.c_int64 * 2).from_address(self.address)) if self.address else []
+
+    def get_tensor_address(self, name: str) -> int:
+        """Return where the tensor lies, 0 for nowhere."""
+        assert "s" == name
+        return self.address
+
+    def set_tensor_address(self, name: str, address: int) -> None:
+        """Note where the tensor lies."""
+        assert "s" == name
+        self.address = address
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape, with -1 where it is not set."""
@@ -84,9 +120,16 @@ def test_dynamic_shapes_have_types(
 ) -> None:
     """The inspector is given a context with shapes: those of the last run, else the best ones."""
     engine = RecordedEngine(rtx.module, "")
-    (layer,) = inspected(rtx.module, engine, RecordedContext(*before))
+    (layer,) = inspected(rtx.module, engine, RecordedContext(*before), [])
     (read,) = layer.inputs
     assert ("fp16", after) == (read.dtype, read.dims)
+
+
+def test_values_of_the_last_run_stay(rtx: Flavour) -> None:
+    """An input that gives a shape keeps its values; without any it has the best, as above."""
+    context = RecordedContext(2, 8, given=np.array([7, 8]))
+    (layer,) = inspected(rtx.module, RecordedEngine(rtx.module, ""), context, [])
+    assert ["fp16"] == [read.dtype for read in layer.inputs]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
 from precision_bisect.exports.export import Export, nodes_in_tensorrt
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.one_file import one_file
+from precision_bisect.model.graph import operators
 from precision_bisect.model.load import Model
 from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.precisions import PrecisionName
@@ -24,6 +25,8 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT
 from precision_bisect.typed.high_nodes import ToldNodes, told
 
+DECOMPOSABLE = "--decomposable-attentions"
+"""Without this flag an Attention that has no fused kernel, such as one in FP32, is not built."""
 _STATISTICS = ("max", "mean", "quantile")
 _THRESHOLDS = {
     "l2": ("l2", "--l2-threshold"),
@@ -45,6 +48,7 @@ def polygraphy_command(
     """
     words = ["polygraphy", "run", MIXED_MODEL, "--trt", "--strongly-typed"]
     words += ["--tf32"] if settings.tf32 else []
+    words += [DECOMPOSABLE] if "Attention" in operators(model.proto.graph) else []
     if settings.plugins:
         words += ["--plugins", *(str(path.absolute()) for path in settings.plugins)]
     if settings.config_script is not None:
@@ -119,16 +123,14 @@ _WITH_THEM = "WITH_THEM: Mapping[str, Any] = {}\n"
 
 
 def write_polygraphy_script(
-    kept: ToldNodes, others: ToldNodes, below: Iterable[PrecisionName], *, tf32: bool = False
+    kept: ToldNodes, others: ToldNodes, below: Iterable[PrecisionName], *also: str
 ) -> str:
     """Return a Python script that keeps layers, and other nodes with them, in the type of each.
 
-    `below` are the precisions that the rest may have. Names come from the model and are written as
-    ASCII literals. `tf32` allows TF32 in the layers that stay FP32, which Polygraphy, unlike
-    trtexec, does not by default.
+    `below` are the precisions that the rest may have, `also` further flags. Names come from the
+    model and are written as ASCII literals.
     """
-    flags = " ".join(f"--{name}" for name in below) + " --precision-constraints obey"
-    flags += " --tf32" if tf32 else ""
+    flags = " ".join([*(f"--{name}" for name in below), "--precision-constraints obey", *also])
     filled = {_FLAGS: f'"{flags}"', _KEPT: _literal(kept), _WITH_THEM: _literal(others)}
     return one_file(POLYGRAPHY_SCRIPT, filled)
 
@@ -144,6 +146,7 @@ def polygraphy_constraints(export: Export) -> str:
     decided = {layer.name for layer in export.high_layers}
     kept = {name: node for name, node in layers.items() if name in decided}
     others = {name: node for name, node in told(layers).items() if name not in kept}
-    return write_polygraphy_script(
-        told(kept), others, export.below_fp32, tf32=export.settings.tf32
-    )
+    # TensorRT allows TF32 in the layers that stay FP32; Polygraphy does not by itself.
+    also = ["--tf32"] if export.settings.tf32 else []
+    also += [DECOMPOSABLE] if "Attention" in operators(export.model.proto.graph) else []
+    return write_polygraphy_script(told(kept), others, export.below_fp32, *also)

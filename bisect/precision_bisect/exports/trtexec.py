@@ -13,12 +13,14 @@ from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static, s
 from precision_bisect.errors import UsageError, printable
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.tensorrt_versions import needs
 from precision_bisect.exports.trtexec_names import (
     OUTPUT_TYPES,
     PRECISIONS,
     layer_output_types,
     layer_precisions,
 )
+from precision_bisect.model.graph import operators
 from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
 from precision_bisect.settings.engine_settings import Shapes
@@ -27,10 +29,10 @@ _HEAD = """\
 #!/bin/sh
 # {model}: {summary}.
 #
-#   sh trtexec.sh strong10   TensorRT 10: {mixed}, strongly typed
+#   sh trtexec.sh strong10   TensorRT 10{strong}: {mixed}, strongly typed
 #   sh trtexec.sh strong11   TensorRT 11: {mixed}
 #   sh trtexec.sh rtx        TensorRT-RTX: {mixed}, by its tool tensorrt_rtx
-#   sh trtexec.sh weak       TensorRT 8.6 to 10.x: {weak}, precisions by layer name
+#   sh trtexec.sh weak       TensorRT 8.6 to 10.x{named}: {weak}, precisions by layer name
 #
 # Written by precision-bisect. Each saves {engine} beside this script, or --saveEngine=FILE.
 # Further flags are handed on.
@@ -75,6 +77,13 @@ esac
 """
 
 
+_FLAG = "--decomposableAttentions"
+_DECOMPOSED = f"""\
+# An Attention without a fused kernel, as in FP32, needs this flag of TensorRT 10.14 and later.
+    case $("$tool" --help 2>&1) in *{_FLAG}*) set -- '{_FLAG}=*' "$@" ;; esac
+    """
+
+
 def write_trtexec(export: Export) -> str:
     """Return the script, to lie in the export's folder.
 
@@ -90,13 +99,13 @@ def write_trtexec(export: Export) -> str:
     ):
         plugins = [] if mode == "rtx" else _plugins(export)
         flags = [*own, *common, *plugins]
-        branches.append(_branch(mode, _of_mixed(tool, flags, export.no_mixed)))
+        branches.append(_branch(mode, _of_mixed(tool, flags, export)))
     try:
         flags = [*_by_name(export), *common, *_plugins(export)]
         if export.quantized:
-            weak = _of_mixed("trtexec", flags, export.no_mixed)
+            weak = _of_mixed("trtexec", flags, export)
         else:
-            weak = f"{_MODEL_EXISTS}\n    {_command('trtexec', _MODEL, flags)}"
+            weak = f"{_MODEL_EXISTS}\n    {_command('trtexec', _MODEL, flags, export)}"
         branches.append(_branch("weak", weak))
     except NotWritable as reason:
         branches.append(_branch("weak", _fail(f"no command by layer names: {reason}")))
@@ -107,11 +116,11 @@ _MODEL = '"$model"'
 _MODEL_EXISTS = '[ -f "$model" ] || fail 1 "no file $model; say ONNX_MODEL=/path/to/model.onnx"'
 
 
-def _of_mixed(tool: str, flags: Sequence[str], no_mixed: str | None) -> str:
+def _of_mixed(tool: str, flags: Sequence[str], export: Export) -> str:
     """Return the command that builds the typed model, or a message where there is none."""
-    if no_mixed is not None:
-        return _fail(f"there is no {MIXED_MODEL}: {no_mixed}")
-    return _command(tool, '"$here"/' + shlex.quote(MIXED_MODEL), flags)
+    if export.no_mixed is not None:
+        return _fail(f"there is no {MIXED_MODEL}: {export.no_mixed}")
+    return _command(tool, '"$here"/' + shlex.quote(MIXED_MODEL), flags, export)
 
 
 def _head(export: Export, folder: Path) -> str:
@@ -132,6 +141,8 @@ def _head(export: Export, folder: Path) -> str:
     return _HEAD.format(
         model=printable(export.model.path.name),
         summary=export.summary(),
+        strong=needs(export, (10, 0), typed=True),
+        named=needs(export, (8, 6), typed=False),
         weak=MIXED_MODEL if export.quantized else "the model itself",
         mixed=MIXED_MODEL,
         remarks="".join(f"#\n{remark}\n" for remark in remarks),
@@ -227,9 +238,10 @@ def _shapes(shapes: Shapes) -> str:
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
-def _command(tool: str, onnx: str, flags: Sequence[str]) -> str:
+def _command(tool: str, onnx: str, flags: Sequence[str], export: Export) -> str:
     words = [f"--onnx={onnx}", *map(shlex.quote, flags), '"$@"']
-    return f"need {tool}\n    " + " \\\n        ".join(['exec "$tool"', *words])
+    first = _DECOMPOSED if "Attention" in operators(export.model.proto.graph) else ""
+    return f"need {tool}\n    {first}" + " \\\n        ".join(['exec "$tool"', *words])
 
 
 def _fail(message: str) -> str:

@@ -28,8 +28,8 @@ _MOVING_KINDS = frozenset(
         "Constant",
     )
 )
-_MOVES = (CAST, "Conc", "Move", "Repl", "Resh", "Slic", "Tran")
-_WORDS = (*_MOVES, "Corr", "Deco", "Mean", "Sqrt")
+MOVES = (CAST, "Conc", "Move", "Repl", "Resh", "Slic", "Tran")
+_WORDS = (*MOVES, "Corr", "Deco", "Mean", "Sqrt")
 """Operations that rules ask for and that have more than three letters."""
 _LONG, _SHORT = 4, 3
 """Letters that names cut operations to; many builds of TensorRT 10 cut to three (NVIDIA/TensorRT
@@ -74,7 +74,7 @@ class Kernel:
         """Whether it only moves or converts values, whatever nodes it lists."""
         listed = bool(self.operations) and not self.unlisted
         return self.layer.kind in _MOVING_KINDS or (
-            listed and set(_MOVES).issuperset(self.operations)
+            listed and set(MOVES).issuperset(self.operations)
         )
 
     @property
@@ -101,17 +101,20 @@ class Kernel:
             if c.elements != 1 and c.dtype in _FLOATS and not c.scales
         ]
 
+    def word(self, op_type: str) -> str:
+        """Return what the name calls an operator that is one operation."""
+        return op_type[: _SHORT if self.short else _LONG]
+
     def shows(self, op_type: str, others: Iterable[str]) -> bool:
         """Tell whether the name lists an operation for every operator of this type among others.
 
         Operators that begin alike cannot be told apart, nor can those that begin like a move.
         """
-        letters = _SHORT if self.short else _LONG
-        word = op_type[:letters]
-        if self.short and any(move.startswith(word) for move in _MOVES):
+        word = self.word(op_type)
+        if self.short and any(move.startswith(word) for move in MOVES):
             return False
-        alike = sum(other[:letters] == word for other in others)
-        return sum(operation[:letters] == word for operation in self.operations) >= alike
+        alike = max(1, sum(self.word(other) == word for other in others))
+        return sum(self.word(operation) == word for operation in self.operations) >= alike
 
 
 def float_types(tensors: Sequence[EngineTensor]) -> frozenset[str]:
@@ -141,6 +144,11 @@ def find_kernels(graph: GraphNodes, layers: Sequence[EngineLayer]) -> list[Kerne
         for layer, numbers in zip(layers, listed, strict=True)
         if numbers
     ]
+
+
+def unlisted_kernel(layer: EngineLayer) -> Kernel:
+    """Return an engine layer that lists no node of the graph."""
+    return Kernel(layer=layer, span=frozenset(), loose=frozenset(), operations=_operations(layer))
 
 
 def _kernel(

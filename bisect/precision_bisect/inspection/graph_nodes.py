@@ -61,6 +61,18 @@ class GraphNodes:
         later = (before & among) >> first
         return {i for i in (first + k for k in _members(later)) if self._before[i] & mask}
 
+    def first_of(self, numbers: Set[int]) -> set[int]:
+        """Return those that depend on no other of these nodes."""
+        mask = _mask_of(numbers)
+        return {number for number in numbers if not self._before[number] & mask}
+
+    def last_of(self, numbers: Set[int]) -> set[int]:
+        """Return those on which no other of these nodes depends."""
+        before = 0
+        for number in numbers:
+            before |= self._before[number]
+        return {number for number in numbers if not before >> number & 1}
+
     def behind(self, numbers: Set[int]) -> int:
         """Return the bit mask of the other nodes that depend on one of these."""
         mask = _mask_of(numbers)

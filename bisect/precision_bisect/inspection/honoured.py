@@ -7,11 +7,13 @@ evidence.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache, partial
 
 from precision_bisect.inspection.engine_kernels import Kernel, find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
-from precision_bisect.inspection.rules import AskedType, Observation, examine
+from precision_bisect.inspection.inner_products import HOLDERS, InnerProducts
+from precision_bisect.inspection.rules import AskedType, Observation, computes, examine
 from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
@@ -38,21 +40,31 @@ def judge_layers(
     type. Everything else is not observable.
     """
     graph = GraphNodes(model.proto if typed is None else typed.proto)
+    kernels = find_kernels(graph, engine_layers)
     holders: dict[int, list[Kernel]] = defaultdict(list)
-    for kernel in find_kernels(graph, engine_layers):
+    for kernel in kernels:
         for number in kernel.span:
             holders[number].append(kernel)
     nothing = _why_nothing(engine_layers)
+    inner = cache(partial(InnerProducts, graph, engine_layers, kernels))
     verdicts = []
     for name, wanted in _judged(model.table, plan, pair):
         number = graph.index.get(name, -1)
         asked = AskedType(number=number, wanted=wanted, typed=typed is not None, rtx=rtx)
-        # A Reformat that lists the node says nothing of the type that it is computed in.
-        kernels = [kernel for kernel in holders[number] if not kernel.moves_only]
-        findings = [examine(graph, kernel, asked) for kernel in kernels]
+        if number >= 0 and graph.nodes[number].op_type in HOLDERS:
+            findings = [inner().examine(asked)]
+        else:
+            # A Reformat that lists the node says nothing of the type that it is computed in.
+            computing = [each for each in holders[number] if computes(graph, each, number)]
+            findings = [examine(graph, kernel, asked) for kernel in computing]
         verdict = _weigh(findings, nothing, bool(holders[number]))
         verdicts.append(
-            LayerHonour(layer=name, honoured=verdict.honour, evidence=f"{verdict.reason}.")
+            LayerHonour(
+                layer=name,
+                honoured=verdict.honour,
+                evidence=f"{verdict.reason}.",
+                found=bool(findings),
+            )
         )
     return verdicts
 
@@ -89,7 +101,7 @@ def _weigh(findings: Sequence[Observation], nothing: str, listed: bool) -> Obser
     if honours:
         reason = "the engine layers that hold it do not agree"
     elif listed:
-        reason = "the engine layers that list it only move values"
+        reason = "no engine layer that lists it is seen to compute it"
     else:
         reason = nothing
     return Observation(honour=Honour.NOT_OBSERVABLE, reason=reason)

@@ -7,13 +7,14 @@ decides, the node is not observable.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 from precision_bisect.errors import printable
 from precision_bisect.inspection.conversions import does_conversions_asked_for
-from precision_bisect.inspection.engine_kernels import CAST, Kernel, float_types
+from precision_bisect.inspection.engine_kernels import CAST, MOVES, Kernel, float_types
 from precision_bisect.inspection.engine_layers import LOW, normal_type
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.model.classify import FOLLOWERS
@@ -21,8 +22,8 @@ from precision_bisect.precisions import HighName
 from precision_bisect.trial import Honour
 
 _FP32 = frozenset(("fp32",))
-_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"))
-_PRODUCT_OPERATIONS = frozenset(("Corr", "Deco", "Fc"))
+PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"))
+PRODUCT_OPERATIONS = frozenset(("Corr", "Deco", "Fc"))
 _PRODUCT_KIND = re.compile(r"conv(?!ert)|correlation|fullyconnected|gemm|matmul|matrixmul", re.I)
 _WEIGHTS = frozenset(("Weights", "ConvWeights"))
 """What an inspector calls the weights of a layer's one product."""
@@ -134,7 +135,7 @@ def _by_rest(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation
     Smaller constants belong to another operator, such as a bias whose Add the metadata leaves out.
     """
     own = graph.weights[asked.number]
-    if not own or asked.number not in _products(graph, kernel) or not _is_product(kernel):
+    if not own or asked.number not in _products(graph, kernel) or not is_product(kernel):
         return None
     sizes = {name: size for i in kernel.span for name, size in graph.weights[i].items()}
     others = {size for name, size in sizes.items() if name != _largest(own)}
@@ -148,7 +149,7 @@ def _by_operands(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observa
     if not _computes_product(graph, kernel, asked.number):
         return None
     if kernel.fused:
-        before = list(takewhile(lambda each: each not in _PRODUCT_OPERATIONS, kernel.operations))
+        before = list(takewhile(lambda each: each not in PRODUCT_OPERATIONS, kernel.operations))
         if kernel.unlisted or CAST in before:
             return None
     types = float_types(kernel.layer.inputs)
@@ -174,7 +175,7 @@ def _by_single_type(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Obse
 
 def _by_conversions(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
     """Count conversions. Around products they do vanish, so products are left to other rules."""
-    if not asked.typed or graph.nodes[asked.number].op_type in _PRODUCTS:
+    if not asked.typed or graph.nodes[asked.number].op_type in PRODUCTS:
         return None
     if not does_conversions_asked_for(graph, kernel, asked.number, asked.rtx):
         return None
@@ -205,7 +206,7 @@ def _of_weights(
     """
     reason = f"its weights are {_listed(types)} in {_where(kernel)}"
     found = _of_types(types, asked.wanted, reason, proof=True)
-    product = graph.nodes[asked.number].op_type in _PRODUCTS
+    product = graph.nodes[asked.number].op_type in PRODUCTS
     if found is None or found.honour != Honour.HONOURED or not product:
         return found
     lower = LOW - {asked.wanted}
@@ -231,8 +232,24 @@ def _is_shown(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
     op_type = graph.nodes[number].op_type
     if not kernel.operations:
         computing = {i for i in kernel.span if graph.nodes[i].op_type not in _MOVING}
-        return op_type in _PRODUCTS or computing <= {number}
+        return op_type in PRODUCTS or computing <= {number}
     return kernel.shows(op_type, (graph.nodes[i].op_type for i in kernel.span))
+
+
+def computes(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
+    """Tell whether the kernel, which lists this node, may compute it.
+
+    It does not if it only moves values, nor if each of its operations is one of another node.
+    """
+    if kernel.moves_only:
+        return False
+    if not kernel.operations or kernel.truncated or graph.weights[number]:
+        return True
+    computing = [op for op in kernel.operations if op not in MOVES]
+    others = [graph.nodes[i].op_type for i in kernel.span if i != number]
+    return kernel.shows(graph.nodes[number].op_type, ()) or bool(
+        Counter(computing) - Counter(kernel.word(op_type) for op_type in others)
+    )
 
 
 def _largest(weights: Mapping[str, int]) -> str:
@@ -240,13 +257,13 @@ def _largest(weights: Mapping[str, int]) -> str:
 
 
 def _products(graph: GraphNodes, kernel: Kernel) -> list[int]:
-    return [i for i in kernel.span if graph.nodes[i].op_type in _PRODUCTS]
+    return [i for i in kernel.span if graph.nodes[i].op_type in PRODUCTS]
 
 
 def _computes_product(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
     """Tell whether this node is a product and, if others are fused with it, the only one."""
     products = _products(graph, kernel)
-    shown = sum(operation in _PRODUCT_OPERATIONS for operation in kernel.operations)
+    shown = sum(operation in PRODUCT_OPERATIONS for operation in kernel.operations)
     return number in products and (not kernel.fused or len(products) == shown == 1)
 
 
@@ -256,12 +273,13 @@ def _may_multiply(kernel: Kernel) -> bool:
     Small products are `MulSum`.
     """
     names = kernel.operations
-    return not names or _is_product(kernel) or ("Mul", "Sum") in pairwise(names)
+    return not names or is_product(kernel) or ("Mul", "Sum") in pairwise(names)
 
 
-def _is_product(kernel: Kernel) -> bool:
+def is_product(kernel: Kernel) -> bool:
+    """Tell whether the engine layer is one that multiplies matrices, by its kind or its name."""
     return _PRODUCT_KIND.search(kernel.layer.kind) is not None or not (
-        _PRODUCT_OPERATIONS.isdisjoint(kernel.operations)
+        PRODUCT_OPERATIONS.isdisjoint(kernel.operations)
     )
 
 

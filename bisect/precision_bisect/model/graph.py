@@ -23,6 +23,12 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from all_graphs(inner)
 
 
+def operators(graph: onnx.GraphProto) -> set[str]:
+    """Return the ONNX operators that the graph and every graph inside it use."""
+    nodes = (node for inner in all_graphs(graph) for node in inner.node)
+    return {node.op_type for node in nodes if node.domain in ("", "ai.onnx")}
+
+
 def captured(node: onnx.NodeProto) -> set[str]:
     """Return every tensor name that the node's subgraphs mention, outer ones among them."""
     names: set[str] = set()

@@ -97,12 +97,12 @@ class Added:
             self._store(name, kind.onnx_type, weight)
         return self._dequantize(tensor, name, kind, to, scale)
 
-    def guard(self, layer: str, source: str) -> str:
+    def guard(self, wish: str, source: str) -> str:
         """Append an addition of zero to the FP32 tensor `source`; return its result."""
         zero = self._names(f"{PREFIX}/guard/zero")
         if zero not in self.initializers:
             self.initializers[zero] = helper.make_tensor(zero, _FLOAT, [], [0.0])
-        out = self._names(f"{PREFIX}/guard/{layer}")
+        out = self._names(f"{PREFIX}/guard/{wish}")
         self.nodes.append(helper.make_node("Add", [source, zero], [out], name=out))
         return out
 

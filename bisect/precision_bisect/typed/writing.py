@@ -1,5 +1,7 @@
 """One assignment written into one graph, node by node."""
 
+from collections.abc import Sequence
+
 import onnx
 
 from precision_bisect.layer_table import Exclusion, LayerName
@@ -33,7 +35,7 @@ class Writing:
         constants = self._layout.constants.names
         guards = islands(self._model, self._placement, constants) if guard_islands else {}
         for node in self._model.proto.graph.node:
-            self._write(node, guards.get(LayerName(node.name)))
+            self._write(node, guards.get(LayerName(node.name), ()))
         proto = onnx.ModelProto()
         proto.CopyFrom(self._model.proto)
         graph = proto.graph
@@ -49,7 +51,7 @@ class Writing:
             guarded=tuple(guards),
         )
 
-    def _write(self, node: onnx.NodeProto, guard: int | None) -> None:
+    def _write(self, node: onnx.NodeProto, guards: Sequence[int]) -> None:
         """Append the node, with what it needs before it, and what its readers need after it."""
         low = self._placement.nodes.get(node.name)
         copy = onnx.NodeProto()
@@ -57,8 +59,8 @@ class Writing:
         # All inputs before the node itself: reading may append Casts.
         for i, name in enumerate(node.input):
             copy.input[i] = self._read(node, i, name)
-        if guard is not None:
-            copy.input[guard] = self._added.guard(node.name, copy.input[guard])
+        for i in guards:
+            copy.input[i] = self._added.guard(f"{node.name}/{i}", copy.input[i])
         self._nodes.append(copy)
         for i, name in enumerate(node.output):
             if low is not None and i in low.form.outputs:

@@ -161,6 +161,9 @@ class Verification:
         """How many layers have which verdict, or why there is no engine and what is at fault."""
         if self.failure is None:
             counts = [f"{self._count(honour)} {word.lower()}" for honour, word in _WORDS.items()]
+            # Nothing to look at is another matter than a look that told nothing.
+            gone = sum(not entry.found for entry in self.evidence.honours)
+            counts[-1] += f" ({gone} in no engine layer)" * bool(gone)
             return f"{len(self.kept)} kept: {', '.join(counts)}"
         said = f"the build failed: {_ending(self.failure)}; "
         if self.plain is None:

@@ -95,6 +95,7 @@ class Trace:
                 name,
                 Honour.NOT_OBSERVABLE,
                 "no kernel has its name: ONNX Runtime fused it into another or folded it",
+                found=False,
             )
         types = frozenset[str]().union(*(kernel.types for kernel in kernels))
         ran = f"ran as {_words(k.op_type for k in kernels)} on {_words(types)}"
@@ -117,8 +118,8 @@ def _layer(kernel: str, layers: Collection[str]) -> str:
     return fused[1] if fused and kernel not in layers else kernel
 
 
-def _honour(name: LayerName, honour: Honour, evidence: str) -> LayerHonour:
-    return LayerHonour(layer=name, honoured=honour, evidence=evidence)
+def _honour(name: LayerName, honour: Honour, evidence: str, *, found: bool = True) -> LayerHonour:
+    return LayerHonour(layer=name, honoured=honour, evidence=evidence, found=found)
 
 
 def _words(names: Any) -> str:

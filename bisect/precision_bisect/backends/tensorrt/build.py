@@ -136,6 +136,7 @@ def _loader(
         EngineBytesFromNetwork,
         NetworkFromOnnxPath,
         PostprocessNetwork,
+        SetDecomposableAttentions,
     )
 
     flags = flavour.module.NetworkDefinitionCreationFlag
@@ -143,6 +144,10 @@ def _loader(
         str(source),
         strongly_typed=recipe.marks is None and hasattr(flags, "STRONGLY_TYPED"),
     )
+    # Without this an attention that has no fused kernel, such as one in FP32, fails the build.
+    # Where there is one it is taken all the same.
+    if hasattr(flavour.module.LayerType, "ATTENTION_INPUT"):
+        parsed = SetDecomposableAttentions(parsed)
     cache, monitor = recipe.timing_cache, watch.monitor(flavour.module)
 
     def configured(builder: Any, network: Any) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precision_bisect.backends.launches import LaunchError, launches
 from precision_bisect.backends.tensorrt.build import BuiltEngine
@@ -40,6 +41,7 @@ class TensorRTEngine:
         self._why_not = why_not
         self._judge = judge
         self._runner: Any = None
+        self._held: list[NDArray[Any]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +111,7 @@ class TensorRTEngine:
         if self._why_not:
             return self._built.layers
         with self._running() as runner:
-            return information(self._flavour.module, runner.engine, runner.context)
+            return information(self._flavour.module, runner.engine, runner.context, self._held)
 
     def save(self, folder: Path) -> None:
         """Write the engine and the timing cache: complete under their names, or the old ones stay.
@@ -131,7 +133,7 @@ class TensorRTEngine:
         layers: Sequence[EngineLayer] = ()
         if not self._why_not:
             with self._running() as runner:
-                layers = inspected(self._flavour.module, runner.engine, runner.context)
+                layers = inspected(self._flavour.module, runner.engine, runner.context, self._held)
         if any(layer.nodes for layer in layers):
             return layers
         return parse_layers(self._built.layers) or layers
