@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from precision_bisect.backends.cuda.latency import bound
-from precision_bisect.backends.cuda.provider import CUDA, cuda_options
+from precision_bisect.backends.cuda.provider import CUDA, deployed
 from precision_bisect.backends.launches import launches
 from precision_bisect.backends.timing import measure, measure_by
 from precision_bisect.inputs.input_shapes import parse_shapes
@@ -40,7 +40,7 @@ def main(path: Path, shapes: list[str]) -> None:
     with launches(NoStream()) as timer:
         if timer.method != "cuda_events":
             raise SystemExit("PyCUDA cannot be used here")
-        options = {**cuda_options(), "user_compute_stream": str(timer.stream)}
+        options = {**deployed(), "user_compute_stream": str(timer.stream)}
         session = runtime().InferenceSession(str(path), providers=[(CUDA, options)])
         binding = bound(session, feed, "cuda")
         # What the host waits for would else be inside the events.

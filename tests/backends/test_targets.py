@@ -228,3 +228,22 @@ def test_forecasts_are_of_all_targets_that_are_asked_for(tmp_path: Path) -> None
     with forecaster(model, options, Scales()).build(LOW) as engine:
         found = [way.run(feed)["y"] for way in engine.ways]
     assert [True, False] == [bool(np.isfinite(each).all()) for each in found]
+
+
+@pytest.mark.parametrize(("alpha", "gamma"), [(1.0, None), (0.5, None), (1.7, 1.1)])
+def test_an_exponential_is_stored_before_one_is_taken_off(
+    alpha: float, gamma: float | None, tmp_path: Path
+) -> None:
+    """ONNX Runtime's Elu and Selu lose small values below zero; others only round the result."""
+    attributes = f"alpha = {alpha}" if gamma is None else f"alpha = {alpha}, gamma = {gamma}"
+    name = "Elu" if gamma is None else "Selu"
+    model = image(f"{{ y = {name}<{attributes}>(x) }}", tmp_path)
+    x = (halves(2, 8, 4, 4) / 4096).astype(np.float16)
+    one, factor = np.float16(1), np.float16(1 if gamma is None else gamma)
+    low = np.float16(alpha) * (np.exp(x) - one)
+    expected = factor * np.where(x < 0, low, x)
+    wide = x.astype(np.float32)
+    np.testing.assert_array_equal(expected, on(model, "onnxruntime", LOW, wide))
+    kept = on(model, "onnxruntime", Plan.all_high(1), wide)
+    np.testing.assert_allclose(kept, on(model, "tensorrt", LOW, wide), rtol=2.0**-10, atol=1e-7)
+    assert np.abs(kept - expected).max() > 1e-4

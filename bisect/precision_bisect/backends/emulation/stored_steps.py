@@ -39,6 +39,23 @@ _INSTANCE_NORM = """g (float x) => (float y) {{
     normal = Div(scaled, root)
     {result} = Add(normal, bias)
     {choice} }}"""
+_EXPONENTIAL = """g (float x) => (float y) {{
+    wide_zero = Constant<value = float {{0}}>()
+    zero = Cast<to = {low}>(wide_zero)
+    wide_one = Constant<value = float {{1}}>()
+    one = Cast<to = {low}>(wide_one)
+    power = Exp(x0)
+    less = Sub(power, one)
+    wide_alpha = Constant<value = float {{{alpha}}}>()
+    alpha = Cast<to = {low}>(wide_alpha)
+    scaled = Mul(alpha, less)
+    negative = Less(x0, zero)
+    both = Where(negative, scaled, x0)
+    wide_gamma = Constant<value = float {{{gamma}}}>()
+    gamma = Cast<to = {low}>(wide_gamma)
+    y0 = Mul(gamma, both) }}"""
+_ALPHA, _GAMMA = 1.6732632, 1.050701
+"""The defaults of Selu."""
 _ABOVE_ONE = """
     shape = Shape(x0)
     first = Constant<value = int64 {{0}}>()
@@ -64,6 +81,8 @@ class StoredSteps:
             if shape is None or shape[_BATCH] == 1:
                 return False
             return shape[_BATCH] is not None or self._opset >= _CONDITIONS
+        if node.op_type in ("Elu", "Selu"):
+            return self._opset >= _CONDITIONS
         return node.op_type == "ReduceSumSquare" or _has_function(node, self._opset)
 
     def body(self, node: onnx.NodeProto, low: LowType) -> onnx.ModelProto:
@@ -90,7 +109,7 @@ class StoredSteps:
             opset_imports=[helper.make_opsetid("", self._opset)],
             ir_version=self._model.proto.ir_version,
         )
-        if not _has_function(node, self._opset):
+        if node.op_type not in {each.op_type for each in body.graph.node}:
             return body
         return inline_selected_functions(body, [("", node.op_type)], inline_schema_functions=True)
 
@@ -100,6 +119,13 @@ class StoredSteps:
         """Return a node in the steps that are written here, else the node itself."""
         if node.op_type == "InstanceNormalization":
             return self._instance_norm(copy, self._view.shape(node.input[0]) or (), low)
+        if node.op_type in ("Elu", "Selu"):
+            selu = node.op_type == "Selu"
+            held = {each.name: each.f for each in node.attribute}
+            alpha = held.get("alpha", _ALPHA if selu else 1.0)
+            gamma = held.get("gamma", _GAMMA) if selu else 1.0
+            text = _EXPONENTIAL.format(low=low.onnx_type, alpha=alpha, gamma=gamma)
+            return list(onnx.parser.parse_graph(text).node)
         if node.op_type == "ReduceSumSquare" and not _has_function(node, self._opset):
             # Squares are their own magnitudes, and this operator has the same attributes.
             copy.op_type, copy.input[0] = "ReduceL1", "squares"
