@@ -15,6 +15,8 @@ from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
+from precision_bisect.pipeline.elsewhere import other_targets
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.results.other_targets import Stored
@@ -22,6 +24,7 @@ from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.search.evaluation import judged
+from precision_bisect.search.events import ignore
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
 from precision_bisect.trial import Verdict
 
@@ -112,10 +115,27 @@ def test_held_out_samples_judge_other_targets_too(tmp_path: Path) -> None:
     ]
 
 
-def test_the_time_that_is_up_is_said(tmp_path: Path) -> None:
-    """A run that ends late judges nothing any more, and takes no target for passed."""
-    found = run("tensorrt", tmp_path, SQUARES, max_time_s=1e-3)
-    assert not any(each.passed for each in found.other_targets)
+def test_nothing_is_judged_once_the_time_is_up(tmp_path: Path) -> None:
+    """That is said, with what the target would store."""
+    options = Options(
+        model=load_text(MEAN, tmp_path).path, inputs=[LARGE], backend="emulated", target="tensorrt"
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    prepared = prepare(options, ignore, work)
+    kept, low = (
+        other_targets(prepared, plan, late=True) for plan in (Plan.all_high(3), Plan.of(()))
+    )
+    assert [(None, "the time was up")] * 2 == [(each.passed, each.message) for each in kept + low]
+    assert [0, 1] == [len(each.stored) for each in kept + low]
+
+
+def test_the_engines_own_business_is_among_the_remarks(tmp_path: Path) -> None:
+    """Once, of a run of the emulator."""
+    text = "(float[4,8] x) => (float[4,8] y) { y = LpNormalization(x) }"
+    found = run("tensorrt", tmp_path, text, inputs=[{"x": np.ones((4, 8), np.float32)}])
+    told = "what engines compute inside 1 LpNormalization was taken as FP32"
+    assert [told] == [note for note in found.notes if "engines" in note]
 
 
 def test_another_target_is_another_run(tmp_path: Path) -> None:
