@@ -6,9 +6,7 @@ from precision_bisect.errors import printable
 from precision_bisect.precisions import HALF_NAMES
 from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.results.result import Result
-from precision_bisect.settings.targets import LABELS, TARGETS, Inside, TargetChoice, TargetName
-
-_INSIDE = {Inside.SUM: "sums of", Inside.STEPS: "each step of"}
+from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 
 
 def names_of(target: TargetChoice) -> str:
@@ -51,5 +49,5 @@ def _why(result: Result, on: OnTargets) -> str:
     if not on.stored:
         return "where everything inside operators is FP32"
     half = next((each for each in (result.low, result.high) if each in HALF_NAMES), "16 bits")
-    stored = [f"{_INSIDE[each.inside]} {each.layers} {each.op_type}" for each in on.stored]
+    stored = [f"{STORED[each.inside]} {each.layers} {each.op_type}" for each in on.stored]
     return f"which stores {', '.join(stored)} in {half.upper()}"

@@ -15,17 +15,17 @@ from onnx.reference import ReferenceEvaluator
 from models import load_text, normal
 from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.emulation.semantics import distinct
+from precision_bisect.backends.emulation.semantics import distinct, own_arithmetic
 from precision_bisect.backends.forecasting import forecaster, settle_target
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.errors import UsageError
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import LowName, Pair
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.evaluation import judged
-from precision_bisect.settings.targets import TARGETS, TargetName
+from precision_bisect.settings.targets import TARGETS, TargetChoice, TargetName
 from precision_bisect.trial import Verdict
 
 Half = NDArray[np.float16]
@@ -247,3 +247,47 @@ def test_an_exponential_is_stored_before_one_is_taken_off(
     kept = on(model, "onnxruntime", Plan.all_high(1), wide)
     np.testing.assert_allclose(kept, on(model, "tensorrt", LOW, wide), rtol=2.0**-10, atol=1e-7)
     assert np.abs(kept - expected).max() > 1e-4
+
+
+NORMS = """(float[2,8,16] x) => (float[2,8,16] y)
+  <float[8] s = {1,2,3,4,5,6,7,8}, float[8] b = {8,7,6,5,4,3,2,1},
+   float[16] w = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}> {
+  a = InstanceNormalization(x, s, b) c = LayerNormalization(a, w) d = LayerNormalization(c, w)
+  y = Tanh(d) }"""
+
+
+@pytest.mark.parametrize(
+    ("target", "low", "expected"),
+    [
+        (
+            "tensorrt",
+            "fp16",
+            "what engines compute inside 1 InstanceNormalization, 2 LayerNormalization was taken "
+            "as FP32; ONNX Runtime on CUDA stores each step of 1 InstanceNormalization there",
+        ),
+        (
+            "onnxruntime",
+            "fp16",
+            "what engines compute inside 2 LayerNormalization was taken as FP32",
+        ),
+        (
+            "all",
+            "bf16",
+            "what engines compute inside 1 InstanceNormalization, 2 LayerNormalization was taken "
+            "as FP32",
+        ),
+        ("tensorrt", "int8", ""),
+    ],
+)
+def test_what_is_the_engines_own_business_is_said(
+    target: TargetChoice, low: LowName, expected: str, tmp_path: Path
+) -> None:
+    """By operator, with the targets that are known to do otherwise; nothing of FP32 layers."""
+    model = load_text(NORMS, tmp_path)
+    targets = Options(model=model.path, target=target).targets
+    assert expected == own_arithmetic(model, Pair(low=low, high="fp32"), targets)
+
+
+def test_a_model_without_such_operators_has_no_remark(tmp_path: Path) -> None:
+    """A mean in pieces is no business of the engine's own."""
+    assert "" == own_arithmetic(load_text(MIXED, tmp_path), PAIR, TARGETS)

@@ -13,6 +13,7 @@ from precision_bisect.api import find
 from precision_bisect.backends.cuda.cuda_backend import CudaBackend
 from precision_bisect.backends.cuda.cuda_check import why_not
 from precision_bisect.backends.cuda.gpu_reference import GpuReference
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
@@ -30,6 +31,7 @@ from precision_bisect.protocols import Backend
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.targets import TargetName
 from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.trial import Honour
 from precision_bisect.typed.pinning import pin_formless, settle
@@ -38,6 +40,8 @@ from precision_bisect.typed.rewrite import TypedWriter
 TROUBLE = why_not()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(TROUBLE is not None, reason=str(TROUBLE))]
 
+BY_CHANNEL = "<float[8] s = {1,2,3,4,5,6,7,8}, float[8] b = {8,7,6,5,4,3,2,1}>"
+BY_GROUP = "<float[2] s = {1,2}, float[2] b = {3,4}>"
 BLOCK = """(float[4,16,64] x) => (float[4,16,64] y) {
   [query] q = MatMul(x, wq)
   [gate] g = Tanh(q)
@@ -225,6 +229,31 @@ def test_means_are_as_forecast(
     (expected,) = forecaster(model, options, Scales()).evaluate(Plan.of(()), feed).values()
     step = 2.0**-10 if low == "fp16" else 2.0**-7
     np.testing.assert_allclose(found, expected, rtol=2 * step)
+
+
+@pytest.mark.parametrize(
+    ("body", "opset"),
+    [
+        (f"{BY_CHANNEL} {{ y = InstanceNormalization(x, s, b) }}", 17),
+        (f"{BY_GROUP} {{ y = GroupNormalization<num_groups = 2>(x, s, b) }}", 18),
+        (f"{BY_CHANNEL} {{ y = GroupNormalization<num_groups = 2>(x, s, b) }}", 21),
+        ("{ q = ReduceSumSquare<axes = [3]>(x) y = Sub(x, q) }", 13),
+        ("<int64[1] a = {3}> { p = Abs(x) q = ReduceLogSum(p, a) y = Sub(x, q) }", 18),
+    ],
+)
+def test_steps_are_as_forecast(body: str, opset: int, tmp_path: Path) -> None:
+    """What ONNX Runtime computes is at least twice as near to stored steps as to FP32 inside."""
+    text = f"(float[n,8,16,16] x) => (float[n,8,16,16] y) {body}"
+    model = load_text(text, tmp_path, opset=opset)
+    feed = {"x": (3 + 5 * normal(2, 8, 16, 16)).astype(np.float16).astype(np.float32)}
+    with backend(model, tmp_path).build(Plan.of(())) as engine:
+        found = engine.run(feed)["y"]
+    targets: tuple[TargetName, ...] = ("tensorrt", "onnxruntime")
+    plain, stored = (
+        EmulatedBackend(model, threads=1, targets=[each]).evaluate(Plan.of(()), feed)["y"]
+        for each in targets
+    )
+    assert np.abs(found - stored).mean() < np.abs(found - plain).mean() / 2
 
 
 @pytest.mark.parametrize("kept", [(), ("root",), ("scaled",)])

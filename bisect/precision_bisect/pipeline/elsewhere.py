@@ -53,7 +53,7 @@ def _judged(
     late: bool,
 ) -> OnTargets:
     names = prepared.model.table.names
-    kept = {names[i] for i in plan.indices}
+    kept = {names[i] for i in plan.indices if prepared.options.high == "fp32"}
     ops = {layer.name: layer.op_type for layer in prepared.model.table.layers}
     counts = Counter((ops[name], each) for name, each in affected.items() if name not in kept)
     stored = [Stored(op_type=op, inside=each, layers=n) for (op, each), n in counts.items()]

@@ -11,6 +11,7 @@ from typing import Any
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
+from precision_bisect.backends.emulation.semantics import own_arithmetic
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts, settle_target
 from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.errors import UsageError
@@ -245,6 +246,7 @@ def assemble(
     found = (
         beyond_remark(beyond, pair),
         unpredicted(model),
+        own_arithmetic(model, pair, options.targets) if backend.emulated else "",
         may_run_high(backend, options.low),
     )
     said = [each for each in found if each]

@@ -34,6 +34,10 @@ class Inside(StrEnum):
     STEPS = "steps"
 
 
+STORED: Mapping[Inside, str] = {Inside.SUM: "sums of", Inside.STEPS: "each step of"}
+"""What is stored, in words that a number of operators follows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """What a target stores inside an operator, and how that is known."""
@@ -79,7 +83,7 @@ OWN_ARITHMETIC = (
     *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
     *("MeanVarianceNormalization", "LpNormalization", "Attention"),
 )
-"""Operators of many steps that engines have kernels of their own for."""
+"""Operators of many steps, whose arithmetic is the engine's own business."""
 _INSIDE = {(row.op_type, row.target): row.inside for row in ROWS}
 
 

@@ -3,6 +3,7 @@
 `settings.targets` has the table, `stored_sums` and `stored_steps` know the graphs.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -18,7 +19,15 @@ from precision_bisect.model.round_trips import rounded_where_declared
 from precision_bisect.model.types import infer_elem_types
 from precision_bisect.model.widen import declared_low, widened
 from precision_bisect.precisions import Pair
-from precision_bisect.settings.targets import Inside, TargetName, inside
+from precision_bisect.settings.targets import (
+    LABELS,
+    OWN_ARITHMETIC,
+    STORED,
+    TARGETS,
+    Inside,
+    TargetName,
+    inside,
+)
 
 
 class Semantics:
@@ -44,15 +53,11 @@ class Semantics:
 
     def affected(self, pair: Pair) -> Mapping[LayerName, Inside]:
         """Return what is stored inside each layer that may run in a 16-bit type, if anything."""
-        low = {
-            name
-            for name, forms in forms_of(self._model.table, pair).items()
-            if any(form.stored in LOW_TYPES for form in forms.all)
-        }
+        half = _in_half(self._model, pair)
         found = {
             LayerName(node.name): self.inside(node)
             for node in self._model.proto.graph.node
-            if node.name in low
+            if node.name in half
         }
         return {name: each for name, each in found.items() if each is not Inside.FP32}
 
@@ -90,6 +95,8 @@ def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[T
 
     The first named stands for those that are alike.
     """
+    if len(targets) == 1:
+        return tuple(targets)
     stored: dict[TargetName, Mapping[LayerName, Inside]] = {}
     for target in targets:
         affected = Semantics(model, target).affected(pair)
@@ -97,6 +104,44 @@ def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[T
             stored[target] = affected
     # Sorting is stable: equal numbers leave the order.
     return tuple(sorted(stored, key=lambda target: len(stored[target])))
+
+
+def own_arithmetic(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
+    """Return a sentence about operators that each engine computes inside as it likes, or "".
+
+    It counts those that are emulated with FP32 inside for one of the `targets`, and names the
+    other targets that are known to do otherwise.
+    """
+    half = _in_half(model, pair)
+    ops = {
+        layer.name: layer.op_type
+        for layer in model.table.layers
+        if layer.name in half and layer.op_type in OWN_ARITHMETIC
+    }
+    stored = {each: Semantics(model, each).affected(pair) if ops else {} for each in TARGETS}
+    taken = [name for name in ops if any(name not in stored[each] for each in targets)]
+    if not taken:
+        return ""
+    said = [f"what engines compute inside {_counted(ops, taken)} was taken as FP32"]
+    for target in (each for each in TARGETS if each not in targets):
+        for kind, words in STORED.items():
+            some = [name for name in taken if stored[target].get(name) is kind]
+            if some:
+                said.append(f"{LABELS[target]} stores {words} {_counted(ops, some)} there")
+    return "; ".join(said)
+
+
+def _counted(ops: Mapping[LayerName, str], names: Sequence[LayerName]) -> str:
+    counts = Counter(ops[name] for name in names)
+    return ", ".join(f"{count} {op_type}" for op_type, count in counts.items())
+
+
+def _in_half(model: Model, pair: Pair) -> frozenset[LayerName]:
+    """Return the layers that may run in a 16-bit type."""
+    forms = forms_of(model.table, pair).items()
+    return frozenset(
+        name for name, each in forms if any(form.stored in LOW_TYPES for form in each.all)
+    )
 
 
 def _under_names(nodes: list[onnx.NodeProto], renamed: onnx.NodeProto) -> list[onnx.NodeProto]:
