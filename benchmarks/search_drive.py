@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from search_oracles import Instance, Mask
 
-from precision_bisect.certificate.certifying import JudgedTrials, certify, noting
+from precision_bisect.certificate.certifying import certify
+from precision_bisect.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.search.limits_and_noise import within
@@ -23,7 +24,7 @@ BLOCK, STAGE = 5, 50
 TOLERANCE = 1.0
 _DRAWS = {Kind.AGAIN: 1, Kind.REBUILD: 2}
 """Which build of a plan a kind is."""
-Certificate: TypeAlias = Literal["groups", "full"]
+Certificate: TypeAlias = Literal["forecasts", "full"]
 Judge: TypeAlias = Callable[[Mask, Kind], Outcome]
 """Says what building, or forecasting, comes to when the layers of a mask run low."""
 
@@ -185,7 +186,7 @@ def problem(size: int, *, workers: int = 1, noise: float = 0.0, seed: int = 0) -
 
 def certificate(plan: Plan, bench: Bench, asked: Problem, mode: Certificate) -> Plan:
     """Certify a plan on the bench, as a run does; return what is left of it."""
-    seen = JudgedTrials(TOLERANCE)
+    seen = JudgedTrials(tolerance=TOLERANCE, size=asked.size)
     for kept, found in bench.judged():
         seen.note(Proposal(plan=kept), found)
     return bench.run(noting(within(certify(asked, plan, mode, seen), asked.tolerance), seen))

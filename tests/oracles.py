@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from precision_bisect.certificate.certifying import JudgedTrials, certify, noting
+from precision_bisect.certificate.certifying import certify
+from precision_bisect.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
@@ -50,7 +51,7 @@ def certified(
 ) -> tuple[Plan, Simulation]:
     """Drive a strategy and the certificate after it; return the plan and the simulation."""
     simulation = Simulation(asked.size, oracle, scores)
-    seen = JudgedTrials(asked.tolerance)
+    seen = JudgedTrials(tolerance=asked.tolerance, size=asked.size)
     plan = simulation.run(noting(strategy.search(asked), seen))
     return simulation.run(certify(asked, plan, mode, seen)), simulation
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
 
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
-Certify: TypeAlias = Literal["none", "groups", "full"]
+Certify: TypeAlias = Literal["none", "forecasts", "full"]
 Isolate: TypeAlias = Literal["auto", "always", "never"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
 ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]

@@ -14,6 +14,7 @@ from rich.text import Text
 from precision_bisect.comparing.changes import Change, Comparison
 from precision_bisect.comparing.sides import Side
 from precision_bisect.errors import printable
+from precision_bisect_reports.proof import certified
 
 WIDTH = 80
 MOST_SHOWN = 60
@@ -80,7 +81,7 @@ def _told(side: Side) -> Iterator[tuple[str, str]]:
     yield "kept", f"{told['kept']} of {told['candidates']}" if told["answered"] else "no answer"
     yield "error", _figure(told["error"])
     yield "tolerance", "1, as a multiple of limits" if isinstance(limit, dict) else _figure(limit)
-    yield "certificate", ("minimal" if told["minimal"] else "not proven") * bool(told["kept"])
+    yield "certificate", certified(side.saved.result.certificate) * bool(told["kept"])
     yield "trials", str(told["trials"])
     yield "builds", str(told["builds"] or "")
     yield "seconds", f"{side.saved.result.wall_s:.0f}"

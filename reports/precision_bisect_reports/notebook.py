@@ -10,6 +10,7 @@ from precision_bisect.errors import printable
 from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect_reports.proof import certified
 
 MOST_ROWS = 60
 """Most layers that are listed; the result itself has all."""
@@ -44,7 +45,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
             limit = f"{result.tolerance:.4g}"
         yield "error", f"{result.error:.4g}, tolerance {limit}"
     if result.kept:
-        yield "certificate", "minimal" if result.certificate.minimal else "not proven minimal"
+        yield "certificate", certified(result.certificate)
     yield "backend", f"{result.backend}{', a prediction' if result.emulated else ''}"
     if result.inputs and result.inputs.synthetic:
         yield "inputs", "made up: real ones may reach other ranges"

@@ -8,40 +8,46 @@ from precision_bisect.results.result import Certificate, Need
 
 def proof(certificate: Certificate) -> str:
     """Return the line for a plan that keeps at least one layer."""
-    kept = len(certificate.checked) + len(certificate.unchecked)
-    if certificate.minimal_at_limit and not certificate.minimal:
-        return _at_limit(certificate, kept)
+    kept = len(certificate.evidence) or len(certificate.checked) + len(certificate.unchecked)
+    if certificate.minimal:
+        return f"{certified(certificate)}: dropping any one of the {kept} fails, each was tried"
+    if certificate.minimal_at_limit:
+        return (
+            f"{_below(certificate)}, which leaves room for the noise; by the tolerance itself "
+            f"{len(certificate.checked)} of {kept} are needed"
+        )
     if certificate.spread:
         return "none: more layers may be kept than needed, and luck decides which"
-    implied = sum(bool(need.needed) and need.how == "implied" for need in certificate.evidence)
-    dropped = len(certificate.checked) - implied
-    if certificate.minimal and not implied:
-        return f"minimal: dropping any one of the {kept} fails, each was tried"
-    parts = [f"{dropped} of {kept} drops were tried and failed"]
-    if implied:
-        parts.append(f"{implied} by plans that kept more")
-    if not certificate.unchecked:
-        return f"all are needed if keeping more never hurts: {', '.join(parts)}"
+    predicted, told = len(certificate.predicted), certificate.forecasts
+    if certificate.minimal_by_forecasts and told is not None:
+        return (
+            f"{_below(certificate)} by builds and forecasts: {kept} needed, "
+            f"{kept - predicted} by builds, {predicted} by forecasts that were right in "
+            f"{told.right} of {told.builds} builds"
+        )
     unproven = Counter(_state(need) for need in certificate.evidence if not need.needed)
+    parts = [f"{len(certificate.checked)} of {kept} drops were tried and failed"]
     parts += [f"{count} {printable(state)}" for state, count in unproven.items()]
     return f"not proven minimal: {', '.join(parts)}"
 
 
-def _at_limit(certificate: Certificate, kept: int) -> str:
-    """Say what was proven of a search that stayed below the tolerance, and what was not."""
-    within = f"minimal below {certificate.limit:.4g}" if certificate.limit else "minimal"
-    return (
-        f"{within}, which leaves room for the noise; by the tolerance itself "
-        f"{len(certificate.checked)} of {kept} are needed"
-    )
+def certified(certificate: Certificate) -> str:
+    """Return in a few words what is proven."""
+    if certificate.minimal:
+        return "minimal"
+    by_forecasts = certificate.minimal_by_forecasts and not certificate.minimal_at_limit
+    return "minimal by builds and forecasts" if by_forecasts else "not proven minimal"
+
+
+def _below(certificate: Certificate) -> str:
+    """Return "minimal", with the limit of a search that stayed below the tolerance."""
+    return f"minimal below {certificate.limit:.4g}" if certificate.limit else "minimal"
 
 
 def _state(need: Need) -> str:
     """Return what is known of a layer that is not shown to be needed."""
     if need.needed is False:
         return "could go"
-    if need.how == "group":
-        return "failed in a group"
-    if need.how == "implied":
-        return "only by plans that kept more"
+    if need.how == "predicted":
+        return "forecast to fail"
     return f"not tested ({need.reason.partition(':')[0]})"

@@ -52,26 +52,26 @@ def held(letter: str, *rows: Row) -> list[bool]:
 @pytest.mark.parametrize(("calls", "expected"), [(80.0, True), (81.0, False)])
 def test_a_fifth_fewer_builds_is_four_fifths(calls: float, expected: bool) -> None:
     """Guided holds (b) with 80 builds against 100, not with 81."""
-    assert [expected] == held("b", row("guided groups", calls), row("ddmin", 100.0))
+    assert [expected] == held("b", row("guided forecasts", calls), row("ddmin", 100.0))
 
 
 def test_a_larger_set_is_no_rival() -> None:
     """A peer with a set more than 1% larger is not compared, one within 1% is."""
-    guided = row("guided groups", 100.0)
+    guided = row("guided forecasts", 100.0)
     assert [] == held("d", guided, row("ddmin", 10.0, ratio=1.02))
     assert [False] == held("d", guided, row("ddmin", 10.0, ratio=1.005))
 
 
 def test_lucky_answers_are_no_rivals() -> None:
     """A peer whose answers pass less often without noise is not compared."""
-    guided = row("guided groups", 100.0)
+    guided = row("guided forecasts", 100.0)
     assert [] == held("d", guided, row("ddmin", 10.0, true=0.5))
-    assert [False] == held("d", row("guided groups", 100.0, true=0.5), row("ddmin", 10.0))
+    assert [False] == held("d", row("guided forecasts", 100.0, true=0.5), row("ddmin", 10.0))
 
 
 def test_answers_that_a_fresh_build_refutes_are_counted_apart() -> None:
     """With noise, where they pass less often: they are rivals of the one count, not the other."""
-    guided = row("guided groups", 100.0, again=0.9, structure="D")
+    guided = row("guided forecasts", 100.0, again=0.9, structure="D")
     for again, expected in ((0.9, [False, False]), (0.6, [False])):
         rival = row("ddmin", 10.0, again=again, structure="D")
         assert expected == held("d", guided, rival)
@@ -79,28 +79,28 @@ def test_answers_that_a_fresh_build_refutes_are_counted_apart() -> None:
 
 def test_a_peer_that_proves_nothing_is_compared_with_the_answer() -> None:
     """Against a ranked prefix only guided's builds up to its answer count, not its proof."""
-    guided = row("guided groups", 100.0, answer=9.0)
+    guided = row("guided forecasts", 100.0, answer=9.0)
     assert [True] == held("d", guided, row("one at a time", 10.0))
     assert [False] == held("d", guided, row("probdd", 10.0))
 
 
 def test_the_worst_cell_is_named() -> None:
     """What is printed of an aim missed has its worst cell and the peer that was better."""
-    aim, _ = found("d", row("guided groups", 100.0), row("ddmin", 10.0), row("probdd", 20.0))
+    aim, _ = found("d", row("guided forecasts", 100.0), row("ddmin", 10.0), row("probdd", 20.0))
     assert aim.line().startswith("NOT held  (d)")
     assert "B n=500 k=20 rho=0.8: 100.0 builds, ddmin 10.0" in aim.line()
 
 
 def test_sizes_and_rounds_are_checked() -> None:
     """At correlation 0.8 a size may be 30% over the optimum; rounds are shares of the builds."""
-    assert [True] == held("c", row("guided groups", 100.0, ratio=1.3))
-    assert [False] == held("c", row("guided groups", 100.0, ratio=1.31))
-    assert [True, False] == held("f", row("guided groups", 100.0))
+    assert [True] == held("c", row("guided forecasts", 100.0, ratio=1.3))
+    assert [False] == held("c", row("guided forecasts", 100.0, ratio=1.31))
+    assert [True, False] == held("f", row("guided forecasts", 100.0))
 
 
 def test_what_was_not_run_is_not_held() -> None:
     """An aim without cells says so."""
-    (aim,) = found("e", row("guided groups", 100.0))
+    (aim,) = found("e", row("guided forecasts", 100.0))
     assert "not checked  (e)" in aim.line()
 
 

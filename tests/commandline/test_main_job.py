@@ -63,7 +63,7 @@ def test_example_is_certified(example: tuple[Path, str, float]) -> None:
     """Every kept layer was dropped once, and each drop failed."""
     result = json.loads((example[0] / "result.json").read_text())
     certificate = result["certificate"]
-    assert ("full", True, None) == tuple(certificate[k] for k in ("mode", "minimal", "assumes"))
+    assert ("full", True, None) == tuple(certificate[k] for k in ("mode", "minimal", "forecasts"))
     assert (result["kept"], []) == (certificate["checked"], certificate["unchecked"])
     assert {("dropped", True)} == {(e["how"], e["needed"]) for e in certificate["evidence"]}
 

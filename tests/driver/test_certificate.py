@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation, outcome
-from precision_bisect.certificate.certifying import JudgedTrials, certify
-from precision_bisect.certificate.monotone import breaks
+from precision_bisect.certificate.certifying import certify
+from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.certificate.proving import Terms, certificate
-from precision_bisect.options import Certify
+from precision_bisect.options import CERTIFY, Certify
 from precision_bisect.plan import Plan
-from precision_bisect.results.result import Certificate, How
+from precision_bisect.results.result import Certificate
 from precision_bisect.run_folder import plain_json
-from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet, Trial, TrialStatus
+from precision_bisect.trial import Kind, Outcome, Proposal, Trial, TrialStatus
 from precision_bisect_strategies.guided import Guided
 
 NAMES = [f"layer{i}" for i in range(12)]
@@ -35,53 +35,34 @@ def trial(kept: Sequence[int], came: float | Outcome, kind: Kind = Kind.JUDGE) -
 
 def proven(
     trials: Sequence[Trial],
-    mode: Certify = "groups",
+    mode: Certify = "full",
     *,
     plan: Plan | None = PLAN,
-    monotone: bool = True,
     limit: float | None = None,
 ) -> Certificate:
     """Return the certificate of `PLAN`."""
-    terms = Terms(mode=mode, monotone=monotone, untested="the budget was spent", limit=limit)
-    return certificate(plan, trials, SampleSet.JUDGED, NAMES, terms)
+    seen = JudgedTrials(tolerance=oracles.TOLERANCE, size=len(NAMES)).having(trials)
+    terms = Terms(mode=mode, untested="the budget was spent", limit=limit)
+    return certificate(plan, seen, NAMES, terms)
 
 
 DROPS = [trial([2, 5], 3.0), trial([1, 5], 4.0), trial([1, 2], float("inf"))]
 
 
-@pytest.mark.parametrize("mode", ["groups", "full"])
+@pytest.mark.parametrize("mode", ["forecasts", "full"])
 def test_every_drop_that_failed_makes_it_minimal(mode: Certify) -> None:
-    """With each single drop tried and failed, nothing is assumed, and the errors are there."""
+    """With each single drop tried and failed, nothing rests on forecasts; the errors are there."""
     found = proven(DROPS, mode)
-    assert (True, None) == (found.minimal, found.assumes)
+    assert (True, True, None) == (found.minimal, found.minimal_by_forecasts, found.forecasts)
     assert (["layer1", "layer2", "layer5"], []) == (found.checked, found.unchecked)
     assert {"layer1": 3.0, "layer2": 4.0, "layer5": float("inf")} == found.errors
 
 
-IMPLIED = [*DROPS[:2], trial([1, 2, 3, 4], 2.5), trial([1, 2, 4], 2.0), trial([0, 1, 2, 4], 9.0)]
-
-
-def test_a_failing_plan_that_kept_more_implies_a_need() -> None:
-    """The smallest such plan is named; the certificate says what it assumes."""
-    found = proven(IMPLIED)
-    assert (False, "monotone") == (found.minimal, found.assumes)
-    assert not found.unchecked
-    last = found.evidence[-1]
-    assert ("implied", True, 1, 2.0) == (last.how, last.needed, last.more_kept, last.error)
-    assert {"layer1", "layer2"} == set(found.errors)
-
-
-@pytest.mark.parametrize(
-    ("mode", "monotone", "reason"),
-    [("full", True, "--certify full"), ("groups", False, "keeping more has failed elsewhere")],
-)
-def test_what_is_implied_does_not_always_count(mode: Certify, monotone: bool, reason: str) -> None:
-    """In full mode, and where monotonicity was seen broken, only the layer's own drop counts."""
-    found = proven(IMPLIED, mode, monotone=monotone)
-    assert (False, ["layer5"], None) == (found.minimal, found.unchecked, found.assumes)
-    last = found.evidence[-1]
-    assert ("implied", None) == (last.how, last.needed)
-    assert reason in last.reason
+def test_only_the_plan_without_the_layer_proves_it_needed() -> None:
+    """A failing plan that lacks it and keeps more proves nothing, nor does one that lacks more."""
+    found = proven([*DROPS[:2], trial([1, 2, 4], 2.0), trial([1], 5.0)])
+    assert (False, ["layer5"]) == (found.minimal, found.unchecked)
+    assert (None, "the budget was spent") == (found.evidence[-1].how, found.evidence[-1].reason)
 
 
 def test_a_failure_of_all_that_is_kept_and_more_implies_nothing() -> None:
@@ -89,21 +70,6 @@ def test_a_failure_of_all_that_is_kept_and_more_implies_nothing() -> None:
     found = proven([trial([1, 2, 5, 7], 3.0)])
     assert {None} == {need.how for need in found.evidence}
     assert not found.minimal
-
-
-def test_a_group_that_failed_together_proves_no_layer() -> None:
-    """Its members are listed with the group, its error and its size, and stay unchecked."""
-    found = proven([DROPS[0], trial([1], 5.0), trial([], 6.0)])
-    assert (False, ["layer2", "layer5"]) == (found.minimal, found.unchecked)
-    told = [(need.how, need.needed, need.group, need.error) for need in found.evidence]
-    assert [("dropped", True, None, 3.0), *[("group", None, 0, 5.0)] * 2] == told
-    assert "2 layers were dropped together" in found.evidence[1].reason
-
-
-def test_that_everything_low_fails_is_no_group() -> None:
-    """The preflight's failure is known beforehand: the layers count as not tested."""
-    found = proven([trial([], 6.0)])
-    assert {(None, "the budget was spent")} == {(n.how, n.reason) for n in found.evidence}
 
 
 def test_nothing_counts_where_no_certificate_was_asked_for() -> None:
@@ -140,18 +106,17 @@ def test_the_empty_plan_is_minimal_and_no_plan_is_not() -> None:
 
 
 def test_it_is_written_as_documented() -> None:
-    """The keys of the file, for one entry of each sort."""
+    """The keys of the file, for entries with a trial and without one."""
     written = plain_json.plain(proven([DROPS[0], trial([1, 2, 4], 2.0)]))
-    keys = ["mode", "minimal", "checked", "unchecked", "evidence", "assumes"]
-    keys += ["limit", "minimal_at_limit"]
+    keys = ["mode", "minimal", "checked", "predicted", "unchecked", "evidence", "forecasts"]
+    keys += ["limit", "minimal_at_limit", "minimal_by_forecasts"]
     assert keys == list(written)
-    inner = ["layer", "needed", "needed_at_limit", "error", "how", "more_kept", "group", "reason"]
+    inner = ["layer", "needed", "needed_at_limit", "error", "how", "reason"]
     assert [inner] * 3 == [list(entry) for entry in written["evidence"]]
-    assert ["dropped", None, "implied"] == [entry["how"] for entry in written["evidence"]]
+    assert ["dropped", None, None] == [entry["how"] for entry in written["evidence"]]
 
 
 PLANS = st.frozensets(st.integers(0, 5))
-HOWS: tuple[How, ...] = ("dropped", "implied")
 
 
 @given(
@@ -159,7 +124,7 @@ HOWS: tuple[How, ...] = ("dropped", "implied")
     plan=PLANS,
     culprits=st.frozensets(st.integers(0, 5), min_size=1),
     seed=st.integers(0, 99),
-    mode=st.sampled_from(["none", "groups", "full"]),
+    mode=st.sampled_from(CERTIFY),
 )
 def test_it_never_claims_what_is_not_so(
     tried: set[frozenset[int]],
@@ -176,29 +141,8 @@ def test_it_never_claims_what_is_not_so(
         without = culprits <= plan - {NAMES.index(need.layer)}
         assert need.needed in (None, not without)
         assert (need.needed is True) == (need.layer in found.checked)
-        assert need.needed is None or need.how in HOWS
-    alone = all(need.how == "dropped" for need in found.evidence)
-    assert found.minimal == (alone and len(found.checked) == len(plan))
-
-
-@given(
-    tried=st.sets(PLANS, max_size=30),
-    plan=PLANS,
-    seed=st.integers(0, 99),
-    mode=st.sampled_from(["groups", "full"]),
-)
-def test_where_keeping_more_hurts_only_direct_drops_count(
-    tried: set[frozenset[int]], plan: frozenset[int], seed: int, mode: Certify
-) -> None:
-    """On oracles that are anything but monotone, seen broken, `minimal` rests on own drops."""
-    oracle = oracles.non_monotone(6, seed)
-    trials = [trial(sorted(kept), oracle(kept)) for kept in tried]
-    broken = breaks(trials, SampleSet.JUDGED, oracles.TOLERANCE, 0.0)
-    found = proven(trials, mode, plan=Plan.of(plan), monotone=not broken)
-    for layer in found.checked:
-        alone = plan - {NAMES.index(layer)}
-        assert not oracle(alone).passed or (mode == "groups" and not broken)
-        assert alone in tried or (mode == "groups" and not broken)
+        assert (need.needed is None) == (need.how is None)
+    assert found.minimal == (len(found.checked) == len(plan))
 
 
 def bent(seed: int, size: int) -> Oracle:
@@ -217,15 +161,14 @@ def bent(seed: int, size: int) -> Oracle:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_where_a_search_saw_monotonicity_broken_every_drop_is_tried(seed: int) -> None:
+def test_where_keeping_more_hurts_every_drop_is_tried(seed: int) -> None:
     """The trials of a certificate and what is read off them agree on what counts."""
     oracle, size = bent(seed, len(NAMES)), len(NAMES)
     asked = replace(oracles.problem(size), workers=4)
-    plan, simulation = oracles.certified(Guided(), asked, oracle, mode="groups")
+    plan, simulation = oracles.certified(Guided(), asked, oracle)
     ends = [trial(kept, oracle(frozenset(kept))) for kept in (range(size), ())]
-    trials = [*ends, *simulation.trials]
-    broken = breaks(trials, SampleSet.JUDGED, oracles.TOLERANCE, 0.0)
-    assert not proven(trials, plan=plan, monotone=not broken).unchecked
+    found = proven([*ends, *simulation.trials], plan=plan)
+    assert (True, []) == (found.minimal, found.unchecked)
 
 
 def test_a_search_below_the_tolerance_proves_its_own_limit() -> None:
@@ -249,20 +192,9 @@ def test_without_a_limit_of_its_own_a_search_proves_the_tolerance() -> None:
     assert not proven([], plan=None).minimal_at_limit
 
 
-@pytest.mark.parametrize(("mode", "counts"), [("groups", True), ("full", None)])
-def test_what_exceeds_the_limit_may_imply_it(mode: Certify, counts: bool | None) -> None:
-    """A plan that kept more and exceeded the limit implies that, not a failure."""
-    found = proven([*DROPS[:2], trial([1, 2, 4], 0.95)], mode, limit=0.9)
-    last = found.evidence[-1]
-    assert ("implied", None, counts) == (last.how, last.needed, last.needed_at_limit)
-    assert not found.minimal_at_limit
-    stronger = proven([*DROPS[:2], trial([1, 2, 4], 0.95), trial([1, 2, 4, 6], 2.0)], limit=0.9)
-    assert (True, 2) == (stronger.evidence[-1].needed, stronger.evidence[-1].more_kept)
-
-
 def test_drops_that_nearly_passed_before_come_first() -> None:
     """The layer whose absence failed by least in the search is dropped from the plan first."""
-    seen = JudgedTrials(oracles.TOLERANCE)
+    seen = JudgedTrials(tolerance=oracles.TOLERANCE, size=12)
     for kept, error in (([2, 5, 7], 3.0), ([1, 5, 8], 1.01), ([1, 2, 9], 2.0)):
         seen.note(Proposal(plan=Plan.of(kept)), outcome(error))
     certifying = certify(oracles.problem(12), PLAN, "full", seen)
@@ -272,16 +204,13 @@ def test_drops_that_nearly_passed_before_come_first() -> None:
     assert Plan.of((1, 2)) == second.plan
 
 
-@pytest.mark.parametrize("mode", ["groups", "full"])
 @pytest.mark.parametrize(("workers", "most"), [(4, 24), (16, 7)])
-def test_what_several_workers_drop_at_once_goes_together(
-    mode: Certify, workers: int, most: int
-) -> None:
+def test_what_several_workers_drop_at_once_goes_together(workers: int, most: int) -> None:
     """Where many of 60 layers can go, those that passed in one round go in the next."""
     needed = frozenset((7, 30, 59))
     asked = replace(oracles.problem(60), workers=workers)
     simulation = Simulation(60, oracles.monotone(needed))
-    search = certify(asked, Plan.all_high(60), mode)
+    search = certify(asked, Plan.all_high(60), "full")
     rounds = 0
     try:
         batch = next(search)
@@ -298,9 +227,9 @@ def test_a_layer_whose_drop_is_known_to_have_passed_goes() -> None:
     """A plan that failed by noise alone, and kept more, does not speak for it."""
     asked = replace(oracles.problem(4), noise=10.0)
     answers = {(0, 1): 0.1, (0, 2): 5.0, (0,): 0.1, (1,): 5.0, (): 5.0}
-    seen = JudgedTrials(asked.tolerance)
+    seen = JudgedTrials(tolerance=asked.tolerance, size=4)
     for kept in ((0, 2), (0,)):
         found = trial(kept, answers[kept])
         seen.note(found.proposal, found.outcome)
     oracle = Simulation(4, lambda kept: outcome(answers.get(tuple(sorted(kept)), 5.0)))
-    assert oracle.run(certify(asked, Plan.of((0, 1)), "groups", seen)).kept == {0}
+    assert oracle.run(certify(asked, Plan.of((0, 1)), "full", seen)).kept == {0}

@@ -12,7 +12,7 @@ import oracles
 import tiny
 from oracles import Oracle, outcome
 from precision_bisect.errors import ExitCode
-from precision_bisect.options import Options
+from precision_bisect.options import CERTIFY, Options
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
@@ -112,9 +112,9 @@ def test_a_drop_without_a_verdict_is_not_called_needed(tmp_path: Path) -> None:
 
 
 def test_modes_say_what_they_rest_on(tmp_path: Path) -> None:
-    """Full drops every layer; groups may take more for granted; none claims nothing and ends 0."""
+    """Full drops every layer, as do forecasts where there are few; none claims nothing."""
     spent: dict[str, int] = {}
-    for mode in ("none", "groups", "full"):
+    for mode in CERTIFY:
         (folder := tmp_path / mode).mkdir()
         result, trials = run(folder, oracles.monotone(CULPRITS), certify=mode)
         spent[mode] = len(trials)
@@ -123,19 +123,21 @@ def test_modes_say_what_they_rest_on(tmp_path: Path) -> None:
         if mode == "none":
             assert list(result.kept) == result.certificate.unchecked
             assert not result.certificate.minimal
-        if mode == "full":
+        else:
             assert {"dropped"} == {need.how for need in result.certificate.evidence}
             assert result.certificate.minimal
-    assert spent["none"] <= spent["groups"] <= spent["full"]
+    assert spent["none"] <= spent["forecasts"] <= spent["full"]
 
 
-def test_engines_are_certified_in_groups_and_emulators_in_full(tmp_path: Path) -> None:
-    """The default depends on what a trial costs."""
+def test_forecasts_certify_where_they_save_builds(tmp_path: Path) -> None:
+    """That is the default of engines; what is its own forecast, or has none, is tried in full."""
     asked = prepared(tmp_path, oracles.monotone(CULPRITS))
-    assert "groups" == asked.certify
+    assert "forecasts" == asked.certify
+    assert "full" == replace(asked, emulator=None).certify
     assert "full" == prepared(tmp_path, oracles.monotone(CULPRITS), certify="full").certify
-    emulated = prepare(asked.options, ignore, tmp_path)
-    assert "full" == emulated.certify
+    for mode in (None, "forecasts"):
+        options = replace(asked.options, certify=mode)
+        assert "full" == prepare(options, ignore, tmp_path).certify
 
 
 def test_a_run_cut_off_says_that_the_budget_was_spent(tmp_path: Path) -> None:
@@ -153,9 +155,9 @@ def crooked(kept: frozenset[int]) -> Any:
     return oracles.monotone(CULPRITS)(kept)
 
 
-def test_broken_monotonicity_is_reported_and_not_relied_on(tmp_path: Path) -> None:
-    """A plan that failed above one that passed is in the file, in a note, and ends assumptions."""
-    result, trials = run(tmp_path, crooked, strategy="ddmin", certify="groups")
+def test_broken_monotonicity_is_reported(tmp_path: Path) -> None:
+    """A plan that failed above one that passed is in the file, and in a note."""
+    result, trials = run(tmp_path, crooked, strategy="ddmin", certify="full")
     verdicts = {t.proposal.plan.kept: t.outcome.passed for t in trials if t.outcome.verdict}
     broken = {
         failed
@@ -170,8 +172,6 @@ def test_broken_monotonicity_is_reported_and_not_relied_on(tmp_path: Path) -> No
     assert pytest.approx(4.0, rel=1e-6) == first.failed.error
     assert first.layers
     assert any(note.startswith("not monotone: ") for note in result.notes)
-    assert result.certificate.assumes is None
-    assert "implied" not in {need.how for need in result.certificate.evidence if need.needed}
 
 
 def test_a_monotone_run_reports_none(tmp_path: Path) -> None:

@@ -3,46 +3,66 @@
 from dataclasses import replace
 
 from final_screens import KEPT, RESULT, need, screen, words
-from precision_bisect.results.result import SPREAD, Certificate
+from precision_bisect.results.result import SPREAD, Certificate, Forecasts
 from precision_bisect.trial import Stability
+from precision_bisect_reports.notebook import as_html
+
+FORECASTS = Forecasts(builds=12, right=12, drawn=2, wrong_at_most=1, confidence=0.9)
 
 
 def test_what_a_certificate_rests_on_is_said() -> None:
-    """Drops that were tried and needs that are implied are told apart, with the assumption."""
+    """Layers by builds and by forecasts are told apart, with how often forecasts were right."""
     evidence = [need(name, True, "dropped") for name in KEPT[:3]]
-    evidence.append(need(KEPT[3], True, "implied"))
+    evidence.append(need(KEPT[3], None, "predicted"))
     certificate = Certificate(
-        minimal=False, checked=KEPT, unchecked=(), evidence=evidence, assumes="monotone"
+        minimal=False, checked=KEPT[:3], unchecked=(), evidence=evidence, forecasts=FORECASTS
     )
     expected = (
-        "all are needed if keeping more never hurts: 3 of 4 drops were tried and failed, "
-        "1 by plans that kept more"
+        "minimal by builds and forecasts: 4 needed, 3 by builds, "
+        "1 by forecasts that were right in 12 of 12 builds"
     )
     assert expected in words(replace(RESULT, certificate=certificate))
+    assert "minimal by builds and forecasts" in as_html(replace(RESULT, certificate=certificate))
+
+
+def test_a_limit_that_forecasts_are_below_is_named() -> None:
+    """A drop that passes by the tolerance and not by the limit leaves it minimal by the limit."""
+    evidence = [replace(need(name, True, "dropped"), needed_at_limit=True) for name in KEPT[:2]]
+    evidence.append(replace(need(KEPT[2], False, "dropped"), needed_at_limit=True))
+    evidence.append(need(KEPT[3], None, "predicted"))
+    certificate = Certificate(
+        minimal=False,
+        checked=KEPT[:2],
+        unchecked=KEPT[2:3],
+        evidence=evidence,
+        forecasts=FORECASTS,
+        limit=0.009,
+    )
+    said = words(replace(RESULT, certificate=certificate))
+    assert "minimal below 0.009 by builds and forecasts: 4 needed, 3 by builds, 1 by" in said
 
 
 def test_what_is_not_proven_is_counted_by_its_reason() -> None:
-    """A group, a drop that passed, a build that failed, what the budget left: each is said."""
+    """A forecast, a drop that passed, a build that failed, what the budget left: each is said."""
     evidence = [
         need("a", True, "dropped"),
-        need("b", None, "group"),
-        need("c", None, "group"),
+        need("b", None, "predicted"),
+        need("c", None, "predicted"),
         need("d", False, "dropped"),
         need("e", None, None, "build_failed: no implementation: sorry"),
         need("f", None, None, "the budget was spent"),
-        need("g", None, "implied", "it does not count"),
     ]
     certificate = Certificate(
         minimal=False,
         checked=["a"],
-        unchecked=[each.layer for each in evidence[1:]],
-        mode="groups",
+        unchecked=[each.layer for each in evidence[3:]],
+        mode="forecasts",
         evidence=evidence,
+        forecasts=FORECASTS,
     )
     assert (
-        "not proven minimal: 1 of 7 drops were tried and failed, 2 failed in a group, "
-        "1 could go, 1 not tested (build_failed), 1 not tested (the budget was spent), "
-        "1 only by plans that kept more"
+        "not proven minimal: 1 of 6 drops were tried and failed, 2 forecast to fail, "
+        "1 could go, 1 not tested (build_failed), 1 not tested (the budget was spent)"
     ) in words(replace(RESULT, certificate=certificate))
 
 

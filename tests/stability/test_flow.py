@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
+from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.inputs.copies import Copies
 from precision_bisect.pipeline.course import Course, flow
@@ -81,11 +82,11 @@ def test_culprits_that_hold_are_minimal(tmp_path: Path) -> None:
     assert (Status.FOUND, Plan.of((2, 7)), "") == (ending.status, ending.plan, ending.spread)
     assert drawn is not None and drawn.evidence.stability is not None
     assert (16, 0) == (drawn.evidence.stability.copies, drawn.evidence.stability.failed)
-    terms = Terms(
-        mode="full", monotone=True, untested="", copies=True, clear=clear_limit(1.0, drawn)
-    )
+    limit = clear_limit(1.0, drawn)
+    seen = JudgedTrials(tolerance=1.0, size=SIZE, copies=True, clear=limit).having(driver.trials)
+    terms = Terms(mode="full", untested="")
     names = [f"layer{i}" for i in range(SIZE)]
-    assert certificate(ending.plan, driver.trials, SampleSet.JUDGED, names, terms).minimal
+    assert certificate(ending.plan, seen, names, terms).minimal
 
 
 @pytest.mark.parametrize("builds", [False, True])

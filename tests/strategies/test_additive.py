@@ -32,7 +32,7 @@ def test_a_right_ranking_takes_few_builds_beside_the_certificate(seed: int) -> N
     errors = additive(size, few, seed)
     scores = [1.3 * error**1.1 for error in errors]
     plan, simulation = oracles.certified(
-        Guided(), oracles.problem(size), oracles.additive(errors), scores, mode="groups"
+        Guided(), oracles.problem(size), oracles.additive(errors), scores, mode="full"
     )
     assert len(plan) <= 1.05 * few
     builds = [trial for trial in simulation.trials if trial.proposal.kind is Kind.JUDGE]

@@ -250,10 +250,10 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--certify",
         choices=CERTIFY,
-        help="what proves that no kept layer can be dropped. full: each was dropped alone and "
-        "that failed; groups: a failing plan that kept all others and more counts, too, which "
-        "assumes that keeping more never hurts; none: no trials for it (full where the emulator "
-        "judges, groups where trials are builds)",
+        help="what shows that no kept layer can be dropped. full: each was dropped alone and that "
+        "failed; forecasts: those that are forecast to fail by far are not built, if a random "
+        "sample of them is and fails, nor are such plans in the search; none: no trials for it "
+        "(full where the emulator judges, forecasts where trials are builds)",
     )
     group.add_argument(
         "--copies",

@@ -1,17 +1,17 @@
 """Where monotonicity was seen broken: keeping more layers made a plan that passed fail.
 
-Searches may assume that keeping more never hurts, and an implied proof rests on it. The trials of
-a run can refute it: one plan passed, and one that keeps all its layers and more failed.
+Searches may assume that keeping more never hurts. The trials of a run can refute it: one plan
+passed, and one that keeps all its layers and more failed.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.plan import Plan
 from precision_bisect.results.result import KeptError, NonMonotone
 from precision_bisect.search.limits_and_noise import MARGIN
-from precision_bisect.trial import JUDGED_KINDS, SampleSet, Trial
 
 MOST_LISTED = 5
 """Breaks in `result.json`, at most; a bound for readers."""
@@ -19,85 +19,57 @@ MOST_NAMED = 10
 """Named layers that a failing plan keeps in addition, at most; a bound for readers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Break:
-    """A plan that passed and one that keeps more and failed, with their errors, if any.
+class Tried(NamedTuple):
+    """A plan with its error, None where there is no figure."""
 
-    `noise` tells that luck alone explains the difference of the errors. Nothing is refuted then.
-    """
+    plan: Plan
+    error: float | None
 
-    passed: Plan
-    passed_error: float | None
-    failed: Plan
-    failed_error: float | None
-    noise: bool
+    def within(self, other: "Tried") -> bool:
+        """Tell whether the other plan keeps all that this one does."""
+        return self.plan.mask & other.plan.mask == self.plan.mask
+
+
+class Break(NamedTuple):
+    """A plan that passed and one that keeps more and failed."""
+
+    passed: Tried
+    failed: Tried
 
     @property
     def added(self) -> Plan:
         """The layers that the failing plan keeps in addition."""
-        return self.failed.without(self.passed.kept)
+        return self.failed.plan.without(self.passed.plan.kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    mask: int
-    plan: Plan
-    error: float | None
+def breaks(seen: JudgedTrials, noise: float) -> Sequence[Break]:
+    """Return one break per failing plan that has any, smaller plans first.
 
-
-def judged(trials: Iterable[Trial], samples: SampleSet) -> Sequence[Trial]:
-    """Return the trials with a verdict on a sample set, without plans that builds disagree on.
-
-    Of several trials of one plan the first is returned. Smaller plans come first.
-    """
-    found: dict[Plan, Trial] = {}
-    contested: set[Plan] = set()
-    for trial in trials:
-        asked, outcome = trial.proposal, trial.outcome
-        if asked.samples is not samples or asked.kind not in JUDGED_KINDS or asked.draw:
-            continue
-        if outcome.verdict is None:
-            continue
-        first = found.setdefault(asked.plan, trial)
-        if first.outcome.verdict is not outcome.verdict:
-            contested.add(asked.plan)
-    # The order of plans, each key made once: comparing plans would sort their layers every time.
-    plans = sorted(found.keys() - contested, key=lambda plan: (len(plan), plan.indices))
-    return [found[plan] for plan in plans]
-
-
-def breaks(
-    trials: Iterable[Trial], samples: SampleSet, tolerance: float | None, noise: float
-) -> Sequence[Break]:
-    """Return one break per failing plan that has any, clear ones first, then smaller plans.
-
-    `noise` is the difference of the errors of two builds of one plan. A break is within the noise
-    if both errors are finite and differ by at most 2 `noise` max(`MARGIN`, f(m)), with f of
-    `_farthest` and m judged plans. Without a `tolerance` errors are no figures, and every break is
-    clear. Of several passing plans within a failing one the largest is named, a clear one before
-    one within the noise.
+    `noise` is the difference of the errors of two
+    builds of one plan. It explains a break if both errors are finite and differ by at most
+    2 `noise` max(`MARGIN`, f(m)), with f of `_farthest` and m judged plans; without a tolerance
+    errors are no figures. Of several passing plans within a failing one the largest is named.
 
     Few passing plans need to be looked at: those that contain no other passing plan with as small
     an error (without noise: with any error). For m trials and k such plans that takes O(m k)
     operations on bit masks.
     """
-    told = judged(trials, samples)
-    spread = 2 * noise * max(MARGIN, _farthest(len(told))) if tolerance is not None else 0.0
-    passed = _telling([_entry(trial) for trial in told if not trial.outcome.failed], spread)
+    told = {plan: proof for plan in seen.built if (proof := seen.proof(plan))}
+    farthest = max(MARGIN, _farthest(len(told)))
+    spread = 0.0 if seen.tolerance is None else 2 * noise * farthest
+    passed: list[Tried] = []
     found = []
-    for entry in (_entry(trial) for trial in told if trial.outcome.failed):
-        # A test for subsets, on masks.
-        within = [each for each in passed if each.mask & entry.mask == each.mask]
-        clear = [each for each in within if not _luck(each.error, entry.error, spread)]
-        if within:
-            named = max(clear or within, key=lambda each: len(each.plan))
-            found.append(_break(named, entry, noise=not clear))
-    return sorted(found, key=lambda each: each.noise)
-
-
-def _entry(trial: Trial) -> _Judged:
-    plan = trial.proposal.plan
-    return _Judged(plan.mask, plan, trial.outcome.error)
+    # In the order of plans: what a plan contains was looked at before it. Comparing plans would
+    # sort their layers every time.
+    for plan in sorted(told, key=lambda plan: (len(plan), plan.indices)):
+        entry = Tried(plan, told[plan].error)
+        inside = [each for each in passed if each.within(entry)]
+        if not told[plan].failed:
+            if not any(spread <= 0 or _least(each) <= _least(entry) for each in inside):
+                passed.append(entry)
+        elif clear := [each for each in inside if not _luck(each.error, entry.error, spread)]:
+            found.append(Break(max(clear, key=lambda each: len(each.plan)), entry))
+    return found
 
 
 def _farthest(builds: int) -> float:
@@ -116,65 +88,33 @@ def _luck(passed: float | None, failed: float | None, spread: float) -> bool:
     return math.isfinite(failed) and failed - passed <= spread
 
 
-def _telling(passed: Sequence[_Judged], spread: float) -> list[_Judged]:
-    """Return the plans that contain no other that proves as much; `passed` is in plans' order."""
-    telling: list[_Judged] = []
-    # In plans' order a smaller plan comes first, so what may be contained is already in the list.
-    for entry in passed:
-        if not any(
-            other.mask & entry.mask == other.mask
-            and (spread <= 0 or _least(other) <= _least(entry))
-            for other in telling
-        ):
-            telling.append(entry)
-    return telling
-
-
-def _least(entry: _Judged) -> float:
+def _least(entry: Tried) -> float:
     return -math.inf if entry.error is None else entry.error
 
 
-def _break(passed: _Judged, failed: _Judged, *, noise: bool) -> Break:
-    return Break(
-        passed=passed.plan,
-        passed_error=passed.error,
-        failed=failed.plan,
-        failed_error=failed.error,
-        noise=noise,
-    )
-
-
 def rows(found: Sequence[Break], names: Sequence[str]) -> list[NonMonotone]:
-    """Return the clear breaks as `non_monotone` of `result.json` lists them, a few at most."""
+    """Return the breaks as `non_monotone` of `result.json` lists them, a few at most."""
     return [
         NonMonotone(
-            passed=KeptError(kept=len(each.passed), error=each.passed_error),
-            failed=KeptError(kept=len(each.failed), error=each.failed_error),
+            passed=KeptError(kept=len(each.passed.plan), error=each.passed.error),
+            failed=KeptError(kept=len(each.failed.plan), error=each.failed.error),
             layers=[names[index] for index in each.added.indices[:MOST_NAMED]],
         )
         for each in found[:MOST_LISTED]
-        if not each.noise
     ]
 
 
 def remarks(found: Sequence[Break]) -> list[str]:
-    """Return what people should know of the breaks: at most one sentence on each sort."""
-    clear = [each for each in found if not each.noise]
-    said = []
-    if clear:
-        first = clear[0]
-        often = f", so did {len(clear) - 1} more that keep what passed" * (len(clear) > 1)
-        said.append(
-            f"not monotone: {len(first.passed)} kept layers passed{_figure(first.passed_error)}, "
-            f"the same and {len(first.added)} more failed{_figure(first.failed_error)}{often}; "
-            "nothing here rests on monotonicity"
-        )
-    if noisy := len(found) - len(clear):
-        said.append(
-            f"{noisy} failed trials keep more than one that passed; the errors differ by no more "
-            "than is within the noise"
-        )
-    return said
+    """Return what people should know of the breaks, in one sentence at most."""
+    if not found:
+        return []
+    first = found[0]
+    often = f", so did {len(found) - 1} more that keep what passed" * (len(found) > 1)
+    return [
+        f"not monotone: {len(first.passed.plan)} kept layers passed{_figure(first.passed.error)}, "
+        f"the same and {len(first.added)} more failed{_figure(first.failed.error)}{often}; "
+        "nothing here rests on monotonicity"
+    ]
 
 
 def _figure(error: float | None) -> str:

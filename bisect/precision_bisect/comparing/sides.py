@@ -46,6 +46,7 @@ class Side:
             **{key: getattr(result, key) for key in _FIGURES},
             "latency_ms": None if latency is None else latency.get("kept"),
             "minimal": result.certificate.minimal,
+            "minimal_by_forecasts": result.certificate.minimal_by_forecasts,
             "kept": len(result.kept),
         }
 

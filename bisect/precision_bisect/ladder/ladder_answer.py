@@ -18,6 +18,7 @@ from precision_bisect.results.endings import Status
 from precision_bisect.results.result import (
     Certificate,
     Diagnosis,
+    Forecasts,
     Need,
     Pinned,
     Result,
@@ -150,16 +151,23 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
             needs |= {need.layer: need for need in proof.result.certificate.evidence}
     evidence = [needs[name] for name in kept]
     proven = [step for rung in climbed.chosen if (step := climbed.proof_of(rung - 1))]
-    implied = any(step.result.certificate.assumes for step in proven)
-    needed = all(need.needed for need in evidence)
     return Certificate(
-        minimal=climbed.steps[-1].answered and needed and not implied,
+        minimal=climbed.steps[-1].answered and all(need.needed for need in evidence),
         checked=[need.layer for need in evidence if need.needed],
-        unchecked=[need.layer for need in evidence if not need.needed],
+        unchecked=[n.layer for n in evidence if not n.needed and n.how != "predicted"],
         mode=climbed.steps[-1].result.certificate.mode,
         evidence=evidence,
-        assumes="monotone" if implied else None,
+        forecasts=_together([step.result.certificate for step in proven]),
     )
+
+
+def _together(rungs: Sequence[Certificate]) -> Forecasts | None:
+    """Return what the forecasts of all rungs rest on: those of each may be wrong."""
+    told = [each.forecasts for each in rungs if each.forecasts]
+    keys = ("builds", "right", "drawn", "wrong_at_most")
+    sums = {key: sum(getattr(each, key) for each in told) for key in keys}
+    confidence = 1 - sum(1 - each.confidence for each in told)
+    return Forecasts(**sums, confidence=confidence) if told else None
 
 
 def _untested(name: LayerName) -> Need:

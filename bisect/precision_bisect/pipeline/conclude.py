@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precision_bisect.advice.case import PASSES
-from precision_bisect.certificate.monotone import Break, breaks, remarks, rows
+from precision_bisect.certificate.judged_trials import JudgedTrials
+from precision_bisect.certificate.monotone import breaks, remarks, rows
 from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.comparators.comparison_remarks import decided_remark
 from precision_bisect.diagnosis.findings import Findings
@@ -63,7 +64,6 @@ from precision_bisect.trial import (
     Evidence,
     Kind,
     Latency,
-    Outcome,
     SampleSet,
     Stability,
     Trial,
@@ -106,11 +106,19 @@ def conclude(
     # The larger of both: an answer near the tolerance varies by its copies where builds repeat
     # exactly.
     floor = max(noise_between(driver.outcome_of(everything, samples), noise), _noise_of(stability))
-    broken = breaks(driver.trials, samples, prepared.comparator.tolerance, floor)
-    names = prepared.model.table.names
-    proof = certificate(
-        plan, driver.trials, samples, names, _terms(prepared, ending, broken, drawn)
+    names, limit = prepared.model.table.names, prepared.comparator.tolerance
+    alone = JudgedTrials(tolerance=limit, size=len(names), samples=samples)
+    alone.having(each for each in driver.trials if not each.proposal.draw)
+    broken = breaks(alone, floor)
+    seen = JudgedTrials(
+        tolerance=limit,
+        size=len(names),
+        samples=samples,
+        copies=drawn is not None,
+        clear=clear_limit(limit, drawn),
+        allowed=prepared.options.copies_failing,
     )
+    proof = certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending))
     final = _final(driver, plan, samples)
     timings = _timings(prepared, driver, samples)
     searched = None if ending.found is None else _names(prepared, ending.found)
@@ -343,10 +351,8 @@ def _noise_of(stability: Stability | None) -> float:
     return stability.jitter * stability.error_median
 
 
-def _terms(
-    prepared: Prepared, ending: Ending, broken: Sequence[Break], drawn: Outcome | None
-) -> Terms:
-    """Return what the certificate may rest on; `drawn` is the answer's outcome on copies."""
+def _terms(prepared: Prepared, ending: Ending) -> Terms:
+    """Return what the certificate may rest on."""
     mode = prepared.certify
     untested = "not tried"
     if prepared.options.until == "culprits":
@@ -361,15 +367,11 @@ def _terms(
         untested = "not tried: changed for speed"
     elif not prepared.strategy.minimal:
         untested = f"strategy {prepared.strategy.name} does not certify"
-    monotone = all(each.noise for each in broken)
     return Terms(
         mode=mode,
-        monotone=monotone,
         untested=untested,
         limit=ending.limit,
-        copies=drawn is not None,
-        clear=clear_limit(prepared.comparator.tolerance, drawn),
-        allowed=prepared.options.copies_failing,
+        seed=prepared.options.seed,
     )
 
 

@@ -7,10 +7,12 @@ it short, the best plan so far is in the ledger.
 
 from dataclasses import dataclass, replace
 
-from precision_bisect.certificate.certifying import JudgedTrials, certify, noting
+from precision_bisect.certificate.certifying import certify
+from precision_bisect.certificate.judged_trials import JudgedTrials, noting
+from precision_bisect.certificate.sparing import misled, sparing
 from precision_bisect.errors import PluginError
 from precision_bisect.options import Certify, Until
-from precision_bisect.pipeline.stability import StabilityCheck, clear_limit, on_draw
+from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.results.endings import (
@@ -42,14 +44,15 @@ class Course:
 
     With `curve` the curve is swept first, and the search begins with a plan that passes. The
     answer is certified as `certify` says. With `copies` it is judged on copies of the samples,
-    too. Samples `held_out` judge only the re-check at the end; if they refute the answer, they
-    join the judging samples and the search is repeated. A run that goes `until` less than the
-    answer needs a curve.
+    too, of which `copies_failing` may fail. Samples `held_out` judge only the re-check at the end;
+    if they refute the answer, they join the judging samples and the search is repeated. A run that
+    goes `until` less than the answer needs a curve.
     """
 
     certify: Certify = "full"
     held_out: bool = False
     copies: bool = False
+    copies_failing: int = 0
     curve: bool = False
     until: Until = "answer"
 
@@ -163,7 +166,7 @@ def _settle(
     the search stays below a tighter limit.
     """
     tolerance = problem.tolerance
-    seen = JudgedTrials(tolerance)
+    seen = JudgedTrials(tolerance=tolerance, size=problem.size, allowed=course.copies_failing)
     ending = yield from preflight(problem)
     if ending is not None and ending.plan is not None:
         return _ended((yield from fast_enough(problem, given(ending.plan))), ending)
@@ -220,15 +223,38 @@ def _search(
     seen: JudgedTrials,
     holding: StabilityCheck,
 ) -> Search[Plan]:
+    """Search and certify; search again, by builds alone, if forecasts have misled the search.
+
+    Where rounding is spread the curve's plan is the answer.
+    """
+    if holding.spread and problem.passing is not None:
+        return (yield from _prefix(problem.passing, holding))
+    plan = yield from _certified(problem, strategy, course, seen, holding)
+    if misled(seen) and not holding.spread:
+        seen.spared.clear()
+        problem, course = replace(problem, passing=plan), replace(course, certify="full")
+        plan = yield from _certified(problem, strategy, course, seen, holding)
+    return plan
+
+
+def _certified(
+    problem: Problem,
+    strategy: Strategy,
+    course: Course,
+    seen: JudgedTrials,
+    holding: StabilityCheck,
+) -> Search[Plan]:
     """Search and certify; the trials of the search count for the certificate.
 
     With copies an answer must hold before it is certified, and the drops are judged on one draw of
     their own. Failures of the search count where they are clear. An answer that does not hold is
     widened; rounding decides which layers it keeps then, so nothing is certified.
     """
-    if holding.spread and problem.passing is not None:
-        return (yield from _prefix(problem.passing, holding))
-    plan = yield from strategy.search(problem)
+    mode = course.certify if strategy.minimal else "none"
+    search = strategy.search(problem)
+    # Where speed counts, plans that fail are timed, too.
+    spared = mode == "forecasts" and problem.speed is None
+    plan = yield from sparing(search, seen) if spared else search
     # From memory if the strategy is right. A strategy of others may end with any plan.
     answer = yield from _one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
     if not answer.passed:
@@ -236,7 +262,6 @@ def _search(
             f"strategy {strategy.name!r} ended with a plan that does not pass",
             "report it to its author, and choose another --strategy",
         )
-    mode = course.certify if strategy.minimal else "none"
     if not course.copies:
         return (yield from certify(problem, plan, mode, seen))
     held = yield from holding.judge(plan, f"the answer of {strategy.name}, on copies")
@@ -248,8 +273,8 @@ def _search(
             return wider
         smaller = yield from holding.judge(drawn, "the smaller plan of the curve, on copies")
         return drawn if smaller.passed and holding.leaves_room(drawn) else wider
-    clear = seen.clear(clear_limit(problem.tolerance, held))
-    return (yield from on_draw(certify(problem, plan, mode, clear), holding.fresh()))
+    seen.copies, seen.clear = True, clear_limit(problem.tolerance, held)
+    return (yield from certify(problem, plan, mode, seen, holding.fresh()))
 
 
 def _prefix(plan: Plan, holding: StabilityCheck) -> Search[Plan]:

@@ -130,8 +130,10 @@ class Prepared:
 
     @property
     def certify(self) -> Certify:
-        """How the answer is certified: as asked, else in full where no trial is a build."""
-        return self.options.certify or ("full" if self.backend.emulated else "groups")
+        """How the answer is certified: as asked, but in full where no forecast saves a build."""
+        asked = self.options.certify or "forecasts"
+        useless = self.backend.emulated or self.emulator is None
+        return "full" if asked == "forecasts" and useless else asked
 
     @property
     def engines(self) -> Path | None:

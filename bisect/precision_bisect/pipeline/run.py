@@ -128,6 +128,7 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
                     certify=prepared.certify,
                     held_out=prepared.options.holdout > 0,
                     copies=prepared.copies is not None,
+                    copies_failing=prepared.options.copies_failing,
                     # Only the default strategy begins at the curve's plan; one rung of a ladder
                     # has no curve to show.
                     curve=not part and prepared.strategy.name == DEFAULT_STRATEGY,

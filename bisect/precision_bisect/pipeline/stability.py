@@ -7,11 +7,10 @@ soon as a sum is ordered otherwise. An accepted plan is judged on a fresh draw o
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.search.combinators import mapped
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
 from precision_bisect.search.rounding_law import Law, typical
 from precision_bisect.search.sensitivity import rank
@@ -122,15 +121,6 @@ class StabilityCheck:
             if outcome.passed and self.leaves_room(wider):
                 return wider
         return None
-
-
-def on_draw(search: Search[Plan], draw: int) -> Search[Plan]:
-    """Return the same search; whatever it would judge on the samples is judged on a draw."""
-
-    def ask(proposal: Proposal) -> Proposal:
-        return proposal if proposal.kind is Kind.PREDICT else replace(proposal, draw=draw)
-
-    return mapped(search, ask=ask)
 
 
 def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:

@@ -34,7 +34,7 @@ CULPRITS_ONLY = "--culprits-only"
 """The reason why nothing is certified of the culprits alone, which are no answer of a search."""
 WITHOUT_IT = "; without it: error "
 """What follows in the evidence of a layer that was dropped alone: the error without it."""
-How: TypeAlias = Literal["dropped", "implied", "group"]
+How: TypeAlias = Literal["dropped", "predicted"]
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
@@ -51,12 +51,10 @@ _EXIT_CODES = {
 class Need:
     """What is known of one kept layer.
 
-    `needed` is True if a failing trial proves it, False if the plan passed without the layer, else
+    `needed` is True if a failing trial shows it, False if the plan passed without the layer, else
     None. `needed_at_limit` says the same for the limit that the search stayed below, None where
-    that is the tolerance. `error` is that of the trial which `how` names:
-
-    `dropped`: the plan without this layer alone. `implied`: a failing plan without the layer that
-    kept all others and `more_kept` besides. `group`: the plan without all layers of its `group`.
+    that is the tolerance. `how` is `dropped` where the plan without this layer alone was tried,
+    `predicted` where a forecast stands for that trial; `error` is the trial's, or forecast.
     """
 
     layer: str
@@ -64,8 +62,6 @@ class Need:
     needed_at_limit: bool | None = None
     error: Figure | None = None
     how: How | None = None
-    more_kept: Count | None = None
-    group: Count | None = None
     reason: str
 
     @property
@@ -75,29 +71,54 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forecasts:
+    """What the forecasts of a certificate rest on.
+
+    Of the plans that were built and forecast far from the tolerance, `builds`, `right` had the
+    verdict that was forecast. `drawn` of the drops that were forecast to fail were drawn at random
+    and built. With this `confidence` at most `wrong_at_most` of the predicted layers can go.
+    """
+
+    builds: Count
+    right: Count
+    drawn: Count
+    wrong_at_most: Count
+    confidence: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """Evidence of minimality, layer by layer.
 
-    `checked` are the kept layers that were proven to be needed, `unchecked` the others. `minimal`
-    is True if there are no others and each was dropped alone. `assumes` is "monotone" if some are
-    proven by failing plans that kept more; where keeping more hurts, that proves nothing. All this
-    is by the tolerance. `limit` is the tighter limit that the search stayed below for the noise,
-    else None. `minimal_at_limit` tells whether dropping any one layer exceeds that limit.
+    `checked` are the kept layers that failing trials show to be needed, `predicted` those that
+    only forecasts do, `unchecked` the others. `minimal` is True if all are checked. All this is by
+    the tolerance. `limit` is the tighter limit that the search stayed below for the noise, else
+    None. `minimal_at_limit` tells whether dropping any one layer exceeds that limit by trials,
+    `minimal_by_forecasts` whether it does if the forecasts are right.
     """
 
     mode: Certify = "full"
     minimal: bool
     checked: Sequence[str]
+    predicted: Sequence[str] = field(init=False)
     unchecked: Sequence[str]
     evidence: Sequence[Need] = ()
-    assumes: Literal["monotone"] | None = None
+    forecasts: Forecasts | None = None
     limit: Figure | None = None
     minimal_at_limit: bool = field(init=False)
+    minimal_by_forecasts: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        above = bool(self.evidence) and all(need.above for need in self.evidence)
-        at_limit = self.minimal or (above and self.assumes is None)
-        object.__setattr__(self, "minimal_at_limit", at_limit)
+        told = self.evidence
+        predicted = [need.layer for need in told if need.how == "predicted"]
+        above = sum(need.above for need in told)
+        values = {
+            "predicted": predicted,
+            "minimal_at_limit": self.minimal or 0 < above == len(told),
+            "minimal_by_forecasts": self.minimal or 0 < above + len(predicted) == len(told),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def spread(self) -> bool:
@@ -106,11 +127,11 @@ class Certificate:
 
     @property
     def errors(self) -> Mapping[str, float | None]:
-        """The error of each layer that was dropped alone and is needed, by name."""
+        """The error without each layer that is needed, by a trial or a forecast, by name."""
         return {
             need.layer: need.error
             for need in self.evidence
-            if need.needed and need.how == "dropped"
+            if need.needed or need.how == "predicted"
         }
 
 

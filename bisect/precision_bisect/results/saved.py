@@ -5,6 +5,7 @@ import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from precision_bisect.errors import RunFolderError, printable
 from precision_bisect.results.result import KEYS, SCHEMA, Result
@@ -125,10 +126,28 @@ def read_result(file: Path, hint: str) -> Result:
             f"{file} is no result.json of version {SCHEMA}: its schema is {quoted(schema)}",
             "name the result.json of a run, or run the search again with this version",
         )
+    _without_groups(fields.get("certificate"))
     try:
         return typed(Result, {key: fields[key] for key in KEYS if key in fields})
     except ValueError as error:
         raise damaged(file, str(error)) from error
+
+
+def _without_groups(told: Any) -> None:
+    """Read a certificate of the mode `groups`, which older files have.
+
+    Failing plans that kept more were a proof there; here they are none.
+    """
+    needs = told.get("evidence") if isinstance(told, dict) else None
+    if not isinstance(needs, list) or told.get("mode") != "groups":
+        return
+    needs = [each for each in needs if isinstance(each, dict)]
+    for need in needs:
+        if need.get("how") in ("implied", "group"):
+            need |= {"needed": None, "needed_at_limit": None, "how": None}
+    checked = [each.get("layer") for each in needs if each.get("needed")]
+    unchecked = [each.get("layer") for each in needs if not each.get("needed")]
+    told |= {"mode": "full", "checked": checked, "unchecked": unchecked}
 
 
 def damaged(file: Path, what: str) -> RunFolderError:

@@ -118,7 +118,6 @@ function proofText(proof) {
   const times = timesTolerance(proof.error);
   const figure = proof.error === null ? "" : `: error ${spell(proof.error)}${times ? `, ${times}` : ""}`;
   if (proof.how === "dropped" && proof.needed) return `the answer without it fails${figure}`;
-  if (proof.how === "implied" && proof.needed) return `the answer without it and with ${proof.more_kept} more fails${figure}`;
-  if (proof.how === "group") return `group ${proof.group}: the answer without it and others fails${figure}`;
+  if (proof.how === "predicted") return `the answer without it is forecast to fail${figure}`;
   return `${proof.reason}${figure}`;
 }

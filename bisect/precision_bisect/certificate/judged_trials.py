@@ -1,0 +1,122 @@
+"""The trials of a run, as far as a certificate can rest on them.
+
+The certificate's own search and what is read off the ledger afterwards both ask here, so they
+agree on what counts.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Self
+
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search, T
+from precision_bisect.search.combinators import mapped
+from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
+from precision_bisect.trial import (
+    JUDGED_KINDS,
+    Identity,
+    Kind,
+    Outcome,
+    Proposal,
+    SampleSet,
+    Trial,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class JudgedTrials:
+    """The trials on one sample set: builds by plan, and what the emulator forecast.
+
+    They are noted with the comparator's verdicts, by its `tolerance`; plans have `size` layers.
+    With `copies` two sorts of trials count: those on copies, of which `allowed` may fail, and
+    failures on the samples by errors of `clear` and more. `spared` are plans that a search was
+    told to fail by their forecast alone.
+    """
+
+    tolerance: float | None
+    size: int
+    samples: SampleSet = SampleSet.JUDGED
+    copies: bool = False
+    clear: float | None = None
+    allowed: int = 0
+    forecasts: dict[Plan, Outcome] = field(init=False, default_factory=dict)
+    spared: set[Plan] = field(init=False, default_factory=set)
+    _builds: dict[Plan, dict[Identity, Trial]] = field(init=False, default_factory=dict)
+
+    def having(self, trials: Iterable[Trial]) -> Self:
+        """Note some trials; return the same object."""
+        for trial in trials:
+            self.note(trial.proposal, trial.outcome)
+        return self
+
+    def note(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Note the first outcome of a proposal that is judged or forecast."""
+        if proposal.samples is not self.samples:
+            return
+        if proposal.kind is Kind.PREDICT:
+            self.forecasts.setdefault(proposal.plan, outcome)
+        elif proposal.kind in JUDGED_KINDS:
+            trial = Trial(proposal=proposal, outcome=outcome)
+            self._builds.setdefault(proposal.plan, {}).setdefault(proposal.identity, trial)
+
+    @property
+    def built(self) -> list[Plan]:
+        """The plans that were judged, in the order in which they first were."""
+        return list(self._builds)
+
+    def outcomes(self, plan: Plan) -> list[Outcome]:
+        """Return all outcomes of a plan, whether they count or not."""
+        return [trial.outcome for trial in self._builds.get(plan, {}).values()]
+
+    def counting(self, plan: Plan) -> list[Outcome]:
+        """Return the outcomes of a plan that may prove something."""
+        return [
+            trial.outcome
+            for trial in self._builds.get(plan, {}).values()
+            if not self.copies or trial.proposal.draw or clearly_failed(trial.outcome, self.clear)
+        ]
+
+    def lucky(self, outcome: Outcome) -> bool:
+        """Tell whether the samples failed though enough of their copies held."""
+        stability = outcome.evidence.stability
+        return outcome.failed and stability is not None and stability.failed <= self.allowed
+
+    def proof(self, plan: Plan) -> Outcome | None:
+        """Return the first outcome that tells of a plan; None where builds disagree, or none."""
+        told = [
+            each
+            for each in self.counting(plan)
+            if each.verdict is not None and not self.lucky(each)
+        ]
+        return told[0] if len({each.verdict for each in told}) == 1 else None
+
+    def tried(self, plan: Plan, limit: float | None) -> bool:
+        """Tell whether a plan was judged and did not pass. One that did is asked for again."""
+        return any(not passing_within(each, limit).passed for each in self.counting(plan))
+
+    def missed(self, plan: Plan) -> dict[int, float]:
+        """Return, for a layer of `plan`, the least error of failing plans that lack it alone.
+
+        They may keep further layers. An error without a figure is infinite.
+        """
+        found: dict[int, float] = {}
+        for built, trials in self._builds.items():
+            lacking = plan.mask & ~built.mask
+            if not lacking or lacking & (lacking - 1):  # not one bit of the mask
+                continue
+            layer = lacking.bit_length() - 1
+            for each in (trial.outcome for trial in trials.values() if trial.outcome.failed):
+                error = math.inf if each.error is None else each.error
+                found[layer] = min(error, found.get(layer, math.inf))
+        return found
+
+
+def noting(search: Search[T], seen: JudgedTrials) -> Search[T]:
+    """Return the same search; the outcomes of its proposals are noted in `seen`."""
+
+    def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
+        seen.note(proposal, outcome)
+        return outcome
+
+    return mapped(search, tell=tell)

@@ -1,0 +1,52 @@
+"""Forecasts asked for, and a search in which they stand for builds that would fail by far."""
+
+from collections.abc import Iterable
+
+from precision_bisect.certificate.confirmed_forecasts import confirmed
+from precision_bisect.certificate.judged_trials import JudgedTrials
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search, T
+from precision_bisect.search.combinators import Batch, Outcomes, answered
+from precision_bisect.trial import Kind, Phase, Proposal
+
+
+def forecast(plans: Iterable[Plan], seen: JudgedTrials) -> Search[None]:
+    """Have some plans forecast, and all that were built, to compare."""
+    asked = tuple(
+        Proposal(plan=plan, kind=Kind.PREDICT, phase=Phase.PREDICTION, reason="before a build")
+        for plan in dict.fromkeys([*plans, *seen.built])
+        if plan not in seen.forecasts
+    )
+    if asked:
+        yield asked
+
+
+def sparing(search: Search[T], seen: JudgedTrials) -> Search[T]:
+    """Return the same search; plans that are forecast to fail by far count as built and failed.
+
+    That is so while builds confirm such forecasts. A wrong one costs layers, never the answer,
+    which was built; see `misled`.
+    """
+
+    def answer(batch: Batch) -> Search[Outcomes]:
+        judged = [each.plan for each in batch if each.kind is Kind.JUDGE]
+        yield from forecast(judged, seen)
+        known = confirmed(seen)
+        told = {
+            each: seen.forecasts[each.plan]
+            for each in batch
+            if each.kind is Kind.JUDGE and not seen.outcomes(each.plan)
+            if known.stands(seen.forecasts.get(each.plan))
+        }
+        seen.spared.update(each.plan for each in told)
+        asked = tuple(each for each in batch if each not in told)
+        built = dict(zip(asked, (yield asked) if asked else (), strict=True))
+        return tuple((told | built)[each] for each in batch)
+
+    return answered(search, answer)
+
+
+def misled(seen: JudgedTrials) -> bool:
+    """Tell whether builds have contradicted forecasts by which a search was spared others."""
+    known = confirmed(seen)
+    return bool(seen.spared) and known.right < known.builds
