@@ -47,6 +47,7 @@ MISTAKES = (
     ("A model that is not there", "modle.onnx"),
     ("A model that is not ONNX", "model.pt"),
     ("A model that is FP16 already", "half.onnx"),
+    ("A model in training mode", "training.onnx --inputs inputs"),
     ("Inputs without their flag", "model.onnx inputs"),
     ("A name that is no input of the model", "model.onnx --inputs wrong_name.npz"),
     ("An array too many", "model.onnx --inputs extra.npz"),
@@ -85,6 +86,11 @@ def _prepare(folder: Path) -> None:
     (folder / "model.pt").write_bytes(b"PK\x03\x04 weights")
     half = onnx.parser.parse_model(_MODEL.replace("float[", "float16["))
     onnx.save(half, folder / "half.onnx")
+    switched_on = "<bool training = {1}>\n{"
+    dropout = _MODEL.replace("{", switched_on, 1).replace(
+        "Sqrt (square)", "Dropout (square, , training)"
+    )
+    onnx.save(onnx.parser.parse_model(dropout), folder / "training.onnx")
     (folder / "inputs").mkdir()
     image = np.ones((1, 8), np.float32)
     np.savez(folder / "inputs" / "0.npz", image=image)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import onnx
 
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable
-from precision_bisect.model.graph import HALF_TYPES, attribute, subgraphs
+from precision_bisect.model.graph import HALF_TYPES, RANDOM, attribute, subgraphs
 
 FOLLOWERS = frozenset(
     [
@@ -40,16 +40,6 @@ FOLLOWERS = frozenset(
 )
 """Operators that move values without computing (Scatter* with a reduction do compute)."""
 
-_RANDOM = frozenset(
-    [
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    ]
-)
 _QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
 _CASTS = frozenset(("Cast", "CastLike", "BitCast"))
 _SHAPE_SOURCES = frozenset(("Shape", "Size"))
@@ -134,7 +124,7 @@ def _by_operator(node: onnx.NodeProto) -> Exclusion | None:
         return Exclusion.CONTROL_FLOW
     if node.domain not in ("", "ai.onnx"):
         return Exclusion.CUSTOM
-    if node.op_type in _RANDOM:
+    if node.op_type in RANDOM:
         return Exclusion.RANDOM
     if node.op_type in _CASTS:
         return Exclusion.CAST

@@ -1,10 +1,24 @@
 """Small questions about ONNX graphs that several rooms ask."""
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 HALF_TYPES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+RANDOM = frozenset(
+    (
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+    )
+)
+"""Standard operators that draw random numbers; Dropout does in training mode."""
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -43,6 +57,17 @@ def captured(node: onnx.NodeProto) -> set[str]:
 def attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
     """Return the node's attribute of that name, or None."""
     return next((a for a in node.attribute if a.name == name), None)
+
+
+def constant_of(node: onnx.NodeProto) -> NDArray[Any] | None:
+    """Return the numbers of a Constant node; None where it holds none, and for other nodes."""
+    if node.op_type != "Constant":
+        return None
+    for kind in ("value_float", "value_floats", "value_int", "value_ints"):
+        if found := attribute(node, kind):
+            return np.asarray(onnx.helper.get_attribute_value(found))
+    tensor = attribute(node, "value")
+    return None if tensor is None else onnx.numpy_helper.to_array(tensor.t)
 
 
 def opset(model: onnx.ModelProto, domain: str = "") -> int:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.graph import attribute, captured
+from precision_bisect.model.graph import attribute, captured, constant_of
 from precision_bisect.model.load import Model
 
 Dims = tuple[int | None, ...]
@@ -92,13 +91,7 @@ class View:
         if name in self._initializers:
             return onnx.numpy_helper.to_array(self._initializers[name])
         node = self.made_by(name, "Constant")
-        if node is None:
-            return None
-        for kind in ("value_float", "value_floats", "value_int", "value_ints"):
-            if found := attribute(node, kind):
-                return np.asarray(onnx.helper.get_attribute_value(found))
-        tensor = attribute(node, "value")
-        return None if tensor is None else onnx.numpy_helper.to_array(tensor.t)
+        return None if node is None else constant_of(node)
 
     def scalar(self, name: str) -> float | None:
         """Return the value of a constant of one element; None for everything else."""

@@ -15,6 +15,7 @@ from precision_bisect.comparators.comparison_remarks import (
     overlooked_remarks,
     wide_remark,
 )
+from precision_bisect.comparators.steadiness import steadiness
 from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
@@ -122,13 +123,14 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             "choose --strategy guided",
         )
     options, reference, without = _reference(options, original, samples, work)
-    judging = reference.outputs[: len(samples) - options.holdout]
-    try_out(comparator, judging, _judge_flag(options))
+    judging = len(samples) - options.holdout
+    try_out(comparator, reference.outputs[:judging], _judge_flag(options))
+    random = steadiness(original, samples[:judging], reference, comparator, options.threads)
     model, declared = with_true_shapes(model, reference.outputs)
     remarks = [
         *without,
         *declared,
-        *([reference.remark] if reference.remark else []),
+        *filter(None, (reference.remark, random)),
         *overlooked_remarks(comparator, reference.outputs),
     ]
     for remark in remarks:

@@ -17,7 +17,7 @@ from onnx import helper
 from precision_bisect.backends.emulation.snippets import SHORT, Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph
 from precision_bisect.inputs.copies import FACTORS
-from precision_bisect.model.graph import captured, opset, subgraphs
+from precision_bisect.model.graph import RANDOM, captured, opset, subgraphs
 from precision_bisect.model.load import Model
 from precision_bisect.model.ort import CheckedGraph, check
 
@@ -33,7 +33,6 @@ measured."""
 _TENSORS = onnx.TensorProto
 _PLAIN_TYPES = (_TENSORS.FLOAT, _TENSORS.DOUBLE, _TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
 _NOT_FLOATS = (_TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
-_RANDOM = ("Random", "Multinomial", "Bernoulli")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class _Wiring:
         """Whether only switches have subgraphs, nothing is random, and nodes make all outputs."""
         inputs = (value.type.tensor_type.elem_type in _PLAIN_TYPES for value in self._inputs)
         nodes = (
-            not node.op_type.startswith(_RANDOM) and (_is_switch(node) or not any(subgraphs(node)))
+            node.op_type not in RANDOM and (_is_switch(node) or not any(subgraphs(node)))
             for node in self.nodes
         )
         return self.outputs <= self.maker.keys() and all(inputs) and all(nodes)
