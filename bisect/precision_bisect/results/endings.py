@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from precision_bisect.plan import Plan
-from precision_bisect.trial import Outcome, SampleSet
+from precision_bisect.trial import Outcome, SampleSet, TrialStatus
 
 
 class Status(StrEnum):
@@ -12,12 +12,22 @@ class Status(StrEnum):
 
     FOUND = "found"
     NOTHING_TO_KEEP = "nothing_to_keep"
+    NO_BASELINE = "no_baseline"
     NOT_PRECISION = "not_precision"
     INFEASIBLE = "infeasible"
     BUDGET_EXHAUSTED = "budget_exhausted"
     INTERRUPTED = "interrupted"
     ABORTED = "aborted"
     STOPPED = "stopped"
+
+
+WITHOUT_ANSWER = (Status.NO_BASELINE, Status.NOT_PRECISION, Status.INFEASIBLE)
+"""How a search ends that has no answer to give, and will have none however long it goes on."""
+_NOT_EVEN = {
+    TrialStatus.BUILD_FAILED: "does not build",
+    TrialStatus.RUN_FAILED: "builds, and does not run",
+    TrialStatus.NOT_HONOURED: "is not what the engine computes",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +87,14 @@ def not_reproduced(recheck: Outcome) -> str:
     )
 
 
+def no_baseline(high: Outcome) -> str:
+    """Say why there is no verdict with every layer high."""
+    what = _NOT_EVEN.get(high.status, f"has no verdict ({high.status.replace('_', ' ')})")
+    return f"the model with every layer high {what}: {high.message}"
+
+
 def not_precision(high: Outcome) -> str:
     """Say what is wrong with every layer high already."""
-    if high.verdict is None:
-        return f"there is no verdict even with every layer high ({high.status}): {high.message}"
     figure = None if high.error is None else f"error {high.error:.4g}"
     evidence = ", ".join(part for part in (high.message, figure) if part) or "the check says so"
     return (
