@@ -10,8 +10,8 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """What the process returns, for scripts and CI. BUDGET: ended early, for crashes, too.
 
-    NOT_BUILT and NOT_OBSERVABLE are those of `verify`: there is no engine, whatever the plan; what
-    the engine makes of the plan does not show.
+    NOT_BUILT: there is no engine, whatever the plan. NOT_OBSERVABLE is one of `verify`: what the
+    engine makes of the plan does not show.
     """
 
     OK = 0

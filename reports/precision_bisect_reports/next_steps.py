@@ -80,17 +80,29 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
                 "outputs that were given, random numbers in the model"
             )
         case Status.NOT_PRECISION:
-            shapes = [*_shapes(result)]
-            words = ["polygraphy", "run", str(model), "--trt", "--onnxrt"]
-            words += ["--input-shapes", *shapes] if shapes else []
             yield NextStep(
                 what="Next: compare the FP32 engine with ONNX Runtime",
-                commands=(printable(shlex.join(words)),),
+                commands=(_polygraphy(result, model, "--trt", "--onnxrt"),),
             )
+        case Status.NO_BASELINE if result.backend.startswith("tensorrt"):
+            yield NextStep(
+                what="Next: make TensorRT build the model in FP32, apart from this tool",
+                commands=(_polygraphy(result, model, "--trt"),),
+            )
+        case Status.NO_BASELINE:
+            yield NextStep(what="Next: make the model run in FP32, for the reason that is given")
         case Status.INFEASIBLE if result.speed is not None and result.front:
             yield NextStep(what="Next: loosen one of the limits; result.json lists the front")
         case Status.INFEASIBLE:
             yield NextStep(what="Next: loosen the tolerance, or find what makes the outputs vary")
+
+
+def _polygraphy(result: Result, model: Path, *runners: str) -> str:
+    words = ["polygraphy", "run", str(model), *runners]
+    shapes = [*_shapes(result)]
+    words += ["--input-shapes", *shapes] if shapes else []
+    rtx = "POLYGRAPHY_USE_TENSORRT_RTX=1 " * (result.backend == "tensorrt-rtx")
+    return printable(rtx + shlex.join(words))
 
 
 def _shapes(result: Result) -> Iterator[str]:

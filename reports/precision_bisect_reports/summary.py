@@ -12,7 +12,7 @@ from rich.text import Text
 
 from precision_bisect.errors import printable
 from precision_bisect.monitoring.status_text import spent
-from precision_bisect.results.endings import Status
+from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import SPREAD, Result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, Stability
@@ -57,6 +57,7 @@ METHOD_WORDS: Mapping[LatencyMethod, str] = {
 HEADLINES = {
     Status.FOUND: "Found",
     Status.NOTHING_TO_KEEP: "Nothing to keep",
+    Status.NO_BASELINE: "No FP32 baseline",
     Status.NOT_PRECISION: "Not a precision problem",
     Status.INFEASIBLE: "No plan satisfies the limits",
     Status.BUDGET_EXHAUSTED: "Budget spent; best so far",
@@ -69,6 +70,7 @@ NOTHING_GAINED = "Nothing gained"
 _STYLES = {
     Status.FOUND: "bold green",
     Status.NOTHING_TO_KEEP: "bold green",
+    Status.NO_BASELINE: "bold red",
     Status.NOT_PRECISION: "bold red",
     Status.INFEASIBLE: "bold red",
     Status.BUDGET_EXHAUSTED: "bold yellow",
@@ -120,7 +122,7 @@ def _screen(
 
 def _headline(result: Result) -> Text:
     headline = Text(HEADLINES[result.status], style=_STYLES[result.status])
-    if result.status in (Status.NOT_PRECISION, Status.INFEASIBLE):
+    if result.status in WITHOUT_ANSWER:
         why = f": {printable(result.message)}" if result.message else ""
         return headline.append(why, style="default not bold")
     if _without_plan(result):
@@ -213,7 +215,7 @@ def _counted(result: Result, layers: Sequence[str]) -> str:
 def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what was measured: a label, the words, and the room from which it is shown."""
     answered = not _without_plan(result)
-    told = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE)
+    told = result.status in WITHOUT_ANSWER
     if result.error is not None and answered:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:

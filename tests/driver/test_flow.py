@@ -72,7 +72,7 @@ def test_all_high_that_does_not_run_says_so(tmp_path: Path) -> None:
         raise BackendFailure(CRASH)
 
     ending, driver, _ = course(tmp_path, crash)
-    assert ending.status is Status.NOT_PRECISION
+    assert ending.status is Status.NO_BASELINE
     assert "segmentation fault" in ending.message
     assert driver.trials[0].outcome.wall_s > 0
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from final_screens import KEPT, RESULT, need, screen, words
+from precision_bisect.errors import ExitCode
 from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import (
@@ -149,6 +150,22 @@ def test_what_is_no_precision_problem_is_compared_where_it_is() -> None:
     assert "polygraphy run 'my model.onnx' --trt --onnxrt --input-shapes 'x:[1,3]'" in engine
     damaged = replace(wrong, emulated=False, fingerprint={"shapes": {"x": 3, "y": []}})
     assert "--input-shapes" not in words(damaged)
+
+
+def test_a_model_that_does_not_build_in_fp32_is_told_apart() -> None:
+    """The library's message is the headline, the exit code its own, and the library is asked."""
+    wrong = replace(
+        RESULT,
+        status=Status.NO_BASELINE,
+        message="the model with every layer high does not build: checkDet: false",
+        backend="tensorrt-rtx",
+        emulated=False,
+    )
+    assert ExitCode.NOT_BUILT is wrong.exit_code
+    shown = words(wrong)
+    assert "No FP32 baseline: the model with every layer high does not build: checkDet" in shown
+    assert "POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy run 'my model.onnx' --trt" in shown
+    assert "precision problem" not in shown
 
 
 def test_commands_are_quoted_for_the_shell() -> None:

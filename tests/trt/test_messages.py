@@ -3,7 +3,12 @@
 import pytest
 
 from precision_bisect.backends.backend_plugin import Message
-from precision_bisect.backends.tensorrt.messages import clean, cuda_failed, first_error
+from precision_bisect.backends.tensorrt.messages import (
+    clean,
+    cuda_failed,
+    first_error,
+    out_of_memory,
+)
 
 NO_DRIVER = (
     "[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime (In catchCudaError at "
@@ -99,7 +104,19 @@ def test_long_errors_are_cut() -> None:
             "Platform (Cuda) error)",
             True,
         ),
-        ("Skipping tactic 0x0 due to Myelin error: autotuning failed", True),
+        ("Skipping tactic 0x0 due to Myelin error: autotuning: CUDA error 719 launching x", True),
+        ("Skipping tactic 0x0 due to Myelin error: autotuning failed", False),
+        (
+            "Skipping tactic 0x0000000000000000 due to Myelin error: Formal output tensor "
+            '"mlp_0_bias _ (Unnamed Layer_ 377) [Shuffle]_constant" is also a data tensor.',
+            False,
+        ),
+        (
+            "IBuilder::buildSerializedNetwork: Error Code 1: Myelin ([myelin_graph.h:1295: "
+            "attachExceptionMsgToGraph] MyelinCheckException: decompose_composite_ops.cpp:59: "
+            "CHECK(composite_op->is_decomposable()) failed.)",
+            False,
+        ),
         (
             "Error Code: 9: Skipping tactic 0x0 due to exception CUDA error 700 from "
             "cuStreamSynchronize: an illegal memory access was encountered",
@@ -119,3 +136,53 @@ def test_failures_of_cuda_are_told_from_others(text: str, failed: bool) -> None:
     """After one of CUDA, or of a library that runs kernels, a process is not to be trusted."""
     assert failed == cuda_failed(errors("another one", text))
     assert not cuda_failed([Message("WARNING", text)])
+
+
+NO_TACTIC = Message(
+    "ERROR",
+    "10: [optimizer.cpp::computeCosts::3728] Error Code 10: Internal Error (Could not find any "
+    "implementation for node {ForeignNode[a...b]}.)",
+)
+SKIPPED = Message(
+    "WARNING",
+    "Skipping tactic 0x0000000000000000 due to Myelin error: autotuning: CUDA error 2 allocating "
+    "6443238909-byte buffer: out of memory",
+)
+REQUESTED = Message(
+    "WARNING",
+    "Requested amount of GPU memory (4294967296 bytes) could not be allocated. There may not be "
+    "enough free memory for allocation to succeed.",
+)
+MISTYPED = Message(
+    "ERROR",
+    "ITensor::getDimensions: Error Code 4: API Usage Error (mm: `A` is of type Half and `B` is of "
+    "type Float. In validateTypes at /_src/nodes/matrixNode.cpp:38)",
+)
+
+
+@pytest.mark.parametrize(
+    ("messages", "short"),
+    [
+        ([SKIPPED, NO_TACTIC], True),
+        ([REQUESTED, NO_TACTIC], True),
+        (
+            errors(
+                "2: [virtualMemoryBuffer.cpp::resizePhysical::160] Error Code 2: OutOfMemory "
+                "(no further information)"
+            ),
+            True,
+        ),
+        (
+            errors(
+                "1: [defaultAllocator.cpp::allocate::63] Error Code 1: Cuda Runtime "
+                "(out of memory)"
+            ),
+            True,
+        ),
+        ([NO_TACTIC], False),
+        ([REQUESTED, MISTYPED], False),
+    ],
+)
+def test_want_of_memory_is_told(messages: list[Message], short: bool) -> None:
+    """It is told from other failures; a tactic that was skipped for it ends no build by itself."""
+    assert short == out_of_memory(messages)

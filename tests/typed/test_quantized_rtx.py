@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from models import keeping, normal, parse, save, with_weights
-from precision_bisect.backends.tensorrt.eight_bit_layers import without_kernel
+from precision_bisect.backends.tensorrt.low_kernels import without_kernel
 from precision_bisect.inspection.honoured import judge_layers
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.layer_table import LayerName
@@ -103,8 +103,8 @@ def test_transposed_convolutions_are_not_low_on_rtx(tmp_path: Path, low: Quantiz
     save_typed(writer.write(Plan.of(())), tmp_path / "typed.onnx")
     assert {"fp32"} == read_by_products(build(tmp_path / "typed.onnx", target=TARGETS[low]))["k"]
     reason = f"tensorrt-rtx has no {low} kernel for ConvTranspose"
-    assert {"k": reason} == without_kernel("tensorrt-rtx", model, writer.pair)
-    assert {} == without_kernel("tensorrt", model, writer.pair)
+    assert {"k": reason} == without_kernel("tensorrt-rtx", model, writer.pair.low)
+    assert {} == without_kernel("tensorrt", model, writer.pair.low)
 
 
 def test_fp8_is_not_built_for_older_gpus(tmp_path: Path) -> None:

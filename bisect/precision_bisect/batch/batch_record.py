@@ -29,6 +29,11 @@ class State(StrEnum):
 
 
 _OWN = frozenset(state.value for state in State)
+_SETTLED = (ExitCode.OK, ExitCode.NO_PLAN, ExitCode.NOT_BUILT)
+_WORST_FIRST = (
+    *(ExitCode.INTERRUPTED, ExitCode.USAGE, ExitCode.NOT_BUILT, ExitCode.NO_PLAN),
+    ExitCode.BUDGET,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,7 @@ class JobRecord:
     @property
     def finished(self) -> bool:
         """Whether the job has an answer that no further trial changes."""
-        return self.exit_code in (ExitCode.OK, ExitCode.NO_PLAN) and self.status not in _OWN
+        return self.exit_code in _SETTLED and self.status not in _OWN
 
     @property
     def verdict(self) -> ExitCode:
@@ -105,10 +110,9 @@ class BatchRecord:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst ending: interrupted, then could not run, no plan, out of budget, all well."""
-        order = (ExitCode.INTERRUPTED, ExitCode.USAGE, ExitCode.NO_PLAN, ExitCode.BUDGET)
+        """The worst ending: interrupted, could not run, no build, no plan, no budget, all well."""
         codes = {job.verdict for job in self.jobs.values()} | {self.stopped_by}
-        return next((code for code in order if code in codes), ExitCode.OK)
+        return next((code for code in _WORST_FIRST if code in codes), ExitCode.OK)
 
     def to_text(self) -> str:
         """Return `batch.json` as text; `exit_code` is None until the batch has ended."""

@@ -19,7 +19,7 @@ from precision_bisect.run_folder.runfolder import LEDGER, RESULT
 _TAIL = 4096
 """Bytes of a log in which its last line is looked for."""
 _SHOWN = 200
-_ENDINGS = (ExitCode.OK, ExitCode.NO_PLAN, ExitCode.BUDGET, ExitCode.INTERRUPTED)
+_ENDINGS = frozenset(ExitCode) - {ExitCode.USAGE, ExitCode.NOT_OBSERVABLE}
 
 
 def result_stamp(folder: Path) -> tuple[int, int] | None:

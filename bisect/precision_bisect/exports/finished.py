@@ -18,12 +18,10 @@ from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighN
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.quantization.scales_file import read_scales
 from precision_bisect.results.chosen_point import find_point
-from precision_bisect.results.endings import Status
+from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Diagnosis, Result, Rung
 from precision_bisect.results.saved import damaged, quoted, read_result, result_file
 from precision_bisect.typed.pinning import pin, pin_formless
-
-_WITHOUT_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     _check_names(file, [*kept, *(each.layer for each in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
     nothing = not kept and result.status is not Status.NOTHING_TO_KEEP
-    if point == ANSWER and (result.status in _WITHOUT_ANSWER or nothing):
+    if point == ANSWER and (result.status in WITHOUT_ANSWER or nothing):
         raise RunFolderError(
             f"{file} has no answer: its status is {result.status.value!r}",
             "go on with the run by --resume, or search again with other limits",

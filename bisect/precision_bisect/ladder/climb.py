@@ -33,7 +33,7 @@ from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.precisions import Pair, pairs_of
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.results.endings import Status
+from precision_bisect.results.endings import WITHOUT_ANSWER
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
@@ -186,7 +186,7 @@ class _Climb:
         # Without an answer every candidate stays in the upper type.
         kept = [LayerName(name) for name in result.kept] if found else list(names)
         self._composition = self._composition.lowered(frozenset(names).difference(kept))
-        no_answer = result.status in (Status.NOT_PRECISION, Status.INFEASIBLE)
+        no_answer = result.status in WITHOUT_ANSWER
         self._steps.append(
             RungSearch(
                 rung=rung,

@@ -39,7 +39,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
-from precision_bisect.results.endings import Ending, Status
+from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.results.result import (
     CULPRITS_ONLY,
     SPREAD,
@@ -74,7 +74,7 @@ from precision_bisect.typed.pinning import pinned_layers
 ADVICE, LEAST_ADVICE_S = 0.1, 5.0
 """Share of the run's time so far, and seconds, that trying advice may take: the larger of both.
 Bounds; the answer is there, and `explain` tries what is left out."""
-_NO_ANSWER = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.STOPPED)
+_NO_ANSWER = (*WITHOUT_ANSWER, Status.STOPPED)
 _CUT_OFF = {
     Status.BUDGET_EXHAUSTED: "the budget was spent",
     Status.INTERRUPTED: "interrupted",

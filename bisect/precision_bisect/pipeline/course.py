@@ -19,6 +19,7 @@ from precision_bisect.results.endings import (
     Ending,
     Status,
     culprits_alone,
+    no_baseline,
     noisy,
     not_precision,
     not_reproduced,
@@ -311,7 +312,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
     # Nothing was judged: the machine or the model fails, and the repeat would fail alike.
     if high.verdict is None:
-        return Ending(status=Status.NOT_PRECISION, message=not_precision(high))
+        return Ending(status=Status.NO_BASELINE, message=no_baseline(high))
     noise = yield from _one(
         everything,
         Phase.PREFLIGHT,

@@ -19,7 +19,7 @@ from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
-from precision_bisect.results.endings import Ending, Status
+from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.results.result import CULPRITS_ONLY, Result
 from precision_bisect.results.saved import read_result, result_file
 from precision_bisect.run_folder.locking import RunLock
@@ -71,7 +71,7 @@ def run_prepared(
             ending = _search(prepared, driver, part=part)
             if not part:
                 _chart(prepared, driver, ending)
-        if driver.lost and ending.status in (Status.NOT_PRECISION, Status.INFEASIBLE):
+        if driver.lost and ending.status in WITHOUT_ANSWER:
             # It was decided by a process that was lost, which says nothing of the plan.
             ending = replace(ending, status=Status.ABORTED)
         # The trials that were lost are tried again when the run is resumed.

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from precision_bisect.errors import shortened
 from precision_bisect.plan import Plan
-from precision_bisect.trial import Outcome, SampleSet
+from precision_bisect.trial import Outcome, SampleSet, TrialStatus
 
 
 class Status(StrEnum):
@@ -13,6 +13,7 @@ class Status(StrEnum):
 
     FOUND = "found"
     NOTHING_TO_KEEP = "nothing_to_keep"
+    NO_BASELINE = "no_baseline"
     NOT_PRECISION = "not_precision"
     INFEASIBLE = "infeasible"
     BUDGET_EXHAUSTED = "budget_exhausted"
@@ -24,6 +25,15 @@ class Status(StrEnum):
     def answers(self) -> bool:
         """Whether the plan of the ending is an answer."""
         return self in (Status.FOUND, Status.NOTHING_TO_KEEP)
+
+
+WITHOUT_ANSWER = (Status.NO_BASELINE, Status.NOT_PRECISION, Status.INFEASIBLE)
+"""How a search ends that has no answer to give, and will have none however long it goes on."""
+_NOT_EVEN = {
+    TrialStatus.BUILD_FAILED: "does not build",
+    TrialStatus.RUN_FAILED: "builds, and does not run",
+    TrialStatus.NOT_HONOURED: "is not what the engine computes",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +94,14 @@ def not_reproduced(recheck: Outcome) -> str:
     )
 
 
+def no_baseline(high: Outcome) -> str:
+    """Say why there is no verdict with every layer high."""
+    what = _NOT_EVEN.get(high.status, f"has no verdict ({high.status.replace('_', ' ')})")
+    return f"the model with every layer high {what}: {shortened(high.message)}"
+
+
 def not_precision(high: Outcome) -> str:
     """Say what is wrong with every layer high already."""
-    if high.verdict is None:
-        said = shortened(high.message)
-        return f"there is no verdict even with every layer high ({high.status}): {said}"
     figure = None if high.error is None else f"error {high.error:.4g}"
     evidence = ", ".join(part for part in (high.message, figure) if part) or "the check says so"
     return (

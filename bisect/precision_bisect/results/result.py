@@ -38,6 +38,7 @@ How: TypeAlias = Literal["dropped", "predicted"]
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
+    Status.NO_BASELINE: ExitCode.NOT_BUILT,
     Status.NOT_PRECISION: ExitCode.NO_PLAN,
     Status.INFEASIBLE: ExitCode.NO_PLAN,
     Status.BUDGET_EXHAUSTED: ExitCode.BUDGET,

@@ -13,7 +13,7 @@ from precision_bisect.model.weights import INLINE_BYTES, make_stub
 from precision_bisect.precisions import HighName
 from precision_bisect.quantization.rounding import quantized
 from precision_bisect.quantization.scales import Scales, WeightScale
-from precision_bisect.typed.chunks import converted
+from precision_bisect.typed.chunks import chunks, converted
 from precision_bisect.typed.typed_constants import TypedConstants
 from precision_bisect.typed.typed_graph import Quantization, TypedWeight
 
@@ -64,6 +64,53 @@ class Added:
         if name not in self.initializers:
             self._store(name, low.onnx_type, TypedWeight(source=array, dtype=low.numpy_type))
         return name
+
+    def scaled_constant(self, tensor: str, low: LowType, factor: float) -> str | None:
+        """Return the low copy of a constant times a factor.
+
+        None if its values are not in the file, or lose their digits that way.
+        """
+        array = self._constants.array(tensor)
+        if array is None:
+            return None
+        most = max((float(np.abs(part).max()) for part in chunks(array)), default=0.0)
+        if most and not low.smallest_normal <= abs(factor) * most <= low.largest:
+            return None
+        source = self._constants.source(tensor)
+        name = self._names(f"{PREFIX}/weight/{source}/{low.name}/{factor!r}")
+        if name not in self.initializers:
+            scaled = array.astype(np.float32) * np.float32(factor)
+            self._store(name, low.onnx_type, TypedWeight(source=scaled, dtype=low.numpy_type))
+        return name
+
+    def product(self, wish: str, source: str, low: LowType, factor: float) -> str:
+        """Append a product of the low tensor `source` with a factor; return its result."""
+        values = converted(np.array(factor, np.float32), low.numpy_type)
+        by = self._small(f"{PREFIX}/factor/{factor!r}/{low.name}", values)
+        return self._append("Mul", f"{PREFIX}/factor/{wish}", source, by)
+
+    def zero_state(self, source: str, low: LowType, shape: tuple[int, int, int]) -> str:
+        """Append zeros of the low type, of the shape ways, batch, size; return their name.
+
+        Of the batch `shape` has the axis of `source` that it is.
+        """
+        ways, axis, size = (
+            self._small(f"{PREFIX}/number/{n}", np.array([n], np.int64)) for n in shape
+        )
+        wish = f"{PREFIX}/state/{source}/{shape[0]}/{shape[-1]}/{low.name}"
+        if (source, wish) not in self._made:
+            sizes = self._append("Shape", wish, source)
+            batch = self._append("Gather", wish, sizes, axis)
+            whole = self._append("Concat", wish, ways, batch, size, axis=0)
+            zero = helper.make_tensor("value", low.onnx_type, [1], [0.0])
+            self._made[source, wish] = self._append("ConstantOfShape", wish, whole, value=zero)
+        return self._made[source, wish]
+
+    def _append(self, op_type: str, wish: str, *inputs: str, **settings: Any) -> str:
+        """Append a node, named after what is wished and its operator; return its result."""
+        out = self._names(f"{wish}/{op_type}")
+        self.nodes.append(helper.make_node(op_type, inputs, [out], out, **settings))
+        return out
 
     def dequantized_activation(
         self, tensor: str, stored: tuple[str, HighName], kind: QuantizedType, to: HighName

@@ -20,10 +20,12 @@ _TYPE_NAMES: dict[int, str] = {
 }
 _FP32_INSIDE = frozenset(("MeanVarianceNormalization",))
 """Operators whose ONNX definition adds an FP32 constant to what they read."""
-_NO_BF16 = frozenset(
-    ["ConvTranspose", "GRU", "GlobalLpPool", "HardSwish", "LpNormalization", "LpPool", "Mish"]
-)
-"""Operators that ONNX has in bfloat16 and TensorRT-RTX 1.7.1 refuses to parse or to build."""
+_NO_BF16 = frozenset(["GRU", "GlobalLpPool", "HardSwish", "LpNormalization", "LpPool", "Mish"])
+"""Operators that ONNX has in bfloat16 and TensorRT's parser refuses in it.
+
+Seen with TensorRT-RTX 1.7.1, and read for 10.0 to 10.10 in onnxOpImporters.cpp of
+github.com/onnx/onnx-tensorrt.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +54,8 @@ def low_form(
         raise NoLowForm(f"onnx {onnx.__version__} does not know {node.op_type}") from error
     if node.op_type in _FP32_INSIDE:
         raise NoLowForm(f"ONNX defines {node.op_type} with an FP32 constant inside")
-    # ONNX has them in bfloat16; builds of TensorRT-RTX 1.7.1 decide.
     if low is BF16 and node.op_type in _NO_BF16:
-        raise NoLowForm(f"TensorRT has no {node.op_type} in bf16")
+        raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in bf16")
     wanted = _TYPE_NAMES[low.onnx_type]
     settings = settings_of(node)
     inputs, variables = set(), set()

@@ -14,6 +14,7 @@ from precision_bisect.quantization.scales import Scales
 from precision_bisect.typed.added import PREFIX, Added
 from precision_bisect.typed.islands import islands
 from precision_bisect.typed.layout import Layout, Placement, Quantized
+from precision_bisect.typed.older_parsers import spell_out
 from precision_bisect.typed.typed_graph import TypedGraph
 
 
@@ -59,6 +60,9 @@ class Writing:
         # All inputs before the node itself: reading may append Casts.
         for i, name in enumerate(node.input):
             copy.input[i] = self._read(node, i, name)
+        if low is not None:
+            floats = node.name not in self._placement.quantized
+            spell_out(self._added, node, low.kind, copy, floats)
         for i in guards:
             copy.input[i] = self._added.guard(f"{node.name}/{i}", copy.input[i])
         self._nodes.append(copy)

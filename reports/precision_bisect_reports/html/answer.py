@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from precision_bisect.options import ANSWER
-from precision_bisect.results.endings import Status
+from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import SPREAD, Result, runs
 from precision_bisect.verifying.verification import Seen
 from precision_bisect_reports.curve import exported
@@ -24,7 +24,7 @@ from precision_bisect_reports.summary import (
 )
 
 _GOOD = (Status.FOUND, Status.NOTHING_TO_KEEP)
-_BAD = (Status.NOT_PRECISION, Status.INFEASIBLE, Status.ABORTED)
+_BAD = (*WITHOUT_ANSWER, Status.ABORTED)
 _CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED, Status.STOPPED)
 
 
@@ -121,7 +121,7 @@ def _title(result: Result, status: Status, answered: bool) -> str:
     low, high = result.low.upper(), result.high.upper()
     if status is Status.NOTHING_TO_KEEP:
         return f"Every layer can run {low}"
-    if status in (Status.NOT_PRECISION, Status.INFEASIBLE):
+    if status in WITHOUT_ANSWER:
         return HEADLINES[status]
     if not answered:
         return NO_ANSWER

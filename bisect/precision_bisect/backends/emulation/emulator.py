@@ -26,6 +26,7 @@ from precision_bisect.backends.emulation.switched import (
     Switches,
     switch,
 )
+from precision_bisect.backends.tensorrt.low_kernels import refused_by_every_parser
 from precision_bisect.errors import ModelError
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName, rounded_to
@@ -70,6 +71,7 @@ class EmulatedBackend:
         whole: bool = False,
     ) -> None:
         pair = Pair(low=low, high=high)
+        self._refused = refused_by_every_parser(model, low)
         graph = partial(switch, pair=pair, scales=scales or Scales(), factors=factors)
         count = len(model.table.candidates)
         # Factors of one change nothing; the graph has the input all the same.
@@ -89,8 +91,8 @@ class EmulatedBackend:
         return {"onnxruntime": runtime().__version__, "provider": "CPU"}
 
     def unbuildable(self) -> Mapping[LayerName, str]:
-        """Return no layers: any operator can be rounded."""
-        return {}
+        """Return the layers that TensorRT would refuse: any operator could be rounded here."""
+        return self._refused
 
     def build(self, plan: Plan, *, afresh: bool = False) -> "EmulatedEngine":
         """Return the plan as an engine; nothing is built."""

@@ -17,7 +17,7 @@ from precision_bisect.backends.tensorrt.build_remarks import Remarks, remarks
 from precision_bisect.backends.tensorrt.config_script import with_script
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import LAYERS, collected
-from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error
+from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error, out_of_memory
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.backends.tensorrt.timing_cache import private
 from precision_bisect.backends.tensorrt.watch import BuildWatch
@@ -115,8 +115,11 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
 def _build_failed(messages: list[Message], error: Exception) -> BackendFailure:
     """Return the failure that says what TensorRT said, or else Polygraphy."""
     text = first_error(messages) or " ".join(str(error).split())
-    broke = CUDA_FAILED * cuda_failed(messages)
-    return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=f"{broke}{text}"))
+    if out_of_memory(messages):
+        text = f"out of GPU memory: {text}"
+    elif cuda_failed(messages):
+        text = f"{CUDA_FAILED}{text}"
+    return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=text))
 
 
 def _timed_out(limit_s: float | None) -> BackendFailure:

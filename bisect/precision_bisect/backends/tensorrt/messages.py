@@ -17,11 +17,19 @@ _PLACE = re.compile(r"\s*In \w+ at \S+:\d+")
 _IMPORTER = re.compile(r"In function (\w+):\s*\[\d+\]\s*(.*)", re.S)
 _CONDITION = re.compile(r"Assertion failed: .*?: (?=\S)")
 _CUDA = re.compile(
-    r"Error Code:? \d+: (?:Cuda|Myelin|Cask|Cublas|Cudnn)\b(?!.*cudaError 35\b)"
-    r"|due to Myelin error|CUDA error (?!35\b)\d",
+    r"Error Code:? \d+: (?:Cuda|Cask|Cublas|Cudnn)\b(?!.*cudaError 35\b)"
+    r"|Platform \(Cuda\) error|CUDA error (?!35\b)\d",
     re.S,
 )
-"""Errors of CUDA, or of a library that runs kernels in a build, other than a lack of a driver."""
+"""Errors of CUDA, or of a library that runs kernels in a build, other than a lack of a driver.
+
+Myelin is a compiler: what it refuses is none, unless it says so.
+"""
+_MEMORY = re.compile(
+    r"OutOfMemory|out of memory|GPU memory .*could not be allocated|insufficient memory", re.I
+)
+_NO_TACTIC = re.compile(r"Could not find any implementation")
+"""What a build ends with after each of a layer's tactics was skipped, as warnings say."""
 _PARSED = re.compile(
     r"^(?:Node name: (.+)|name: \"(.+)\")|While parsing node number \d+ (\[.*\])", re.M
 )
@@ -30,7 +38,7 @@ _PARSED = re.compile(
 
 def first_error(messages: Sequence[Message]) -> str:
     """Return TensorRT's own first error on one line, without its source positions; "" for none."""
-    errors = [message.text for message in messages if "ERROR" in message.severity]
+    errors = _errors(messages)
     plain = [text for text in errors if not _SCAFFOLD.search(text) and not _IMPORTER.search(text)]
     said = next((text for text in plain if not _SKIPPED.search(text)), "")
     if said:
@@ -45,7 +53,18 @@ def first_error(messages: Sequence[Message]) -> str:
 
 def cuda_failed(messages: Sequence[Message]) -> bool:
     """Tell whether CUDA failed, after which a process may have no working context."""
-    return any("ERROR" in message.severity and _CUDA.search(message.text) for message in messages)
+    return any(map(_CUDA.search, _errors(messages)))
+
+
+def out_of_memory(messages: Sequence[Message]) -> bool:
+    """Tell whether a build failed for want of the GPU's memory."""
+    errors = _errors(messages)
+    starved = any(_MEMORY.search(message.text) for message in messages)
+    return any(map(_MEMORY.search, errors)) or (starved and any(map(_NO_TACTIC.search, errors)))
+
+
+def _errors(messages: Sequence[Message]) -> list[str]:
+    return [message.text for message in messages if "ERROR" in message.severity]
 
 
 def parser_error(function: str, description: str) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from precision_bisect.backends.tensorrt.build import BuiltEngine, Marks, Recipe, build
-from precision_bisect.backends.tensorrt.eight_bit_layers import (
+from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
+from precision_bisect.backends.tensorrt.low_kernels import (
     FP8_CAPABILITY,
     has_fp8,
     without_kernel,
 )
-from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
 from precision_bisect.backends.tensorrt.parsing import refused_low
 from precision_bisect.backends.tensorrt.plugin_libraries import load_plugin_libraries
 from precision_bisect.backends.tensorrt.profiles import SampleShapes, shape_ranges
@@ -60,6 +60,8 @@ class TensorRTBackend:
                 f"compute capability {self._target} has no fp8",
                 f"give --compute-capability {FP8_CAPABILITY} or higher, or --low int8",
             )
+        for reason in without_kernel(self.name, model, writer.pair.high).values():
+            raise RefusedError(reason, "give --high fp32")
         use_in_polygraphy(flavour)
         load_plugin_libraries(flavour, settings.plugins)
         self._flavour = flavour
@@ -92,7 +94,7 @@ class TensorRTBackend:
         # Without guards: the question is what the parser says of each layer's own low form.
         write = partial(self._writer.write, guard_islands=False)
         refused = refused_low(self._flavour, self._model.table.names, write, self._folder)
-        idle = without_kernel(self.name, self._model, self._pair)
+        idle = without_kernel(self.name, self._model, self._pair.low)
         return {**self._writer.not_low, **idle, **refused}
 
     def build(self, plan: Plan, *, afresh: bool = False) -> TensorRTEngine:

@@ -9,7 +9,6 @@ from precision_bisect.backends.backend_plugin import (
     MakeBackend,
     sample_shapes,
 )
-from precision_bisect.backends.tensorrt.eight_bit_layers import FP8_CAPABILITY
 from precision_bisect.backends.tensorrt.flavour import (
     Flavour,
     FlavourName,
@@ -17,6 +16,7 @@ from precision_bisect.backends.tensorrt.flavour import (
     load_flavour,
 )
 from precision_bisect.backends.tensorrt.log import collected
+from precision_bisect.backends.tensorrt.low_kernels import FP8_CAPABILITY
 from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.errors import PluginError
 from precision_bisect.precisions import LowName
