@@ -18,6 +18,7 @@ from precision_bisect.exports.trtexec_names import (
     PRECISIONS,
     layer_output_types,
     layer_precisions,
+    trtexec_nodes,
 )
 from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
@@ -154,7 +155,7 @@ def _located(model: Path, folder: Path) -> str:
 def _by_name(export: Export) -> Iterator[str]:
     """Yield the flags of weak typing. Raises NotWritable."""
     yield from (f"--{name}" for name in export.below_fp32)
-    if not export.high:
+    if not trtexec_nodes(export):
         return
     precisions, types = layer_precisions(export), layer_output_types(export)
     yield "--precisionConstraints=obey"
