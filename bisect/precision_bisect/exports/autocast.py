@@ -13,6 +13,7 @@ from precision_bisect.exports.export import Export, named_nodes
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.fusing.norms import norms
 from precision_bisect.model.node_views import View
+from precision_bisect.typed.high_nodes import FLOATS
 
 _PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
 """Characters that mean themselves to `re` as well as to a shell."""
@@ -45,7 +46,16 @@ def autocast_exclude(export: Export) -> str:
         raise NotWritable(f"AutoCast knows one 16-bit type beside fp32, and the plan has {types}")
     if export.pair.high != "fp32":
         raise NotWritable(f"AutoCast keeps layers in fp32, and the plan in {export.pair.high}")
-    return write_autocast((*nodes, *_norms(export)))
+    found = export.model.elem_types
+    casts = {each.name for each in export.model.table.layers if each.op_type == "Cast"}
+    # AutoCast 0.47 drops a Cast of integers that is listed, if low and high nodes read it. What it
+    # returns is FP32 all the same.
+    told = (
+        name
+        for name, node in nodes.items()
+        if name not in casts or any(found.get(each) in FLOATS for each in node.reads)
+    )
+    return write_autocast((*told, *_norms(export)))
 
 
 def _norms(export: Export) -> Iterator[str]:

@@ -142,15 +142,13 @@ def named_nodes(export: Export) -> Mapping[LayerName, HighNode]:
 def nodes_in_tensorrt(export: Export) -> Mapping[LayerName, HighNode]:
     """Return the nodes above the lowest precision for which TensorRT has layers with a precision.
 
-    Those of If, Loop and Scan are inside them. Raises NotWritable as `named_nodes` does, for what
-    weak typing cannot keep, and for names that TensorRT cuts short.
+    Those of If, Loop and Scan are inside them. Raises NotWritable for names as `named_nodes` does,
+    for those that TensorRT cuts short, and for what weak typing cannot keep.
     """
     exclusions = {layer.name: layer.exclusion for layer in export.model.table.layers}
     nodes = {
         name: node for name, node in export.high.items() if exclusions[name] not in _TYPED_ALREADY
     }
-    if not nodes:
-        raise NotWritable("no layer is kept")
     _check_names(export, [name for name in nodes if exclusions[name] != Exclusion.CONTROL_FLOW])
     for name in nodes:
         if "\0" in name:

@@ -141,8 +141,10 @@ def _literal(nodes: ToldNodes) -> str:
 
 
 def polygraphy_constraints(export: Export) -> str:
-    """Return the script for the layers of a plan. Raises NotWritable as `layers_in_tensorrt`."""
+    """Return the script for a plan. Raises NotWritable where there is nothing to be told."""
     layers = nodes_in_tensorrt(export)
+    if not layers:
+        raise NotWritable("no layer is kept")
     decided = {layer.name for layer in export.high_layers}
     kept = {name: node for name, node in layers.items() if name in decided}
     others = {name: node for name, node in told(layers).items() if name not in kept}

@@ -19,6 +19,7 @@ from precision_bisect.exports.trtexec_names import (
     PRECISIONS,
     layer_output_types,
     layer_precisions,
+    trtexec_nodes,
 )
 from precision_bisect.model.graph import operators
 from precision_bisect.model.shape_inputs import shape_inputs
@@ -166,7 +167,7 @@ def _located(model: Path, folder: Path) -> str:
 def _by_name(export: Export) -> Iterator[str]:
     """Yield the flags of weak typing. Raises NotWritable."""
     yield from (f"--{name}" for name in export.below_fp32)
-    if not export.high:
+    if not trtexec_nodes(export):
         return
     precisions, types = layer_precisions(export), layer_output_types(export)
     yield "--precisionConstraints=obey"

@@ -30,7 +30,7 @@ def layer_precisions(export: Export) -> str:
 
     It selects these nodes and no other. Raises NotWritable where there is no such value.
     """
-    wanted = _told(export)
+    wanted = trtexec_nodes(export)
     others = [name for name in export.names_in_tensorrt() if name not in wanted]
     inner = frozenset(export.names_elsewhere())
     for name in wanted:
@@ -54,7 +54,7 @@ def layer_output_types(export: Export) -> str:
     outputs = {str(layer.name): layer.outputs for layer in export.model.table.layers}
     wanted = {
         name: kind
-        for name, kind in _told(export).items()
+        for name, kind in trtexec_nodes(export).items()
         if {export.model.elem_types.get(out) for out in outputs[name]} == {onnx.TensorProto.FLOAT}
     }
     for name in wanted:
@@ -66,8 +66,8 @@ def layer_output_types(export: Export) -> str:
     return spec
 
 
-def _told(export: Export) -> dict[str, str]:
-    """Return the type of each node of which trtexec is told. Raises NotWritable."""
+def trtexec_nodes(export: Export) -> dict[str, str]:
+    """Return the type of each node of which trtexec is told, if any. Raises NotWritable."""
     found: dict[str, str] = {}
     nodes, decided = nodes_in_tensorrt(export), {layer.name for layer in export.high_layers}
     for layer in export.model.table.layers:

@@ -17,7 +17,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.precisions import HighName, Pair
 from precision_bisect.typed.layout import Layout, Placement
 
-_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:
     inner = (each for graph in subgraphs(node) for each in _nodes(graph))
     written = (name for each in (node, *inner) for name in each.output)
     names = {*node.input, *captured(node), *written}
-    return any(model.elem_types.get(name) in _FLOATS for name in names)
+    return any(model.elem_types.get(name) in FLOATS for name in names)
 
 
 def _described(
