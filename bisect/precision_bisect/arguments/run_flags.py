@@ -57,6 +57,7 @@ exit codes:
   2    wrong usage or bad input
   3    ended early: budget or disk spent, or crash after crash; the best plan so far is
        written, if one has passed that runs a layer low
+  70   an internal error, of which one line tells
   130  interrupted; the best plan so far is written likewise
 
 {_COMMANDS}"""
@@ -135,7 +136,7 @@ def curve_parser() -> Parser:
         short_usage="precision-bisect curve MODEL [--tol T] [--inputs PATH] [flags]",
         short_epilog="--help-all shows every flag and the exit codes.",
         epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
-        "2 wrong usage or bad input; 3 ended early; 130 interrupted",
+        "2 wrong usage or bad input; 3 ended early; 70 internal error; 130 interrupted",
     )
     parser.add_argument(
         "model", type=Path, help="the FP32 ONNX model; of the folder of a run, what was drawn"

@@ -78,10 +78,11 @@ class JobRecord:
         """What the job adds to the batch's exit code."""
         if self.status == State.TIME_UP:
             return ExitCode.BUDGET
-        if self.status in (State.FAILED, State.CRASHED):
-            return ExitCode.USAGE
         known = {code.value: code for code in ExitCode}
-        return known.get(self.exit_code or 0, ExitCode.USAGE)
+        code = known.get(self.exit_code or 0, ExitCode.USAGE)
+        if self.status in (State.FAILED, State.CRASHED) and code is not ExitCode.INTERNAL:
+            return ExitCode.USAGE
+        return code
 
 
 def log_path(job: Job, folder: Path) -> Path:
@@ -106,7 +107,8 @@ class BatchRecord:
     @property
     def exit_code(self) -> ExitCode:
         """The worst ending: interrupted, then could not run, no plan, out of budget, all well."""
-        order = (ExitCode.INTERRUPTED, ExitCode.USAGE, ExitCode.NO_PLAN, ExitCode.BUDGET)
+        bad = (ExitCode.INTERNAL, ExitCode.USAGE)
+        order = (ExitCode.INTERRUPTED, *bad, ExitCode.NO_PLAN, ExitCode.BUDGET)
         codes = {job.verdict for job in self.jobs.values()} | {self.stopped_by}
         return next((code for code in order if code in codes), ExitCode.OK)
 
