@@ -10,6 +10,7 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """What the process returns, for scripts and CI. BUDGET: ended early, for crashes, too.
 
+    INTERNAL: an error of this package, as EX_SOFTWARE of sysexits.h; Python's own 1 is taken.
     NOT_BUILT: there is no engine, whatever the plan. NOT_OBSERVABLE is one of `verify`: what the
     engine makes of the plan does not show.
     """
@@ -20,6 +21,7 @@ class ExitCode(IntEnum):
     BUDGET = 3
     NOT_BUILT = 4
     NOT_OBSERVABLE = 5
+    INTERNAL = 70
     INTERRUPTED = 130
 
 
@@ -72,6 +74,12 @@ class ExecutorError(PrecisionBisectError):
 
 class PluginError(PrecisionBisectError):
     """Something named that is not installed or does not load, such as a strategy or a backend."""
+
+
+class InternalError(PrecisionBisectError):
+    """An exception that nothing in this package should raise."""
+
+    exit_code = ExitCode.INTERNAL
 
 
 def printable(text: str) -> str:

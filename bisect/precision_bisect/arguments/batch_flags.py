@@ -21,6 +21,7 @@ value, a list repeats a flag. All jobs are checked before the first begins.
 
 exit codes, the first that applies:
   130  interrupted; what was found so far is written
+  70   an internal error ended a job
   2    wrong usage or bad input, or a job could not run, or crashed
   4    not even FP32 builds for a job
   1    a job ended without a plan: limits that cannot be met, or no precision problem

@@ -58,6 +58,7 @@ exit codes:
   3    ended early: budget or disk spent, or crash after crash; the best plan so far is
        written, if one has passed that runs a layer low
   4    not even FP32 builds, or runs
+  70   an internal error, of which one line tells
   130  interrupted; the best plan so far is written likewise
 
 {_COMMANDS}"""
@@ -136,7 +137,8 @@ def curve_parser() -> Parser:
         short_usage="precision-bisect curve MODEL [--tol T] [--inputs PATH] [flags]",
         short_epilog="--help-all shows every flag and the exit codes.",
         epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
-        "2 wrong usage or bad input; 3 ended early; 4 not even FP32 builds; 130 interrupted",
+        "2 wrong usage or bad input; 3 ended early; 4 not even FP32 builds; 70 internal error; "
+        "130 interrupted",
     )
     parser.add_argument(
         "model", type=Path, help="the FP32 ONNX model; of the folder of a run, what was drawn"

@@ -65,8 +65,9 @@ class BatchCourse:
                 break
             if self._run_job(job, share_s, interrupts):
                 short.append(job)
-            if stop_on_error and self._record.jobs[job.name].verdict == ExitCode.USAGE:
-                self._record.stopped_by = ExitCode.USAGE
+            verdict = self._record.jobs[job.name].verdict
+            if stop_on_error and verdict in (ExitCode.USAGE, ExitCode.INTERNAL):
+                self._record.stopped_by = verdict
             if interrupts.asked:
                 self._record.stopped_by = ExitCode.INTERRUPTED
             if self._record.stopped_by is not None:

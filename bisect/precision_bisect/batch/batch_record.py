@@ -31,8 +31,8 @@ class State(StrEnum):
 _OWN = frozenset(state.value for state in State)
 _SETTLED = (ExitCode.OK, ExitCode.NO_PLAN, ExitCode.NOT_BUILT)
 _WORST_FIRST = (
-    *(ExitCode.INTERRUPTED, ExitCode.USAGE, ExitCode.NOT_BUILT, ExitCode.NO_PLAN),
-    ExitCode.BUDGET,
+    *(ExitCode.INTERRUPTED, ExitCode.INTERNAL, ExitCode.USAGE, ExitCode.NOT_BUILT),
+    *(ExitCode.NO_PLAN, ExitCode.BUDGET),
 )
 
 
@@ -83,10 +83,11 @@ class JobRecord:
         """What the job adds to the batch's exit code."""
         if self.status == State.TIME_UP:
             return ExitCode.BUDGET
-        if self.status in (State.FAILED, State.CRASHED):
-            return ExitCode.USAGE
         known = {code.value: code for code in ExitCode}
-        return known.get(self.exit_code or 0, ExitCode.USAGE)
+        code = known.get(self.exit_code or 0, ExitCode.USAGE)
+        if self.status in (State.FAILED, State.CRASHED) and code is not ExitCode.INTERNAL:
+            return ExitCode.USAGE
+        return code
 
 
 def log_path(job: Job, folder: Path) -> Path:

@@ -75,7 +75,8 @@ def outcome(record: JobRecord, code: int, *, fresh: bool, asked: bool) -> JobRec
         return replace(said, status=State.FAILED, message=last)
     if code < 0:
         return replace(said, status=State.CRASHED, message=f"killed by {_signal(-code)}")
-    return replace(said, status=State.CRASHED, message=f"ended with exit code {code}: {last}")
+    how = "" if code == ExitCode.INTERNAL else f"ended with exit code {code}: "
+    return replace(said, status=State.CRASHED, message=f"{how}{last}")
 
 
 def _saved(folder: Path) -> Saved | None:

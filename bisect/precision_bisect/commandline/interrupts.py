@@ -1,13 +1,13 @@
 """A run that signals and a lost terminal may meet."""
 
-import os
 import sys
 from contextlib import suppress
+from os import _exit  # a script that is being run has another one
 from types import FrameType
 from typing import Any
 
 from precision_bisect.errors import ExitCode
-from precision_bisect.machine.signals import AnswersSignals, let_go
+from precision_bisect.machine.signals import AnswersSignals, Interrupted, let_go
 from precision_bisect.machine.workdir import remove_all
 from precision_bisect.search.events import Event, RunStarted
 
@@ -41,10 +41,10 @@ class Interruptible(AnswersSignals):
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """End the search with its best plan; before it, end the process."""
         if self._searching:
-            raise KeyboardInterrupt(TOO_LATE)
+            raise Interrupted(TOO_LATE)
         self._report.__exit__()
         remove_all()
         with suppress(OSError):
             sys.stderr.write(f"precision-bisect: {TOO_EARLY}\n")
             sys.stderr.flush()
-        os._exit(ExitCode.INTERRUPTED)
+        _exit(ExitCode.INTERRUPTED)

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precision_bisect.commandline.internal_errors import internal_errors
 from precision_bisect.commandline.interrupts import Interruptible
 from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode
@@ -31,7 +32,7 @@ def search(parsed: Namespace, options: Options) -> int:
 
     report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
     with Interruptible(report) as watched, ExitStack() as last:
-        with report:
+        with report, internal_errors(options.folder):
             from precision_bisect.api import run
 
             result = run(options, watched)

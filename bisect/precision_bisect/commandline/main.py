@@ -10,11 +10,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
+from os import _exit  # a script that still runs has another one
 from typing import NoReturn
 
 from precision_bisect.arguments.run_flags import USAGE, run_parser, to_options
 from precision_bisect.arguments.usage_hints import close_matches
 from precision_bisect.commandline.commands import COMMANDS
+from precision_bisect.commandline.internal_errors import internal_errors
 from precision_bisect.commandline.interrupts import TOO_EARLY
 from precision_bisect.commandline.job import search
 from precision_bisect.commandline.stderr import complain
@@ -42,8 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
     try:
-        code = _dispatch(arguments)
-        sys.stdout.flush()
+        with internal_errors():
+            code = _dispatch(arguments)
+            sys.stdout.flush()
     except OSError as error:
         return _output_failed(error)
     except PrecisionBisectError as error:
@@ -117,4 +120,4 @@ def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)
+    _exit(code)

@@ -12,7 +12,12 @@ import numpy as np
 from precision_bisect.comparators.guarded import copied
 from precision_bisect.errors import UsageError
 from precision_bisect.inputs.reference import non_finite
-from precision_bisect.machine.user_scripts import first_line, load_function, running_script
+from precision_bisect.machine.user_scripts import (
+    OutOfMemory,
+    ScriptFailed,
+    load_function,
+    running_script,
+)
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.trial import Verdict
 
@@ -53,31 +58,31 @@ class ScriptComparator:
     def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
         """Judge all samples.
 
-        Raises UsageError when the function fails or returns no figure, and MemoryError.
+        Raises UsageError when the function fails or returns no figure.
         """
         if not outputs or len(outputs) != len(reference):
             raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
         if trouble := non_finite(outputs):
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+        check = self._settings["check"]
         try:
             with running_script(self._path):
                 value = self._function(copied(outputs), copied(reference))
-        except MemoryError:
-            raise
-        except (Exception, SystemExit) as error:  # the user's function may raise anything
-            raise UsageError(f"{self._settings['check']} failed: {first_line(error)}") from error
-        if isinstance(value, bool | np.bool_):
-            return Judgement(verdict=Verdict.PASS if value else Verdict.FAIL, error=None)
-        return self._by_figure(value)
-
-    def _by_figure(self, value: Any) -> Judgement:
-        try:
-            error = float(value)
-        except (TypeError, ValueError) as problem:
+                if isinstance(value, bool | np.bool_):
+                    return Judgement(verdict=Verdict.PASS if value else Verdict.FAIL, error=None)
+                error = _as_float(value)
+        except ScriptFailed as failed:
+            lack = isinstance(failed.__cause__, MemoryError)
+            kind = OutOfMemory if lack else UsageError
+            raise kind(f"{check} failed: {failed}", "run it on its own first") from failed
+        if error is None:
             raise UsageError(
-                f"{self._settings['check']} returned {type(value).__name__}",
+                f"{check} returned {type(value).__name__}, which is no float",
                 "return an error as a float, or a bool",
-            ) from problem
+            )
+        return self._by_figure(error)
+
+    def _by_figure(self, error: float) -> Judgement:
         if self.tolerance is None:
             raise UsageError(
                 f"{self._settings['check']} returned a figure and there is no limit for it",
@@ -87,6 +92,13 @@ class ScriptComparator:
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message="metric is NaN")
         verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
         return Judgement(verdict=verdict, error=error)
+
+
+def _as_float(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _again(path: Path, source: bytes, name: str, tolerance: float | None) -> ScriptComparator:

@@ -98,8 +98,11 @@ def main(arguments: list[str]) -> int:
     told["library_defaults"] = None
     try:
         judge(asked.cpu, asked.library_defaults, told)
-    except CannotJudge as why:
-        told["outcome"], told["message"] = "not_judged", str(why)
+    except Exception as error:
+        # Of an exception that nobody expects the class says more than its words.
+        known = isinstance(error, CannotJudge)
+        why = one_line(error) if known else f"{type(error).__name__}: {one_line(error)}"
+        told["outcome"], told["message"] = "not_judged", why
         say(f"not judged: {why}")
     if asked.json:
         asked.json.write_text(json.dumps(told), encoding="utf-8")
@@ -277,14 +280,15 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         value = getattr(module, name)(outputs, wanted)
-    except Exception as error:
+        figure = 0.0 if isinstance(value, (bool, np.bool_)) else float(value)
+    except BaseException as error:  # the user's own code may raise anything
         raise CannotJudge(f"the check {file} does not run: {one_line(error)}") from error
     finite = all(np.isfinite(a).all() for o in outputs for a in o.values() if a.dtype.kind == "f")
     if not finite:
         return Judged(f"{name}()", math.inf, limit or 0.0)
     if isinstance(value, (bool, np.bool_)):
         return Judged(f"{name}()", 0.0 if value else math.inf, limit or 0.0)
-    return Judged(f"{name}()", float(value), math.nan if limit is None else limit)
+    return Judged(f"{name}()", figure, math.nan if limit is None else limit)
 
 
 def by_metric(name: str, outputs: list[Any], wanted: list[Any]) -> Judged:
@@ -314,7 +318,7 @@ def by_share(name: str, share: float, outputs: list[Any], wanted: list[Any]) -> 
     return Judged(name, max(counts), share)
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return an error's text on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 

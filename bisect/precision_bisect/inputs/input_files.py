@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from precision_bisect.errors import InputError
 from precision_bisect.machine.plain_files import plain_size, too_large
 from precision_bisect.machine.polygraphy_quiet import quiet
-from precision_bisect.machine.user_scripts import first_line, load_function, running_script
+from precision_bisect.machine.user_scripts import (
+    ScriptFailed,
+    first_line,
+    load_function,
+    running_script,
+)
 from precision_bisect.protocols import Sample
 
 _READABLE = (
@@ -195,10 +200,10 @@ def _read_script(path: Path, input_names: list[str]) -> list[Sample]:
             feeds = load_data()
             if isinstance(feeds, Iterable) and not isinstance(feeds, Mapping | str):
                 feeds = list(feeds)
-    except (Exception, SystemExit) as error:  # the user's script
+    except ScriptFailed as failed:
         raise InputError(
-            f"load_data() in {path} failed: {first_line(error)}", "run it on its own first"
-        ) from error
+            f"load_data() in {path} failed: {failed}", "run it on its own first"
+        ) from failed
     return _checked(feeds, path)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from precision_bisect.isolation.deaths import raised
 from precision_bisect.isolation.described import Survey, survey
+from precision_bisect.machine.user_scripts import let_scripts_exit
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 
@@ -26,6 +27,7 @@ _evaluator: Evaluator | None = None
 
 def begin(log: Path) -> None:
     """Prepare this process; `log` is the file for what it prints."""
+    let_scripts_exit()
     # A terminal sends Ctrl-C to the whole foreground group; the driver decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A process group of its own: compilers that this process starts are killed with it.
@@ -65,9 +67,10 @@ def evaluate(proposal: Proposal) -> Outcome:
         raise RuntimeError("evaluate before load")
     try:
         return _evaluator(proposal)
-    except PrecisionBisectError:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        # An interrupt is one that was raised by hand: the driver alone answers Ctrl-C.
+        if isinstance(error, PrecisionBisectError) and not isinstance(error, MemoryError):
+            raise
         traceback.print_exc()
         return raised(error)
 

@@ -24,7 +24,7 @@ class Death(Exception):
         self.retry = retry
 
 
-def raised(error: Exception) -> Outcome:
+def raised(error: BaseException) -> Outcome:
     """Return the outcome of a trial with an exception that no backend should raise."""
     if isinstance(error, MemoryError):
         what = first_line(error)

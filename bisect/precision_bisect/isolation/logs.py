@@ -1,10 +1,10 @@
 """What child processes printed during trials without a verdict."""
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from precision_bisect.run_folder.belonging import new_log
 from precision_bisect.trial import Outcome, Proposal
 
 TAIL_BYTES = 256 * 1024
@@ -23,8 +23,7 @@ class Logs:
             end = tail(log)
             if not end:
                 return outcome
-            self.folder.mkdir(exist_ok=True)
-            path = self._new(outcome.status.value)
+            path = new_log(self.folder, outcome.status.value)
             heading = (
                 f"{outcome.status}: {outcome.message}\n{proposal.phase}, {proposal.kind}, "
                 f"{proposal.samples} samples, plan {proposal.plan.key}: {proposal.reason}\n\n"
@@ -34,18 +33,6 @@ class Logs:
             return outcome
         said = f"{outcome.message}; what it printed is in {self.folder.name}/{path.name}"
         return replace(outcome, message=said)
-
-    def _new(self, status: str) -> Path:
-        """Make an empty file with the next number that is free."""
-        taken = [int(path.name[:6]) for path in self.folder.glob("[0-9]" * 6 + "-*.log")]
-        number = max(taken, default=0)
-        while True:
-            number += 1
-            path = self.folder / f"{number:06}-{status}.log"
-            with suppress(FileExistsError):
-                # O_EXCL: two workers may look for a free number at the same time.
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-                return path
 
 
 def tail(log: Path) -> bytes:

@@ -11,6 +11,10 @@ from typing import IO, Any, Self
 from precision_bisect.machine.stopping import stopped_by_signals
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, as they are answered here; a script may raise a plain one by itself."""
+
+
 class AnswersSignals(ABC):
     """Answers Ctrl-C, SIGTERM and SIGHUP inside its block, but for those that are ignored.
 

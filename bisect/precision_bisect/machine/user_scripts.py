@@ -6,16 +6,36 @@ a script up by its bare name, so that a file named like an imported module gives
 
 import hashlib
 import importlib.util
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from precision_bisect.errors import UsageError
+from precision_bisect.machine.signals import AnswersSignals, Interrupted
 
 _RUNNING = threading.RLock()
+_exit = os._exit
+_may_exit = False
+
+
+class ScriptFailed(Exception):
+    """What a script has raised, in one line; its own exception is the cause."""
+
+
+class OutOfMemory(UsageError, MemoryError):
+    """A script found no memory: in a child that costs the trial, elsewhere it ends the run."""
+
+
+def let_scripts_exit() -> None:
+    """Let `os._exit` end this process: it is a child, whose end is an outcome."""
+    global _may_exit
+    _may_exit = True
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
@@ -35,11 +55,9 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     try:
         with running_script(path):
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's script may raise anything
+    except ScriptFailed as failed:
         del sys.modules[spec.name]
-        raise UsageError(
-            f"{path} does not run: {first_line(error)}", "run it on its own first"
-        ) from error
+        raise UsageError(f"{path} does not run: {failed}", "run it on its own first") from failed
     function = getattr(module, name, None)
     if not callable(function):
         raise UsageError(f"{path} has no function {name}()", f"define {name} in it")
@@ -49,22 +67,54 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def running_script(path: Path) -> Iterator[None]:
-    """Inside the block, imports find what lies beside the script, and prints go to stderr.
+    """Run a script's own code inside the block: whatever it raises becomes ScriptFailed.
 
-    One thread at a time is inside: both are the process's, and scripts are not written for more.
+    Imports find what lies beside it, and prints go to stderr. One thread at a time is inside: both
+    are the process's, and scripts are not written for more.
     """
     folder = str(path.resolve().parent)
     with _RUNNING:
         sys.path.insert(0, folder)
+        former = os._exit
+        if not _may_exit:
+            raising = partial(_raise_exit, os.getpid())
+            setattr(os, "_exit", raising)  # noqa: B010 - mypy forbids the plain form
         try:
             with redirect_stdout(sys.stderr):
                 yield
+        except BaseException as error:
+            if _is_interrupt(error):
+                raise
+            raise ScriptFailed(first_line(error)) from error
         finally:
+            setattr(os, "_exit", former)  # noqa: B010 - as above
             if folder in sys.path:
                 sys.path.remove(folder)
 
 
+def _raise_exit(here: int, status: int) -> NoReturn:
+    """Stand in for `os._exit` while a script runs; what a script has forked may end itself."""
+    if os.getpid() != here:
+        _exit(status)
+    raise SystemExit(f"os._exit({status})")
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Tell a Ctrl-C from what a script raises by itself: where we answer signals, by its class."""
+    if isinstance(error, Interrupted):
+        return True
+    handler = signal.getsignal(signal.SIGINT)
+    ours = handler is signal.SIG_IGN or isinstance(
+        getattr(handler, "__self__", None), AnswersSignals
+    )
+    here = threading.current_thread() is threading.main_thread()
+    return type(error) is KeyboardInterrupt and here and not ours
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of a foreign error, or its class where it says nothing."""
-    lines = str(error).strip().splitlines()
+    try:
+        lines = str(error).strip().splitlines()
+    except BaseException:  # its own words fail, too
+        lines = []
     return lines[0] if lines else type(error).__name__

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.monitoring.event_log import EventLog
 from precision_bisect.monitoring.live_status import LiveStatus
 from precision_bisect.results.result import Result
@@ -43,8 +44,7 @@ class Attended:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is not None:
-            words = str(error) or type(error).__name__
-            self._ending = {"state": "failed", "status": None, "message": words}
+            self._ending = {"state": "failed", "status": None, "message": first_line(error)}
         if self._ending is not None:
             self._log.close({"event": "run_ended", **self._ending})
             self._live.close(self._ending)

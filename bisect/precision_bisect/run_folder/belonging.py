@@ -143,6 +143,19 @@ def logs(run: Path) -> list[Path]:
     return matching(run / LOGS, _LOG)
 
 
+def new_log(folder: Path, what: str) -> Path:
+    """Make an empty log with the next number that is free in a folder of logs. Raises OSError."""
+    folder.mkdir(exist_ok=True)
+    number = max((int(path.name[:6]) for path in matching(folder, _LOG)), default=0)
+    while True:
+        number += 1
+        path = folder / f"{number:06}-{what}.log"
+        # Two workers may look for a free number at the same time.
+        with suppress(FileExistsError):
+            path.touch(exist_ok=False)
+            return path
+
+
 def engines(run: Path) -> list[Path]:
     """Return the folders of the engines of trials in a run folder."""
     return matching(run / ENGINES, _ENGINE)

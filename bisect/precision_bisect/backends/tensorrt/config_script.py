@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precision_bisect.errors import UsageError
-from precision_bisect.machine.user_scripts import first_line, load_function, running_script
+from precision_bisect.machine.user_scripts import ScriptFailed, load_function, running_script
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, script_and_function
 
 
@@ -29,11 +29,11 @@ def with_script(config: Callable[..., Any], script: str | None) -> Callable[...,
         try:
             with running_script(path):
                 function(builder, network, made)
-        except (Exception, SystemExit) as error:  # the user's function may raise anything
+        except ScriptFailed as failed:
             raise UsageError(
-                f"{CONFIG_SCRIPT} {path.name}: {name}() failed: {first_line(error)}",
+                f"{CONFIG_SCRIPT} {path.name}: {name}() failed: {failed}",
                 "it is given the builder, the network and the configuration",
-            ) from error
+            ) from failed
 
     loader: Callable[..., Any] = PostprocessConfig(config, changed)
     return loader
