@@ -114,6 +114,27 @@ class Stability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputError:
+    """How far one output is from the reference, in its own units.
+
+    `max` and `mean` are absolute errors over all samples, `p99` is the largest of the samples'
+    99th percentiles. Of `elements` so many are `differing`. The largest error is that of `index`
+    in `sample`, where `expected` became `got`.
+    """
+
+    output: str
+    max: Figure
+    mean: Figure
+    p99: Figure
+    elements: int
+    differing: int
+    sample: int
+    index: Sequence[int]
+    expected: Figure
+    got: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """How ONNX Runtime opened the graph of one build.
 
@@ -133,7 +154,8 @@ class Evidence:
     `honours` has one entry per kept layer where the backend can look into its engine, else none.
     `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off;
     `listed` says which layers or weights some of them mean. `stability` is there where the plan
-    was judged on copies of the samples. `opening` is ONNX Runtime's.
+    was judged on copies of the samples. `opening` is ONNX Runtime's. `output_errors` are there
+    where a plan that was judged has passed on the samples.
     """
 
     latency: Latency | None = None
@@ -142,6 +164,7 @@ class Evidence:
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()
     opening: Opening | None = None
+    output_errors: Sequence[OutputError] = ()
 
     @property
     def demoted(self) -> Sequence[LayerHonour]:

@@ -16,6 +16,7 @@ from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import SPREAD, Result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, Stability
+from precision_bisect_reports.by_output import by_output
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed, judging_steps
@@ -39,7 +40,7 @@ _SPACED = 4
 _ROOMS = (
     *((4, 3, _SPACED), (4, 3, ROOM), (2, 3, ROOM)),
     *((2, 3, MORE), (1, 3, MORE), (1, 0, MORE), (0, 1, MORE)),
-    *((1, 3, EVIDENCE), (0, 3, EVIDENCE), (0, 0, EVIDENCE), (0, 3, ALWAYS)),
+    *((1, 3, EVIDENCE), (0, 3, EVIDENCE), (0, 0, EVIDENCE), (0, 3, ALWAYS), (0, 0, ALWAYS)),
 )
 """How many patterns of layers are explained, how many more are named, and which parts the screen
 has, until all of it fits."""
@@ -222,6 +223,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
             yield "holds", held(result.stability, result.error), ALWAYS
         if said := predicted(result):
             yield "target", said, ALWAYS if result.not_passed else ROOM
+        yield from by_output(result)
     elif answered and not told:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
     if result.kept and answered:

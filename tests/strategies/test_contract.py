@@ -18,6 +18,7 @@ from precision_bisect.testing.driving import ContractError
 from precision_bisect.testing.strategy_contract import check_strategy
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "strategies.md"
+AHEAD = Path(__file__).parents[2] / "strategies" / "README.md"
 CONTRACT = [sys.executable, "-m", "precision_bisect.testing.strategy_contract"]
 
 
@@ -81,9 +82,9 @@ def third_party(folder: Path, source: str, what: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
-def documented() -> list[str]:
-    """Return the Python code of the document, block by block."""
-    return re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+def documented(document: Path = DOCUMENT) -> list[str]:
+    """Return the Python code of a document, block by block."""
+    return re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_a_third_party_strategy_runs_and_keeps_the_contract(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_third_party_strategy_runs_and_keeps_the_contract(tmp_path: Path) -> N
 def test_the_documented_look_ahead_keeps_the_contract() -> None:
     """The step of the document, looked ahead of by `speculate`, is a strategy that keeps all."""
     scope: dict[str, Any] = {}
-    exec(documented()[1], scope)
+    exec(documented(AHEAD)[0], scope)
 
     class Ahead(broken.Careless):
         minimal: ClassVar[bool] = True

@@ -93,7 +93,7 @@ def _by_tol(name: str, changes: Mapping[str, _Change], comparator: Mapping[str, 
     if "rtol" not in comparator:
         return True
     atol, rtol = (
-        changes.get(part) or (comparator[part].get(name),) * 2 for part in ("atol", "rtol")
+        changes.get(part) or (comparator.get(part, {}).get(name),) * 2 for part in ("atol", "rtol")
     )
     return all(
         absolute is not None and relative_of(absolute) == relative

@@ -61,9 +61,11 @@ from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.trial import (
+    JUDGED_KINDS,
     Evidence,
     Kind,
     Latency,
+    OutputError,
     SampleSet,
     Stability,
     Trial,
@@ -184,6 +186,7 @@ def conclude(
         noise_floor=floor if noise else None,
         stability=stability,
         other_targets=others,
+        output_errors=_output_errors(driver, plan, samples),
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),
         kept=kept,
@@ -311,18 +314,32 @@ def _rungs(prepared: Prepared, plan: Plan) -> list[Rung]:
 
 def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
     """Return what the last build of the answer showed: a fresh build, if there was one."""
-    if plan is None:
-        return Evidence()
-    kinds = (Kind.JUDGE, Kind.AGAIN, Kind.REBUILD)
     builds = [
         trial
-        for trial in driver.trials
-        if trial.proposal.plan == plan
-        and trial.proposal.kind in kinds
-        and (trial.proposal.samples is samples or trial.proposal.kind is Kind.REBUILD)
+        for trial in _builds(driver, plan)
+        if trial.proposal.samples is samples or trial.proposal.kind is Kind.REBUILD
     ]
-    builds.sort(key=lambda trial: kinds.index(trial.proposal.kind))
     return builds[-1].outcome.evidence if builds else Evidence()
+
+
+def _builds(driver: Driver, plan: Plan | None) -> list[Trial]:
+    """Return the trials that have built a plan and judged it, the freshest last."""
+    trials = (each for each in driver.trials if each.proposal.kind in JUDGED_KINDS)
+    builds = [each for each in trials if each.proposal.plan == plan]
+    return sorted(builds, key=lambda trial: JUDGED_KINDS.index(trial.proposal.kind))
+
+
+def _output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequence[OutputError]:
+    """Return those of the freshest build of the answer that has judged its samples, or all."""
+    return next(
+        (
+            trial.outcome.evidence.output_errors
+            for trial in reversed(_builds(driver, plan))
+            if trial.proposal.samples in (samples, SampleSet.ALL)
+            and trial.outcome.evidence.output_errors
+        ),
+        (),
+    )
 
 
 def _latencies(driver: Driver, everything: Plan, final: Evidence) -> list[Latency | None]:

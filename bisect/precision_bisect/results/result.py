@@ -23,7 +23,7 @@ from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.typed_json import Count
 from precision_bisect.search.precision_curve import PointName
 from precision_bisect.settings.targets import TargetChoice, TargetName
-from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, Stability
+from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
 SCHEMA: Literal[1] = 1
 SPREAD = "rounding is spread"
@@ -296,6 +296,7 @@ class Result:
     noise_floor: Figure | None
     stability: Stability | None = None
     other_targets: Sequence[OnTargets] = ()
+    output_errors: Sequence[OutputError] = ()
     layers_total: Count
     candidates: Count
     kept: Sequence[str]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from precision_bisect.comparators.output_errors import output_errors
 from precision_bisect.errors import RunFolderError
 from precision_bisect.inputs.copies import Copies, Samples
 from precision_bisect.inputs.reference import non_finite
@@ -29,6 +30,7 @@ from precision_bisect.protocols import (
 from precision_bisect.search.engine_store import engine_folder
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import (
+    JUDGED_KINDS,
     Evidence,
     Kind,
     Outcome,
@@ -103,6 +105,9 @@ class Evaluator:
             judgement = _judge(self.comparator, outputs, reference)
             # The evidence is about the build alone: the timed runs below only add a latency to it.
             evidence = engine.evidence()
+            # It may be the answer, whatever it was tried for.
+            if judgement.verdict is Verdict.PASS and proposal.kind in JUDGED_KINDS:
+                evidence = replace(evidence, output_errors=output_errors(outputs, reference))
             if proposal.draw and self.copies is not None:
                 judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
                 evidence = replace(evidence, stability=stability)

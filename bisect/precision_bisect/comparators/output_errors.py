@@ -1,0 +1,49 @@
+"""How far outputs are from the reference, output by output, in the units that they have."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from precision_bisect.comparators.arrays import widened
+from precision_bisect.protocols import Sample
+from precision_bisect.trial import OutputError
+
+
+def output_errors(outputs: Sequence[Sample], reference: Sequence[Sample]) -> Sequence[OutputError]:
+    """Return the error of each output whose shape is the reference's in every sample."""
+    return [
+        _error(name, [each[name] for each in outputs], [each[name] for each in reference])
+        for name in reference[0]
+        if all(
+            got[name].shape == want[name].shape
+            for got, want in zip(outputs, reference, strict=True)
+        )
+    ]
+
+
+def _error(
+    name: str, outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]
+) -> OutputError:
+    total, elements, differing, percentiles = 0.0, 0, 0, []
+    worst, sample, place = -1.0, 0, 0
+    for number, (got, want) in enumerate(zip(outputs, reference, strict=True)):
+        apart = np.abs(np.subtract(*widened(got, want, as_float=True)), dtype=np.float64)
+        total += float(apart.sum())
+        elements += apart.size
+        differing += int(np.count_nonzero(apart))
+        percentiles.append(float(np.quantile(apart, 0.99)))
+        if (largest := float(apart.max())) > worst:
+            worst, sample, place = largest, number, int(apart.argmax())
+    index = np.unravel_index(place, reference[sample].shape)
+    return OutputError(
+        output=name,
+        max=worst,
+        mean=total / elements,
+        p99=max(percentiles),
+        elements=elements,
+        differing=differing,
+        sample=sample,
+        index=[int(each) for each in index],
+        expected=float(reference[sample][index]),
+        got=float(outputs[sample][index]),
+    )

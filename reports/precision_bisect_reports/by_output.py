@@ -1,0 +1,88 @@
+"""The errors of the answer as a small table: each output in its own units."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from precision_bisect.errors import printable
+from precision_bisect.results.result import Result
+from precision_bisect.trial import OutputError
+from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE
+
+MOST_ROWS = 3
+_NAME = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One output with its limits: `atol` and `rtol`, or for classes the `share` that may differ.
+
+    They are limits of what is `measured`, the largest error or another figure of the output.
+    """
+
+    error: OutputError
+    measured: float
+    atol: float | None
+    rtol: float | None
+    share: float | None
+
+    @property
+    def relative(self) -> bool:
+        """Whether the output has passed by its relative limit."""
+        return bool(self.rtol) and self.measured > (self.atol or 0.0)
+
+    @property
+    def used(self) -> float:
+        """How much of its limit the output takes up; all of it where nobody can tell."""
+        if self.share is not None:
+            return self.error.differing / (self.share * self.error.elements or 0.5)
+        return self.measured / self.atol if self.atol else 1.0
+
+    def __str__(self) -> str:
+        name = printable(self.error.output)
+        name = name if len(name) < _NAME else f"{name[: _NAME - 5]}…{name[-3:]}"
+        if self.share is not None:
+            counts = f"{self.error.differing} of {self.error.elements} differ"
+            limit = f"{100 * self.share:g}%" if self.share else "exact"
+            return f"{name:<{_NAME}}{counts:>27}{limit:>14}"
+        errors = (self.error.max, self.error.mean, self.error.p99)
+        figures = "".join(f"{each:>9.2g}" for each in errors)
+        limits = [f"{self.atol:g}"] if self.atol else []
+        limits += [f"{100 * self.rtol:g}%"] if self.rtol else []
+        return f"{name:<{_NAME}}{figures}{' or '.join(limits):>14}"
+
+
+def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
+    """Yield label, row and room, where there are several outputs or a relative limit decided."""
+    rows = [_row(result, each) for each in result.output_errors]
+    if len(rows) < 2 and not any(each.relative for each in rows):
+        return
+    rows.sort(key=lambda each: each.used, reverse=True)
+    which = f"worst {MOST_ROWS} of {len(rows)}" * (len(rows) > MOST_ROWS)
+    yield "by output", f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9}{'limit':>14}", ALWAYS
+    for each in rows[:MOST_ROWS]:
+        yield "", str(each), ALWAYS
+    worst = rows[0].error
+    place = ", ".join(map(str, worst.index))
+    where = f"{printable(worst.output)}[{place}] of sample {worst.sample}"
+    yield "", f"{where}: {worst.got:.5g} instead of {worst.expected:.5g}", EVIDENCE
+
+
+def _row(result: Result, error: OutputError) -> _Row:
+    comparator = result.fingerprint.get("comparator")
+    told = comparator if isinstance(comparator, Mapping) else {}
+
+    def limit(kind: str) -> float | None:
+        by_name = told.get(kind)
+        found = by_name.get(error.output) if isinstance(by_name, Mapping) else None
+        return float(found) if isinstance(found, int | float) else None
+
+    # Only what has a relative limit has limits of the outputs' own errors.
+    of_errors = "rtol" in told
+    figures = {"mean": error.mean, "quantile": error.p99}
+    return _Row(
+        error=error,
+        measured=figures.get(str(told.get("metric")), error.max),
+        atol=limit("atol") if of_errors else None,
+        rtol=limit("rtol"),
+        share=limit("classes"),
+    )

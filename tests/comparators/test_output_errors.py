@@ -1,0 +1,134 @@
+"""The errors of the answer stand in `result.json`, output by output, in the outputs' own units."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+import precision_bisect
+import tiny
+from precision_bisect.comparators.output_errors import output_errors
+from precision_bisect.results.result import Result
+from precision_bisect.trial import OutputError
+
+BOXES = np.arange(200, dtype=np.float32).reshape(2, 100)
+
+
+def test_the_largest_error_has_a_place() -> None:
+    """Figures are over all samples, the place is that of the worst element of the worst sample."""
+    want = [{"boxes": BOXES}, {"boxes": BOXES + 1}]
+    got = [{"boxes": BOXES.copy()}, {"boxes": BOXES + 1}]
+    got[0]["boxes"][0, 3] += 0.5
+    got[1]["boxes"][1, 7] -= 25
+    (found,) = output_errors(got, want)
+    expected = OutputError(
+        output="boxes",
+        max=25.0,
+        mean=25.5 / 400,
+        p99=0.0,
+        elements=400,
+        differing=2,
+        sample=1,
+        index=[1, 7],
+        expected=108.0,
+        got=83.0,
+    )
+    assert expected == found
+
+
+def test_the_percentile_is_that_of_the_worst_sample() -> None:
+    """Two in a hundred elements that are off by 3 are beyond the 99th percentile of one sample."""
+    got = [{"boxes": BOXES.copy()}, {"boxes": BOXES.copy()}]
+    got[1]["boxes"][0, :4] += 3
+    (found,) = output_errors(got, [{"boxes": BOXES}] * 2)
+    assert 3.0 == found.p99
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "error", "index"),
+    [
+        (np.float32(2.0), np.float32(2.5), 0.5, []),
+        (np.array([True, False]), np.array([True, True]), 1.0, [1]),
+        (np.array([0, 255], np.uint8), np.array([255, 255], np.uint8), 255.0, [0]),
+        (np.array([5], np.int64), np.array([-(2**62)], np.int64), 2.0**62, [0]),
+        (np.array([6e4], np.float16), np.array([-6e4], np.float16), 120000.0, [0]),
+        (np.zeros((1, 2)), np.zeros((1, 2)), 0.0, [0, 0]),
+    ],
+)
+def test_outputs_of_any_type_have_errors(
+    want: Any, got: Any, error: float, index: list[int]
+) -> None:
+    """Scalars, truth values and whole numbers are measured without wrapping around."""
+    (found,) = output_errors([{"y": np.asarray(got)}], [{"y": np.asarray(want)}])
+    assert (error, index) == (found.max, found.index)
+
+
+def test_an_output_of_another_shape_is_left_out() -> None:
+    """A check may pass more rows than there were; element by element there is nothing to say."""
+    got = {"rows": np.zeros((3, 5)), "y": np.ones(2)}
+    found = output_errors([got], [{"rows": np.zeros((2, 5)), "y": np.ones(2)}])
+    assert ["y"] == [each.output for each in found]
+
+
+def written(result: Result) -> list[dict[str, Any]]:
+    """Return what `result.json` says of the outputs."""
+    assert result.out is not None
+    found: list[dict[str, Any]] = json.loads((result.out / "result.json").read_text())[
+        "output_errors"
+    ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"copies": 0},
+        {"strategy": "ddmin", "copies": 0},
+        {"isolate": "always"},
+        {"holdout": 1},
+        {"until": "culprits"},
+        {"ladder": ("fp16", "bf16", "fp32")},
+        {"low": "bf16", "tol": 0.5},
+    ],
+    ids=lambda options: " ".join(options) or "plain",
+)
+def test_every_answer_has_them(tmp_path: Path, options: dict[str, Any]) -> None:
+    """However the answer was found, the errors of all samples that judge it are there."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    result = tiny.search(model, tmp_path / "run", inputs=tiny.samples(3), **options)
+    (found,) = written(result)
+    assert 8 * (3 - options.get("holdout", 0)) == found["elements"]
+    assert found["max"] == abs(found["got"] - found["expected"])
+    assert 0 <= found["mean"] <= found["p99"] <= found["max"]
+
+
+def test_they_are_those_of_the_answer(tmp_path: Path) -> None:
+    """With an absolute limit, the largest error is the error of the run."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    result = tiny.search(model, tmp_path / "run", tol=None, atol=1e-2, copies=0)
+    (found,) = result.output_errors
+    assert found.max == result.error
+
+
+def test_a_resumed_run_has_the_same(tmp_path: Path) -> None:
+    """They are read from the ledger, without another build."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    first = tiny.search(model, tmp_path / "run")
+    again = tiny.search(model, tmp_path / "run", resume=True)
+    assert first.output_errors
+    assert first.output_errors == again.output_errors
+
+
+def test_without_an_answer_there_are_none(tmp_path: Path) -> None:
+    """Every layer high has errors, too, but is no answer."""
+    model = models.save(models.parse(models.CANCELLATION), tmp_path)
+    feeds = [{"x": np.linspace(1, 2, 4, dtype=np.float32)}]
+    result = precision_bisect.find(
+        model, inputs=feeds, out=tmp_path / "run", tol=1e-9, backend="emulated", max_trials=3
+    )
+    assert not result.rungs
+    assert [] == written(result)
