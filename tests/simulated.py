@@ -14,7 +14,7 @@ from precision_bisect.inputs.copies import Copies
 from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.protocols import Backend, BackendFailure, Sample
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
@@ -122,9 +122,9 @@ def samples(judged: int = 1, held_out: int = 0) -> Sets:
 
 def driver_of(
     path: Path,
-    backend: Simulated,
+    backend: Backend,
     *,
-    emulator: Simulated | None = None,
+    emulator: Backend | None = None,
     budget: Budget | None = None,
     observer: Callable[[Event], None] = ignore,
     held_out: int = 0,

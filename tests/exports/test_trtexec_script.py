@@ -266,47 +266,32 @@ GRU = (
 )
 
 
+GELU = "(float[4] x) => (float[4] y) { [a] t = Gelu(x) [k] y = Tanh(t) }"
+SWISH = "(float[4] x) => (float[4] y) { [a] t = Swish(x) [k] y = Gelu(t) }"
+
+
 @pytest.mark.parametrize(
-    ("body", "opset", "kept", "strong", "weak"),
+    ("body", "opset", "kept", "strong", "weak", "told"),
     [
-        ("(float[4] x) => (float[4] y) { [a] t = Exp(x) [k] y = Tanh(t) }", 17, ["k"], "", ""),
-        (
-            "(float[4] x) => (float[4] y) { [a] t = Gelu(x) [k] y = Tanh(t) }",
-            20,
-            ["k"],
-            "",
-            ", 10.0 or later for Gelu",
-        ),
-        (
-            ATTENTION,
-            23,
-            ["k"],
-            ", 10.14 or later for Attention",
-            ", 10.14 or later for Attention",
-        ),
-        (
-            "(float[4] x) => (float[4] y) { [a] t = Swish(x) [k] y = Gelu(t) }",
-            24,
-            ["k"],
-            ", 11.0 or later for Swish",
-            ", 11.0 or later for Swish",
-        ),
-        (GRU, 17, ["a"], ", 10.2 or later for GRU below FP32", ""),
-        (GRU, 17, ["k"], "", ""),
+        (GELU.replace("Gelu", "Exp"), 17, ["k"], "", "", ""),
+        (GELU, 20, ["k"], "", ", 10.0 or later", "Gelu from 10.0 on"),
+        (ATTENTION, 23, ["k"], *[", 10.14 or later"] * 2, "Attention from 10.14 on"),
+        (SWISH, 24, ["k"], *[", 11.0 or later"] * 2, "Gelu from 10.0, Swish from 11.0 on"),
+        (GRU, 17, ["a"], ", 10.2 or later", "", "GRU below FP32 from 10.2 on"),
+        (GRU, 17, ["k"], "", "", ""),
     ],
     ids=["old", "Gelu", "Attention", "Swish", "low GRU", "high GRU"],
 )
 def test_the_lowest_version_is_told(
-    tmp_path: Path, body: str, opset: int, kept: list[str], strong: str, weak: str
+    tmp_path: Path, body: str, opset: int, kept: list[str], strong: str, weak: str, told: str
 ) -> None:
     """The script says from which version on the parser takes what the model has."""
-    weights = {
-        name: np.ones(shape, np.float32)
-        for name, shape in (("w", (1, 6, 2)), ("r", (1, 6, 2)))
-        if "GRU" in body
-    } | ({"w": np.ones((8, 8), np.float32)} if "MatMul" in body else {})
+    weights = {name: np.ones((1, 6, 2), np.float32) for name in "wr"} if body is GRU else {}
+    if body is ATTENTION:
+        weights = {"w": np.ones((8, 8), np.float32)}
     path = save(with_weights(parse(body, opset=opset, ir=10), weights), tmp_path)
     write_exports(RunFolder(tmp_path), export_of(path, kept))
     text = (tmp_path / TRTEXEC).read_text()
     assert f"TensorRT 10{strong}: {MIXED_MODEL}" in text
     assert f"TensorRT 8.6 to 10.x{weak}: the model itself" in text
+    assert bool(told) == ("\n# TensorRT takes " in text) and told in text

@@ -1,6 +1,6 @@
 """The lowest TensorRT whose parser takes what a model has."""
 
-from collections.abc import Iterator
+from typing import TypeAlias
 
 from precision_bisect.exports.export import Export
 from precision_bisect.model.graph import operators, opset
@@ -28,25 +28,36 @@ _LOW_GRU_SINCE = (10, 2)
 """The first version whose GRU may be FP16: before, one minus a gate has an FP32 one."""
 
 
-def needs(export: Export, base: tuple[int, int], *, typed: bool) -> str:
-    """Return the version above `base` that the model needs, and for what; "" for none.
+Version: TypeAlias = tuple[int, int]
 
-    `typed` tells whether the types are those of the typed model, else all are FP32.
+
+def lowest(export: Export, base: Version, *, typed: bool) -> str:
+    """Return the version that takes the model, where that is above `base`, else "".
+
+    `typed` tells whether the types are those of the typed model; otherwise all are FP32.
     """
-    found = max(_needed(export, typed=typed), default=(base, ""))
-    (major, minor), what = found
-    return f", {major}.{minor} or later for {what}" if found[0] > base else ""
+    major, minor = max((base, *_needed(export, typed=typed).values()))
+    return f", {major}.{minor} or later" if (major, minor) > base else ""
 
 
-def _needed(export: Export, *, typed: bool) -> Iterator[tuple[tuple[int, int], str]]:
+def since(export: Export) -> str:
+    """Return from which version on TensorRT takes each newer operator, in a sentence, or ""."""
+    needed = sorted(_needed(export, typed=True).items(), key=lambda each: (each[1], each[0]))
+    told = [f"{what} from {major}.{minor}" for what, (major, minor) in needed]
+    return f"TensorRT takes {', '.join(told)} on." if told else ""
+
+
+def _needed(export: Export, *, typed: bool) -> dict[str, Version]:
     proto = export.model.proto
-    for op_type in operators(proto.graph):
-        if op_type in _SINCE:
-            yield _SINCE[op_type], op_type
-        if op_type == "GroupNormalization" and opset(proto) >= _GROUP_NORM_OPSET:
-            yield _GROUP_NORM_SINCE, op_type
-    if typed and any(
-        layer.op_type == "GRU" and export.precisions.get(layer.name) in LOW_TYPES
+    used = operators(proto.graph)
+    found = {op_type: version for op_type, version in _SINCE.items() if op_type in used}
+    if "GroupNormalization" in used and opset(proto) >= _GROUP_NORM_OPSET:
+        found[f"GroupNormalization of opset {_GROUP_NORM_OPSET}"] = _GROUP_NORM_SINCE
+    low = (
+        layer.op_type
         for layer in export.model.table.layers
-    ):
-        yield _LOW_GRU_SINCE, "GRU below FP32"
+        if export.precisions.get(layer.name) in LOW_TYPES
+    )
+    if typed and "GRU" in low:
+        found["GRU below FP32"] = _LOW_GRU_SINCE
+    return found

@@ -5,6 +5,7 @@ Everything that comes from the model or its path is quoted for the shell.
 
 import os
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -13,7 +14,7 @@ from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static, s
 from precision_bisect.errors import UsageError, printable
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.exports.tensorrt_versions import needs
+from precision_bisect.exports.tensorrt_versions import lowest, since
 from precision_bisect.exports.trtexec_names import (
     OUTPUT_TYPES,
     PRECISIONS,
@@ -126,6 +127,8 @@ def _of_mixed(tool: str, flags: Sequence[str], export: Export) -> str:
 
 def _head(export: Export, folder: Path) -> str:
     remarks = []
+    if told := since(export):
+        remarks.append("\n".join(f"# {line}" for line in textwrap.wrap(told, 97)))
     if "bf16" in export.below_fp32:
         remarks.append("# BF16 by layer name needs TensorRT 10.")
     if "fp8" in export.below_fp32:
@@ -142,8 +145,8 @@ def _head(export: Export, folder: Path) -> str:
     return _HEAD.format(
         model=printable(export.model.path.name),
         summary=export.summary(),
-        strong=needs(export, (10, 0), typed=True),
-        named=needs(export, (8, 6), typed=False),
+        strong=lowest(export, (10, 0), typed=True),
+        named=lowest(export, (8, 6), typed=False),
         weak=MIXED_MODEL if export.quantized else "the model itself",
         mixed=MIXED_MODEL,
         remarks="".join(f"#\n{remark}\n" for remark in remarks),
