@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import precision_bisect
-from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.plan import Plan
+from precision_bisect.backends.emulation.emulator import EmulatedEngine
 from precision_bisect.protocols import Sample
 from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, TrialFinished, TrialStarted
@@ -103,14 +102,14 @@ class Killer:
 def main(model: str, out: str, log: str, kill_at: str, workers: str = "1") -> None:
     """Search, noting everything and dying when told."""
     killer = Killer(Path(log), int(kill_at))
-    evaluate = EmulatedBackend.evaluate
+    evaluate = EmulatedEngine.run
 
-    def noted(backend: EmulatedBackend, plan: Plan, feed: Sample) -> Sample:
-        outputs = evaluate(backend, plan, feed)
-        killer.note("evaluated", plan.key)
+    def noted(engine: EmulatedEngine, feed: Sample) -> Sample:
+        outputs = evaluate(engine, feed)
+        killer.note("evaluated", engine.plan.key)
         return outputs
 
-    setattr(EmulatedBackend, "evaluate", noted)  # noqa: B010 - mypy forbids the plain form
+    setattr(EmulatedEngine, "run", noted)  # noqa: B010 - mypy forbids the plain form
     run: dict[str, Any] = {"resume": True, "observer": killer.observe, "workers": int(workers)}
     search(Path(model), Path(out), **run)
 

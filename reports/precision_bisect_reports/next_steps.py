@@ -192,11 +192,8 @@ def _build(result: Result) -> Iterator[NextStep]:
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
     ways = [way for way, target in _BUILDS.items() if target not in result.not_passed]
     if ways:
-        either = " or ".join((", ".join(ways[:-1]), ways[-1]))
-        own = next((way for way in ways if _BUILDS[way] == result.target), ways[0])
         yield NextStep(
-            what=f"{first} build ({either.removeprefix(' or ')})",
-            commands=(f"sh {script} {own}",),
+            what=f"{first} build ({', '.join(ways)})", commands=(f"sh {script} {ways[0]}",)
         )
 
 

@@ -88,7 +88,7 @@ def test_commands_are_for_targets_on_which_the_answer_passed(
 @pytest.mark.parametrize(
     ("targets", "ways"),
     [
-        (["tensorrt-rtx"], "build (strong10, strong11 or weak): sh 'my run/trtexec.sh' strong10"),
+        (["tensorrt-rtx"], "build (strong10, strong11, weak): sh 'my run/trtexec.sh' strong10"),
         (["tensorrt"], "build (rtx): sh 'my run/trtexec.sh' rtx"),
     ],
 )

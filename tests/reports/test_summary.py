@@ -54,7 +54,7 @@ def test_a_prediction_is_to_be_judged_on_the_target() -> None:
     second = shown.index("(cd 'my run' && polygraphy run model.mixed.onnx --trt --atol 0.01)")
     third = shown.index("  Or on ONNX Runtime on CUDA: python 'my run/run_onnxruntime.py'")
     fourth = shown.index(
-        "Then build (strong10, strong11, rtx or weak): sh 'my run/trtexec.sh' strong10"
+        "Then build (strong10, strong11, rtx, weak): sh 'my run/trtexec.sh' strong10"
     )
     assert first < second < third < fourth
     rounded = [Diagnosis(layer=name, cause="rounding", evidence="") for name in KEPT[:2]]
@@ -75,7 +75,7 @@ def test_a_verdict_as_deployed_is_said() -> None:
     shown = judged(Recheck(outcome="pass", message="", error=0.0076, library_defaults=defaults))
     assert "run_onnxruntime.py passes in a fresh process: error 0.0076" in shown
     assert "ONNX Runtime's own options FAIL: error 0.0118; set use_tf32=0" in shown
-    assert "Next: build (strong10, strong11, rtx or weak): sh" in shown
+    assert "Next: build (strong10, strong11, rtx, weak): sh" in shown
     assert "FAILS in a fresh process: error 0.02; do not" in judged(
         Recheck(outcome="fail", message="", error=0.02)
     )

@@ -107,7 +107,8 @@ class Evaluator:
             evidence = engine.evidence()
             # It may be the answer, whatever it was tried for.
             if judgement.verdict is Verdict.PASS and proposal.kind in JUDGED_KINDS:
-                evidence = replace(evidence, output_errors=output_errors(outputs, reference))
+                worst = _hardest(self.comparator, outputs, known)
+                evidence = replace(evidence, output_errors=output_errors(worst, known))
             if proposal.draw and self.copies is not None:
                 judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
                 evidence = replace(evidence, stability=stability)
@@ -203,6 +204,15 @@ def _judge(comparator: Comparator, outputs: _Outputs, reference: _Outputs) -> Ju
         (_judged(comparator, *each) for each in zip(outputs, references, strict=True)),
         key=lambda each: (each.verdict is Verdict.FAIL, each.error or 0.0),
     )
+
+
+def _hardest(
+    comparator: Comparator, outputs: _Outputs, reference: Sequence[Sample]
+) -> Sequence[Sample]:
+    """Return the outputs of the way with the largest error."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return max(outputs, key=lambda each: _judged(comparator, each, reference).error or 0.0)
 
 
 def _judged(

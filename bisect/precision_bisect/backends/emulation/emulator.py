@@ -167,12 +167,12 @@ class EmulatedEngine:
 
     def __init__(self, ways: Sequence[_Way], plan: Plan) -> None:
         self._ways = ways
-        self._plan = plan
+        self.plan = plan
 
     @property
     def ways(self) -> Sequence["EmulatedEngine"]:
         """The plan as each of the targets computes it; see `Several`."""
-        return [EmulatedEngine([way], self._plan) for way in self._ways]
+        return [EmulatedEngine([way], self.plan) for way in self._ways]
 
     def __enter__(self) -> Self:
         return self
@@ -182,7 +182,7 @@ class EmulatedEngine:
 
     def run(self, feed: Sample) -> Sample:
         """Return the outputs by name, as the first target computes them. Raises BackendFailure."""
-        return self._ways[0].evaluate(self._plan, feed)
+        return self._ways[0].evaluate(self.plan, feed)
 
     def time(self, feed: Sample) -> Latency | None:
         """Return None: how long a prediction takes says nothing of an engine."""

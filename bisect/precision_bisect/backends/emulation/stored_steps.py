@@ -11,14 +11,13 @@ from onnx.inliner import inline_selected_functions
 from precision_bisect.model.graph import attribute, opset
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import LowType
-from precision_bisect.model.node_views import Dims, View
+from precision_bisect.model.node_views import View
 
 _FLOAT = onnx.TensorProto.FLOAT
 _CONDITIONS = 9
 """The first opset whose Greater takes integers, and that has Where."""
-_BATCH = 0
-# FP32 up to mean and variance, then the low type step by step. The kernel stores the variance over
-# n - 1 and corrects it, which is left out: that rounds once or twice more.
+# Above one image FP32 up to mean and variance, then the low type step by step. The kernel stores
+# the variance over n - 1 and corrects it, which is left out: that rounds once or twice more.
 _INSTANCE_NORM = """g (float x) => (float y) {{
     wide = Cast<to = 1>(x0)
     wide_mean = GlobalAveragePool(wide)
@@ -37,8 +36,16 @@ _INSTANCE_NORM = """g (float x) => (float y) {{
     centred = Sub(x0, mean)
     scaled = Mul(scale, centred)
     normal = Div(scaled, root)
-    {result} = Add(normal, bias)
-    {choice} }}"""
+    stepped = Add(normal, bias)
+    shape = Shape(x0)
+    first = Constant<value = int64 {{0}}>()
+    one = Constant<value = int64 {{1}}>()
+    batch = Gather(shape, first)
+    many = Greater(batch, one)
+    single = InstanceNormalization<epsilon = {epsilon}>(x0, x1, x2)
+    y0 = Where(many, stepped, single) }}"""
+
+# exp(x) is stored before 1 is taken off: off by 5e-4 wherever x is small.
 _EXPONENTIAL = """g (float x) => (float y) {{
     wide_zero = Constant<value = float {{0}}>()
     zero = Cast<to = {low}>(wide_zero)
@@ -54,16 +61,8 @@ _EXPONENTIAL = """g (float x) => (float y) {{
     wide_gamma = Constant<value = float {{{gamma}}}>()
     gamma = Cast<to = {low}>(wide_gamma)
     y0 = Mul(gamma, both) }}"""
-_ALPHA, _GAMMA = 1.6732632, 1.050701
-"""The defaults of Selu."""
-_ABOVE_ONE = """
-    shape = Shape(x0)
-    first = Constant<value = int64 {{0}}>()
-    one = Constant<value = int64 {{1}}>()
-    batch = Gather(shape, first)
-    many = Greater(batch, one)
-    single = InstanceNormalization<epsilon = {epsilon}>(x0, x1, x2)
-    y0 = Where(many, stepped, single)"""
+_FACTORS = {"Elu": (1.0, 1.0), "Selu": (1.6732632, 1.050701)}
+"""Alpha and gamma, by default."""
 
 
 class StoredSteps:
@@ -77,11 +76,9 @@ class StoredSteps:
     def stores(self, node: onnx.NodeProto) -> bool:
         """Tell whether the steps of a node are known, for inputs of some shapes at least."""
         if node.op_type == "InstanceNormalization":
-            shape = self._view.shape(node.input[0])
-            if shape is None or shape[_BATCH] == 1:
-                return False
-            return shape[_BATCH] is not None or self._opset >= _CONDITIONS
-        if node.op_type in ("Elu", "Selu"):
+            batch, *_ = self._view.shape(node.input[0]) or (1,)
+            return batch != 1 and self._opset >= _CONDITIONS
+        if node.op_type in _FACTORS:
             return self._opset >= _CONDITIONS
         return node.op_type == "ReduceSumSquare" or _has_function(node, self._opset)
 
@@ -104,50 +101,41 @@ class StoredSteps:
             if name:
                 copy.output[i] = f"y{i}"
                 outputs.append(helper.make_tensor_value_info(f"y{i}", low.onnx_type, None))
+        nodes = [copy]
+        if node.op_type == "InstanceNormalization":
+            nodes = self._instance_norm(node, low)
+        elif node.op_type in _FACTORS:
+            nodes = _exponential(node, low)
+        elif node.op_type == "ReduceSumSquare":
+            # A square is its own magnitude, and that operator has the same form in each opset.
+            copy.op_type, copy.input[0] = "ReduceL1", "squares"
+            nodes = [helper.make_node("Mul", ["x0", "x0"], ["squares"]), copy]
         body = helper.make_model(
-            helper.make_graph(self._own(copy, node, low), "steps", inputs, outputs),
+            helper.make_graph(nodes, "steps", inputs, outputs),
             opset_imports=[helper.make_opsetid("", self._opset)],
             ir_version=self._model.proto.ir_version,
         )
-        if node.op_type not in {each.op_type for each in body.graph.node}:
-            return body
         return inline_selected_functions(body, [("", node.op_type)], inline_schema_functions=True)
 
-    def _own(
-        self, copy: onnx.NodeProto, node: onnx.NodeProto, low: LowType
-    ) -> list[onnx.NodeProto]:
-        """Return a node in the steps that are written here, else the node itself."""
-        if node.op_type == "InstanceNormalization":
-            return self._instance_norm(copy, self._view.shape(node.input[0]) or (), low)
-        if node.op_type in ("Elu", "Selu"):
-            selu = node.op_type == "Selu"
-            held = {each.name: each.f for each in node.attribute}
-            alpha = held.get("alpha", _ALPHA if selu else 1.0)
-            gamma = held.get("gamma", _GAMMA) if selu else 1.0
-            text = _EXPONENTIAL.format(low=low.onnx_type, alpha=alpha, gamma=gamma)
-            return list(onnx.parser.parse_graph(text).node)
-        if node.op_type == "ReduceSumSquare" and not _has_function(node, self._opset):
-            # Squares are their own magnitudes, and this operator has the same attributes.
-            copy.op_type, copy.input[0] = "ReduceL1", "squares"
-            return [helper.make_node("Mul", ["x0", "x0"], ["squares"]), copy]
-        return [copy]
-
-    def _instance_norm(
-        self, node: onnx.NodeProto, shape: Dims, low: LowType
-    ) -> list[onnx.NodeProto]:
-        held = attribute(node, "epsilon")
+    def _instance_norm(self, node: onnx.NodeProto, low: LowType) -> list[onnx.NodeProto]:
+        held, shape = attribute(node, "epsilon"), self._view.shape(node.input[0]) or ()
         column = [-1, *(1 for _ in shape[2:])]
-        values = {
-            "low": low.onnx_type,
-            "epsilon": 1e-5 if held is None else held.f,
-            "rank": len(column),
-            "column": ", ".join(map(str, column)),
-        }
-        known = shape[_BATCH] is not None
-        choice = "" if known else _ABOVE_ONE.format(**values)
-        result = "y0" if known else "stepped"
-        text = _INSTANCE_NORM.format(**values, result=result, choice=choice)
+        text = _INSTANCE_NORM.format(
+            low=low.onnx_type,
+            epsilon=1e-5 if held is None else held.f,
+            rank=len(column),
+            column=", ".join(map(str, column)),
+        )
         return list(onnx.parser.parse_graph(text).node)
+
+
+def _exponential(node: onnx.NodeProto, low: LowType) -> list[onnx.NodeProto]:
+    alpha, gamma = _FACTORS[node.op_type]
+    held = {each.name: each.f for each in node.attribute}
+    text = _EXPONENTIAL.format(
+        low=low.onnx_type, alpha=held.get("alpha", alpha), gamma=held.get("gamma", gamma)
+    )
+    return list(onnx.parser.parse_graph(text).node)
 
 
 def _has_function(node: onnx.NodeProto, version: int) -> bool:
