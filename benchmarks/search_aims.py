@@ -14,7 +14,7 @@ from typing import TypeAlias
 from search_algorithms import ALGORITHMS
 from search_rows import Row
 
-GUIDED = "guided groups"
+GUIDED = "guided forecasts"
 SAME_SIZE = 1.01
 Compare: TypeAlias = Callable[[Row, Sequence[Row]], "Cell | None"]
 

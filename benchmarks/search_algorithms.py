@@ -53,7 +53,7 @@ def _polygraphy(
 
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "guided": replace(_ours("guided", ranked=True), certificates=("groups", "full")),
+    "guided": replace(_ours("guided", ranked=True), certificates=("forecasts", "full")),
     "quickxplain": _ours("quickxplain", ranked=True),
     "probdd": _ours("probdd", ranked=True),
     "hierarchical": _ours("hierarchical", ranked=True),

@@ -15,6 +15,7 @@ from search_oracles import Instance, Mask
 
 from precision_bisect.certificate.certifying import certify
 from precision_bisect.certificate.judged_trials import JudgedTrials, noting
+from precision_bisect.certificate.sparing import misled, sparing
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.search.limits_and_noise import within
@@ -25,6 +26,7 @@ TOLERANCE = 1.0
 _DRAWS = {Kind.AGAIN: 1, Kind.REBUILD: 2}
 """Which build of a plan a kind is."""
 Certificate: TypeAlias = Literal["forecasts", "full"]
+Start: TypeAlias = Callable[[Problem], Search[Plan]]
 Judge: TypeAlias = Callable[[Mask, Kind], Outcome]
 """Says what building, or forecasting, comes to when the layers of a mask run low."""
 
@@ -64,10 +66,6 @@ class Bench:
             key = Kind.JUDGE, np.packbits(low).tobytes()
             if key not in self.known:
                 self.known[key] = self.judge(low, Kind.JUDGE)
-
-    def copy(self) -> "Bench":
-        """Return a bench that knows the same and goes on counting by itself."""
-        return replace(self, calls=[*self.calls], batches=[*self.batches], known={**self.known})
 
     def run(self, search: Search[T]) -> T:
         """Feed a search until it ends, and return its result. Raises OutOfCalls."""
@@ -184,12 +182,23 @@ def problem(size: int, *, workers: int = 1, noise: float = 0.0, seed: int = 0) -
     )
 
 
-def certificate(plan: Plan, bench: Bench, asked: Problem, mode: Certificate) -> Plan:
-    """Certify a plan on the bench, as a run does; return what is left of it."""
+def certified(start: Start, bench: Bench, asked: Problem, mode: Certificate) -> Plan:
+    """Search and certify on the bench, as a run does; return the plan."""
     seen = JudgedTrials(tolerance=TOLERANCE, size=asked.size)
     for kept, found in bench.judged():
         seen.note(Proposal(plan=kept), found)
-    return bench.run(noting(within(certify(asked, plan, mode, seen), asked.tolerance), seen))
+
+    def course() -> Search[Plan]:
+        search = start(asked)
+        plan = yield from sparing(search, seen) if mode == "forecasts" else search
+        plan = yield from certify(asked, plan, mode, seen)
+        if not misled(seen):
+            return plan
+        seen.spared.clear()
+        plan = yield from start(replace(asked, passing=plan))
+        return (yield from certify(asked, plan, "full", seen))
+
+    return bench.run(noting(within(course(), asked.tolerance), seen))
 
 
 def low_mask(plan: Plan, size: int) -> Mask:

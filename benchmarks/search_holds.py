@@ -103,7 +103,7 @@ def held(structure: str, noise: float) -> Held:
         bench = Bench(truth, network.emulator)
         asked = replace(problem(SIZE, seed=seed), noise=0.0)
         ending = bench.run(
-            flow(asked, Guided(), Course(certify="groups", copies=True, curve=True))
+            flow(asked, Guided(), Course(certify="forecasts", copies=True, curve=True))
         )
         if ending.plan is None:
             found.append((bench.builds, None, ending.status))

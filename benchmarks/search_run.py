@@ -13,8 +13,9 @@ from search_drive import (
     Certificate,
     Judge,
     OutOfCalls,
+    Start,
     blind,
-    certificate,
+    certified,
     low_mask,
     outcome,
     problem,
@@ -99,35 +100,29 @@ def search(name: str, searched: Subject, workers: Sequence[int]) -> Iterator[tup
     results: dict[str, Figures] = {}
     for count in workers if algorithm.parallel else (1,):
         asked = replace(searched.problem, workers=count)
-        bench = Bench(judge=judge, size=asked.size, most=searched.most)
-        try:
-            asked = below_noise(asked, 0.0) if algorithm.parallel else asked
-            plan: Plan | None = bench.run(within(algorithm.start(asked), asked.tolerance))
-        except OutOfCalls:
-            plan = None
-        if not algorithm.ranked:
-            bench.forecasts = 0
+        asked = below_noise(asked, 0.0) if algorithm.parallel else asked
         for mode in algorithm.certificates or (None,):
-            after = bench.copy()
-            figures = _certified(plan, after, mode, replace(searched, problem=asked))
+            bench = Bench(judge=judge, size=asked.size, most=searched.most)
+            figures = _run(algorithm.start, bench, mode, replace(searched, problem=asked))
+            if not algorithm.ranked:
+                figures.forecasts = 0
             figures = results.setdefault(f"{name} {mode}" if mode else name, figures)
             if algorithm.parallel:
-                figures.rounds[count] = after.rounds(count)
-                figures.calls_with[count] = len(after.calls)
+                figures.rounds[count] = bench.rounds(count)
+                figures.calls_with[count] = len(bench.calls)
             else:
-                figures.rounds = {each: after.speculated(each) for each in workers}
+                figures.rounds = {each: bench.speculated(each) for each in workers}
     yield from results.items()
 
 
-def _certified(
-    plan: Plan | None, bench: Bench, mode: Certificate | None, searched: Subject
-) -> Figures:
-    """Certify a plan where that is asked for; None stands for a search that was cut off."""
-    cut = plan is None
+def _run(start: Start, bench: Bench, mode: Certificate | None, searched: Subject) -> Figures:
+    """Search, and certify where that is asked for, until the builds run out."""
+    asked, cut = searched.problem, False
     try:
-        final = plan if plan is not None else bench.smallest()
-        if plan is not None and mode:
-            final = certificate(plan, bench, searched.problem, mode)
+        if mode:
+            final = certified(start, bench, asked, mode)
+        else:
+            final = bench.run(within(start(asked), asked.tolerance))
     except OutOfCalls:
         final, cut = bench.smallest(), True
     low = low_mask(final, searched.problem.size)

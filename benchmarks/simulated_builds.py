@@ -7,8 +7,10 @@ A build takes 60 s, a forecast 0.04 s (NAFNet's on an H100); nobody waits for ei
 multiplies the error by lognormal noise of 5% of its own. NAFNet and MiniLM are judged by the
 emulator over all inputs; the generated networks are those of the search benchmark. The flow of a
 run is driven as it is: preflight, curve, search, certificate, re-check. One row per network and
-seed of the noise: seconds and builds until the answer had passed, and until the end. `needless`
-counts the kept layers whose drop passes without noise, of all and of those that were predicted.
+seed of the noise: seconds and builds until the answer had passed, and until the end. An answer
+that is widened, as it does not hold, is not certified. `drops_built` counts the kept layers
+without which the plan was built and failed, `needless` those without which it passes but for the
+noise.
 """
 
 import argparse
@@ -26,21 +28,17 @@ from search_drive import low_mask, outcome, problem
 from search_networks import NETWORKS, Emulated
 from search_oracles import Mask
 
-from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.search.limits_and_noise import LEAST_CLEAR
 from precision_bisect.trial import (
     Evidence,
     Identity,
     Kind,
     Outcome,
-    Phase,
     Proposal,
     SampleSet,
     Stability,
-    Trial,
 )
 from precision_bisect_strategies.guided import Guided
 
@@ -65,16 +63,16 @@ class Subject:
 class Engine:
     """Answers proposals and counts the seconds that they would take.
 
-    `passed` has the builds and seconds at which a plan first passed.
+    `passed` has the builds and seconds at which a plan first passed, `failed` what failed in one.
     """
 
     def __init__(self, subject: Subject, seed: int) -> None:
         self._subject = subject
         self._seed = seed
         self._known: dict[Identity, Outcome] = {}
-        self.trials: list[Trial] = []
         self.builds, self.seconds = 0, 0.0
         self.passed: dict[Plan, tuple[int, float]] = {}
+        self.failed: set[Plan] = set()
 
     def run(self, search: Search[T]) -> T:
         """Feed a search until it ends, and return its result."""
@@ -89,9 +87,10 @@ class Engine:
     def _answer(self, proposal: Proposal) -> Outcome:
         if proposal.identity not in self._known:
             found = self._known[proposal.identity] = self._evaluate(proposal)
-            self.trials.append(Trial(proposal=proposal, outcome=found))
             if found.passed and proposal.kind is not Kind.PREDICT:
                 self.passed.setdefault(proposal.plan, (self.builds, self.seconds))
+            elif proposal.kind is not Kind.PREDICT:
+                self.failed.add(proposal.plan)
         return self._known[proposal.identity]
 
     def _evaluate(self, proposal: Proposal) -> Outcome:
@@ -152,42 +151,24 @@ def generated(name: str, seed: int) -> Subject:
 def row(name: str, seed: int, subject: Subject, mode: Any) -> dict[str, Any]:
     """Run one network with one seed of the noise, and return its figures."""
     engine = Engine(subject, seed)
-    ending = engine.run(
-        flow(subject.problem, Guided(), Course(certify=mode, copies=True, curve=True))
-    )
+    course = Course(certify=mode, copies=True, curve=True)
+    ending = engine.run(flow(subject.problem, Guided(), course))
     found: dict[str, Any] = {"network": name, "seed": seed, "certify": mode}
-    found |= {"status": ending.status.value, "spread": ending.spread}
+    found |= {"status": ending.status.value, "widened": bool(ending.spread)}
     found |= {"builds": engine.builds, "seconds": round(engine.seconds)}
-    drops = [t for t in engine.trials if t.proposal.phase is Phase.CERTIFICATE]
-    found["certificate_builds"] = len(drops)
     if ending.plan is None:
         return found
     builds, seconds = engine.passed[ending.plan]
-    found |= {"kept": len(ending.plan), "answer_builds": builds, "answer_s": round(seconds)}
-    size = subject.problem.size
-    told = certificate(
-        ending.plan,
-        engine.trials,
-        SampleSet.JUDGED,
-        [str(i) for i in range(size)],
-        terms(mode if not ending.spread else "none", subject.problem.seed),
-    )
+    drops = {layer: ending.plan.without((layer,)) for layer in ending.plan.indices}
     needless = {
-        str(layer)
-        for layer in ending.plan.indices
-        if subject.exact(low_mask(ending.plan.without((layer,)), size)) <= 1.0
+        layer
+        for layer, drop in drops.items()
+        if subject.exact(low_mask(drop, subject.problem.size)) <= 1.0
     }
-    predicted = getattr(told, "predicted", ())
-    found |= {"minimal": told.minimal, "predicted": len(predicted)}
-    found |= {"checked": len(told.checked), "needless": len(needless)}
-    return found | {"needless_predicted": len(needless & {*predicted})}
-
-
-def terms(mode: Any, seed: int) -> Terms:
-    """Return what a certificate may rest on, for the version that runs."""
-    asked = {"mode": mode, "untested": "", "copies": True, "clear": LEAST_CLEAR}
-    asked |= {"monotone": True, "tolerance": 1.0, "seed": seed}
-    return Terms(**{key: asked[key] for key in asked.keys() & Terms.__slots__})
+    unbuilt = {layer for layer, drop in drops.items() if drop not in engine.failed}
+    found |= {"answer_builds": builds, "answer_s": round(seconds), "kept": len(drops)}
+    found |= {"drops_built": len(drops) - len(unbuilt), "needless": len(needless)}
+    return found | {"needless_unbuilt": len(needless & unbuilt)}
 
 
 def rows(names: Sequence[str], seeds: int, folder: Path, mode: str) -> Iterator[dict[str, Any]]:

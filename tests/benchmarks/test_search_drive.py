@@ -9,7 +9,7 @@ from search_drive import (
     Call,
     Certificate,
     OutOfCalls,
-    certificate,
+    certified,
     outcome,
     problem,
     simulated,
@@ -17,7 +17,7 @@ from search_drive import (
 from search_oracles import Mask, instance
 
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Search
+from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Kind, Outcome, Proposal
 
 SIZE = 8
@@ -78,15 +78,18 @@ def test_a_search_is_cut_off_at_its_last_build() -> None:
     assert 2 == len(bench.calls)
 
 
-@pytest.mark.parametrize(("mode", "builds"), [("full", 3), ("groups", 1)])
-def test_certificates_know_what_failed(mode: Certificate, builds: int) -> None:
-    """A failing build that keeps more certifies in groups mode, and is repeated in full."""
-    bench = Bench(judge=needs_three, size=SIZE)
-    more = [(0, 1, 5), (0, 2, 5, 6)]
-    bench.run(asking([(kept, Kind.JUDGE) for kept in more]))
-    plan = certificate(Plan.of((0, 1, 2)), bench, problem(SIZE), mode)
-    assert Plan.of((0, 1, 2)) == plan
-    assert 2 + builds == len(bench.calls)
+@pytest.mark.parametrize(("mode", "drops"), [("full", 14), ("forecasts", 6)])
+def test_certificates_build_what_must_be_built(mode: Certificate, drops: int) -> None:
+    """In full each layer is dropped; where forecasts are right a sample of the layers is."""
+    answer = Plan.of(range(14))
+    bench = Bench(judge=lambda low, _: outcome(2.0 if low[:14].any() else 0.0), size=16)
+
+    def start(_: Problem) -> Search[Plan]:
+        yield (Proposal(plan=answer),)
+        return answer
+
+    assert answer == certified(start, bench, problem(16), mode)
+    assert 1 + drops == len(bench.calls)
 
 
 def test_a_rebuild_draws_its_noise_afresh() -> None:

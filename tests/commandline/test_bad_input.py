@@ -157,6 +157,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "broken npz": (file("in.npz", b"PK\3\4junk"), INPUTS, "cannot read in.npz"),
     "unknown output": (nothing, ["model.onnx", "--tol", "z=1e-2,1e-2"], "'z'"),
     "output forgotten": (nothing, ["model.onnx", "--tol", "z=1e-2"], "'z'"),
+    "no such certificate": (nothing, ["model.onnx", "--certify", "groups"], "forecasts"),
     "negative tolerance": (nothing, ["model.onnx", "--tol=-1e-2"], "not above zero"),
     "zero tolerance": (nothing, ["model.onnx", "--tol", "0"], "not above zero"),
     "no number": (nothing, ["model.onnx", "--tol", "small"], "cannot read 'small'"),

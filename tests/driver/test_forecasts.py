@@ -26,6 +26,7 @@ from precision_bisect.certificate.confirmed_forecasts import (
 )
 from precision_bisect.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.certificate.proving import Terms, certificate
+from precision_bisect.certificate.sparing import sparing
 from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
@@ -33,6 +34,7 @@ from precision_bisect.protocols import Search
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.result import Certificate
 from precision_bisect.search.budget import Budget, BudgetSpent
+from precision_bisect.search.combinators import feed
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal, SampleSet, Trial, TrialStatus
 from precision_bisect_strategies.guided import Guided
@@ -204,6 +206,27 @@ def test_forecasts_that_are_too_low_predict_nothing_falsely(
     found = certified(errors, [0.5 * error for error in errors], seed=seed)
     assert found.plan.kept == {*range(len(errors))}
     assert [] == found.proof.unchecked
+
+
+def test_forecasts_that_take_longer_than_builds_are_not_asked_for() -> None:
+    """Builds of 2 s and forecasts of 9 s: after the first ones no further plan is forecast."""
+    seen = JudgedTrials(tolerance=oracles.TOLERANCE, size=SIZE)
+    asked: list[Plan] = []
+
+    def search() -> Search[None]:
+        for layer in range(SIZE):
+            yield (Proposal(plan=Plan.of((layer,))),)
+
+    def judge(batch: Sequence[Proposal]) -> tuple[Outcome, ...]:
+        asked.extend(each.plan for each in batch if each.kind is Kind.PREDICT)
+        return tuple(
+            replace(outcome(5.0), wall_s=9.0 if each.kind is Kind.PREDICT else 2.0)
+            for each in batch
+        )
+
+    feed(noting(sparing(search(), seen), seen), judge)
+    assert [Plan.of((0,))] == asked
+    assert SIZE == len(seen.built)
 
 
 RUNS = 150

@@ -1,6 +1,7 @@
 """Ladders end to end: what each rung finds, how runs end, and going on with them."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from models import normal, parse, save, with_weights
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.ladder.ladder_answer import forecasts_of
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.precisions import PrecisionName, parse_ladder
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
+from precision_bisect.results.result import Certificate, Forecasts, Result
 from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned
 from typed_graphs import simulated
 
@@ -108,6 +110,18 @@ def test_a_ladder_of_two_types_is_the_pair(tmp_path: Path) -> None:
     assert (pair.kept, pair.error) == (ladder.kept, ladder.error)
     assert pair.certificate == ladder.certificate
     assert [r.count for r in pair.rungs] == [r.count for r in ladder.rungs]
+
+
+def test_forecasts_of_two_rungs_may_each_be_wrong() -> None:
+    """Counts add up, and so does the risk; without forecasts there is nothing to add."""
+    one = Forecasts(builds=7, right=7, drawn=6, wrong_at_most=2, confidence=0.9)
+    plain = Certificate(minimal=True, checked=(), unchecked=())
+    both = forecasts_of([replace(plain, forecasts=one), plain, replace(plain, forecasts=one)])
+    assert both is not None
+    assert pytest.approx(0.8) == both.confidence
+    summed = Forecasts(builds=14, right=14, drawn=12, wrong_at_most=4, confidence=both.confidence)
+    assert summed == both
+    assert None is forecasts_of([plain])
 
 
 def test_watchers_hear_of_each_rung(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from beginning import STARTED
+from precision_bisect.errors import RunFolderError
 from precision_bisect.results.result import Result
 from precision_bisect.results.run_status import read_status
 from precision_bisect.results.saved import read_saved
@@ -41,6 +42,49 @@ def test_a_result_comes_back(tmp_path: Path) -> None:
         again.out,
     )
     assert "error inf" in str(again)
+
+
+OLD = [
+    {"layer": LAYERS[2], "needed": True, "how": "dropped", "error": 0.03, "reason": "fails"},
+    {
+        "layer": LAYERS[5],
+        "needed": True,
+        "how": "implied",
+        "more_kept": 1,
+        "reason": "1 more fails",
+    },
+]
+
+
+def test_a_certificate_of_the_mode_groups_is_read(tmp_path: Path) -> None:
+    """What was dropped alone is proven; what a plan that kept more implied is not any more."""
+    told = FOUND.to_json()
+    older = {"mode": "groups", "minimal": False, "checked": [LAYERS[2], LAYERS[5]]}
+    older |= {"unchecked": [], "assumes": "monotone", "evidence": OLD, "minimal_at_limit": False}
+    (tmp_path / RESULT).write_text(json.dumps({**told, "certificate": older}), encoding="utf-8")
+    proof = read_saved(tmp_path).result.certificate
+    assert ("full", False, False) == (proof.mode, proof.minimal, proof.minimal_by_forecasts)
+    assert ([LAYERS[2]], [LAYERS[5]]) == (proof.checked, proof.unchecked)
+    assert ["dropped", None] == [need.how for need in proof.evidence]
+
+
+def test_a_certificate_that_knows_no_forecasts_is_read(tmp_path: Path) -> None:
+    """Files of runs before forecasts counted lack the keys for them."""
+    told = FOUND.to_json()
+    for key in ("predicted", "forecasts", "minimal_by_forecasts"):
+        del told["certificate"][key]
+    (tmp_path / RESULT).write_text(json.dumps(told), encoding="utf-8")
+    assert FOUND.certificate == read_saved(tmp_path).result.certificate
+
+
+@pytest.mark.parametrize("evidence", [7, [7], [{"how": "group"}], [{"layer": [], "how": {}}]])
+def test_a_damaged_certificate_of_older_files_is_an_error(tmp_path: Path, evidence: Any) -> None:
+    """Whatever stands in it, the file is called damaged."""
+    older = {"mode": "groups", "minimal": False, "evidence": evidence, "checked": 3}
+    told = {**FOUND.to_json(), "certificate": older}
+    (tmp_path / RESULT).write_text(json.dumps(told), encoding="utf-8")
+    with pytest.raises(RunFolderError, match="is damaged"):
+        read_saved(tmp_path)
 
 
 def test_what_follows_from_other_fields_is_not_believed() -> None:

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
+from precision_bisect.certificate.confirmed_forecasts import sample_of
 from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.inputs.copies import Copies
+from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
@@ -33,6 +35,7 @@ def course(
     count: int = 16,
     held_out: int = 0,
     curve: bool = False,
+    certify: Certify = "full",
 ) -> tuple[Ending, Driver]:
     """Run the whole flow; the rule is asked for the samples and for each copy of them."""
     backend = Simulated(rule)
@@ -41,7 +44,7 @@ def course(
     )
     with ledger:
         asked = replace(oracles.problem(SIZE), builds=builds)
-        how = Course(copies=True, held_out=held_out > 0, curve=curve)
+        how = Course(copies=True, held_out=held_out > 0, curve=curve, certify=certify)
         ending = driver.run(flow(asked, Guided(), how))
     return ending, driver
 
@@ -87,6 +90,25 @@ def test_culprits_that_hold_are_minimal(tmp_path: Path) -> None:
     terms = Terms(mode="full", untested="")
     names = [f"layer{i}" for i in range(SIZE)]
     assert certificate(ending.plan, seen, names, terms).minimal
+
+
+def test_culprits_that_hold_are_needed_by_forecasts(tmp_path: Path) -> None:
+    """Nine layers overflow on every copy: a sample of their drops is judged on copies."""
+    needed = frozenset(range(9))
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        del feed
+        return 0.1 if needed <= plan.kept else 5.0
+
+    ending, driver = course(tmp_path, rule, builds=True, curve=True, certify="forecasts")
+    assert (Status.FOUND, needed) == (ending.status, ending.plan and ending.plan.kept)
+    seen = JudgedTrials(tolerance=1.0, size=SIZE, copies=True).having(driver.trials)
+    names = [f"layer{i}" for i in range(SIZE)]
+    found = certificate(ending.plan, seen, names, Terms(mode="forecasts", untested=""))
+    assert (True, False) == (found.minimal_by_forecasts, found.minimal)
+    assert (sample_of(9), 9 - sample_of(9)) == (len(found.checked), len(found.predicted))
+    drops = [t for t in driver.trials if t.proposal.phase is Phase.CERTIFICATE]
+    assert all(t.outcome.evidence.stability for t in drops)
 
 
 @pytest.mark.parametrize("builds", [False, True])

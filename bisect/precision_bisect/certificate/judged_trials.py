@@ -5,7 +5,7 @@ agree on what counts.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -22,6 +22,9 @@ from precision_bisect.trial import (
     SampleSet,
     Trial,
 )
+
+LEAST_DEAR_S = 1.0
+"""Seconds up to which a forecast is not compared with a build, which hardly takes less."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +67,13 @@ class JudgedTrials:
     def built(self) -> list[Plan]:
         """The plans that were judged, in the order in which they first were."""
         return list(self._builds)
+
+    @property
+    def dear(self) -> bool:
+        """Whether a forecast takes longer than a build, on average."""
+        builds = [each.outcome for one in self._builds.values() for each in one.values()]
+        took, build = (_mean_s(each) for each in (self.forecasts.values(), builds))
+        return took > max(build, LEAST_DEAR_S)
 
     def outcomes(self, plan: Plan) -> list[Outcome]:
         """Return all outcomes of a plan, whether they count or not."""
@@ -110,6 +120,10 @@ class JudgedTrials:
                 error = math.inf if each.error is None else each.error
                 found[layer] = min(error, found.get(layer, math.inf))
         return found
+
+
+def _mean_s(outcomes: Collection[Outcome]) -> float:
+    return sum(each.wall_s for each in outcomes) / max(1, len(outcomes))
 
 
 def noting(search: Search[T], seen: JudgedTrials) -> Search[T]:

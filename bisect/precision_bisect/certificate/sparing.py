@@ -11,13 +11,13 @@ from precision_bisect.trial import Kind, Phase, Proposal
 
 
 def forecast(plans: Iterable[Plan], seen: JudgedTrials) -> Search[None]:
-    """Have some plans forecast, and all that were built, to compare."""
+    """Have some plans forecast, and all that were built to compare, unless builds are faster."""
     asked = tuple(
         Proposal(plan=plan, kind=Kind.PREDICT, phase=Phase.PREDICTION, reason="before a build")
         for plan in dict.fromkeys([*plans, *seen.built])
         if plan not in seen.forecasts
     )
-    if asked:
+    if asked and not seen.dear:
         yield asked
 
 
@@ -29,13 +29,19 @@ def sparing(search: Search[T], seen: JudgedTrials) -> Search[T]:
     """
 
     def answer(batch: Batch) -> Search[Outcomes]:
-        judged = [each.plan for each in batch if each.kind is Kind.JUDGE]
-        yield from forecast(judged, seen)
+        new = [
+            each
+            for each in batch
+            if each.kind is Kind.JUDGE
+            and each.samples is seen.samples
+            and not seen.outcomes(each.plan)
+        ]
+        if new:
+            yield from forecast([each.plan for each in new], seen)
         known = confirmed(seen)
         told = {
             each: seen.forecasts[each.plan]
-            for each in batch
-            if each.kind is Kind.JUDGE and not seen.outcomes(each.plan)
+            for each in new
             if known.stands(seen.forecasts.get(each.plan))
         }
         seen.spared.update(each.plan for each in told)

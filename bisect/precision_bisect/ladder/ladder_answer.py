@@ -157,11 +157,11 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
         unchecked=[n.layer for n in evidence if not n.needed and n.how != "predicted"],
         mode=climbed.steps[-1].result.certificate.mode,
         evidence=evidence,
-        forecasts=_together([step.result.certificate for step in proven]),
+        forecasts=forecasts_of([step.result.certificate for step in proven]),
     )
 
 
-def _together(rungs: Sequence[Certificate]) -> Forecasts | None:
+def forecasts_of(rungs: Sequence[Certificate]) -> Forecasts | None:
     """Return what the forecasts of all rungs rest on: those of each may be wrong."""
     told = [each.forecasts for each in rungs if each.forecasts]
     keys = ("builds", "right", "drawn", "wrong_at_most")

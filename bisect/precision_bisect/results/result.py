@@ -101,13 +101,13 @@ class Certificate:
     mode: Certify = "full"
     minimal: bool
     checked: Sequence[str]
-    predicted: Sequence[str] = field(init=False)
+    predicted: Sequence[str] = field(init=False, default=())
     unchecked: Sequence[str]
     evidence: Sequence[Need] = ()
     forecasts: Forecasts | None = None
     limit: Figure | None = None
     minimal_at_limit: bool = field(init=False)
-    minimal_by_forecasts: bool = field(init=False)
+    minimal_by_forecasts: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         told = self.evidence
