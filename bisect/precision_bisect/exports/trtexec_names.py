@@ -17,7 +17,7 @@ from precision_bisect.layer_table import Exclusion, Layer
 
 PRECISIONS = "--layerPrecisions="
 OUTPUT_TYPES = "--layerOutputTypes="
-_NAMED_ELSEWHERE = frozenset(("Constant", "EyeLike", "Hardmax", "Shrink", "Trilu", "Upsample"))
+_NAMED_ELSEWHERE = frozenset(("EyeLike", "Hardmax", "Shrink", "Trilu", "Upsample"))
 """Operators whose own name TensorRT's parser gives to a layer of integers, or to none."""
 _NAMELESS_INSIDE = frozenset(("GRU", "GlobalLpPool", "LSTM", "Mod", "RNN"))
 """Operators that TensorRT's parser builds partly of layers with neither name nor metadata."""

@@ -49,31 +49,58 @@ def told(nodes: Mapping[LayerName, HighNode]) -> ToldNodes:
     return {key: (each.precision, each.reads, each.writes) for key, each in every.items()}
 
 
-def high_nodes(model: Model, pair: Pair, placement: Placement) -> dict[LayerName, HighNode]:
+def high_nodes(
+    model: Model, pair: Pair, layout: Layout, placement: Placement
+) -> dict[LayerName, HighNode]:
     """Return the nodes of the main graph that a placement leaves above the low type, in order.
 
     Where low layers are of 8 bits, the float type around them is no higher than they are: then
-    other nodes count only in a higher one.
+    other nodes count only in a higher one. What is computed from constants counts if something
+    reads it in FP32; a node called Constant computes nothing, and tools leave its values alone.
     """
     base = pair.low_form.stored
     exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
     constants = _constants(model.proto.graph)
     found = {}
-    for node in model.proto.graph.node:
+    for node in _in_fp32_or_low(model, exclusions, layout, placement):
         name = LayerName(node.name)
-        if name in placement.quantized or name not in exclusions:
-            continue
-        low = placement.nodes.get(name)
+        low, exclusion = placement.nodes.get(name), exclusions[name]
         if low is not None:
             kind: HighName = low.kind.name
-        elif exclusions[name] is Exclusion.UNTYPED or _touches_floats(node, model):
+        elif exclusion is Exclusion.UNTYPED or _touches_floats(node, model):
             kind = "fp32"
         else:
             continue
-        decided = exclusions[name] in (None, Exclusion.PINNED)
+        decided = exclusion in (None, Exclusion.PINNED)
         if kind != base or (decided and pair.low_form.quantized is not None):
             found[name] = _described(node, kind, constants, exclusions.keys())
     return found
+
+
+def _in_fp32_or_low(
+    model: Model,
+    exclusions: Mapping[LayerName, Exclusion | None],
+    layout: Layout,
+    placement: Placement,
+) -> list[onnx.NodeProto]:
+    """Return the nodes but 8-bit ones, Constants, and those of which low copies are read alone."""
+    found, read = [], set(layout.public)
+    # Backwards: what reads a constant is known before it.
+    for node in reversed(model.proto.graph.node):
+        name = LayerName(node.name)
+        unread = exclusions.get(name) is Exclusion.CONSTANT and read.isdisjoint(node.output)
+        if name not in exclusions or unread:
+            continue
+        low = placement.nodes.get(name)
+        copied = () if low is None else low.form.inputs
+        read.update(
+            each
+            for i, each in enumerate(node.input)
+            if i not in copied or layout.constants.array(each) is None
+        )
+        if name not in placement.quantized and node.op_type != "Constant":
+            found.append(node)
+    return found[::-1]
 
 
 def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:

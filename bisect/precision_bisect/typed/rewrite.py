@@ -117,7 +117,7 @@ class TypedWriter:
         Nodes that only move values or read them are among them, layers of other types are not.
         """
         placement = self._layout.place(self._assignment(plan))
-        return high_nodes(self._converted, self.pair, placement)
+        return high_nodes(self._converted, self.pair, self._layout, placement)
 
     def _assignment(self, plan: Plan) -> Assignment:
         table = self._converted.table
