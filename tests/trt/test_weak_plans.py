@@ -1,4 +1,4 @@
-"""From a plan to marks: weak typing marks what TensorRT's parser finds in FP32 in the typed graph."""
+"""From a plan to marks: they are what TensorRT's parser finds in FP32 in the typed graph."""
 
 import random
 import tempfile
