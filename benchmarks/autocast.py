@@ -16,6 +16,7 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import autocast_env
@@ -174,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if autocast_env.python() is None:
         parser.error("there is no AutoCast: python benchmarks/autocast_env.py")
     cache, rows = given.cache.resolve(), list[Row]()
-    for plan in (*reported(cache), *searched(given.networks, cache)):
+    for plan in chain(reported(cache), searched(given.networks, cache)):
         rows.append(measure(plan))
         print(json.dumps(asdict(rows[-1])), flush=True)
     document = {

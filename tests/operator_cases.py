@@ -17,7 +17,8 @@ from models import parse
 
 NODE, BEFORE, AFTER = "node", "before", "after"
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
-OPERATORS = sorted({schema.name for schema in onnx.defs.get_all_schemas()} - {"Constant"})
+STANDARD = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+OPERATORS = sorted(STANDARD - {"Constant"})
 """A constant is marked where all that read it are, not by itself."""
 MORE = {
     "CumSum": "(float[2,4] x) => (float[2,4] y) <int64 a = {1}> { y = CumSum(x, a) }",

@@ -101,11 +101,6 @@ class Export:
         """Whether some layer may be INT8 or FP8, so that names alone do not say the plan."""
         return any(name in QUANTIZED for name in self.below_fp32)
 
-    def names_in_tensorrt(self) -> Iterator[str]:
-        """Yield every name that a TensorRT layer of this model may have."""
-        yield from (layer.name for layer in self.model.table.layers)
-        yield from self.names_elsewhere()
-
     def names_elsewhere(self) -> Iterator[str]:
         """Yield the names of TensorRT layers that come from no node of the main graph.
 

@@ -42,9 +42,9 @@ _HEAD = """\
 # the model.
 #
 # weak lets the other layers run low; TensorRT takes FP32 for those where that is faster. It names
-# TensorRT's layers, which are called after the ONNX nodes. Of a node that becomes
-# several layers, such as a Gemm with a bias, only the first has the node's name;
-# polygraphy_constraints.py finds them all.
+# TensorRT's layers, which are called after the ONNX nodes. Of a node that becomes several layers,
+# such as a Gemm with a bias, only the first has the node's name, and of those inside If, Loop and
+# Scan none; polygraphy_constraints.py finds them all.
 {remarks}
 set -eu
 case $0 in */*) here=${{0%/*}} ;; *) here=. ;; esac

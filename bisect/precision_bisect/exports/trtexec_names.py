@@ -31,16 +31,16 @@ def layer_precisions(export: Export) -> str:
     It selects these nodes and no other. Raises NotWritable where there is no such value.
     """
     wanted = trtexec_nodes(export)
-    others = [name for name in export.names_in_tensorrt() if name not in wanted]
-    inner = frozenset(export.names_elsewhere())
+    elsewhere = frozenset(export.names_elsewhere())
     for name in wanted:
-        if name in inner:
+        if name in elsewhere:
             raise NotWritable(f"something else in the model is called {name!r}, too")
         if export.quantized and not UNWRITABLE.isdisjoint(name):
             raise NotWritable(
                 f"{name!r} needs a pattern, which could match what quantization adds to the model"
             )
-    return write_layer_precisions(wanted, others)
+    layers = (layer.name for layer in export.model.table.layers)
+    return write_layer_precisions(wanted, (elsewhere | {*layers}) - wanted.keys())
 
 
 def layer_output_types(export: Export) -> str:

@@ -50,46 +50,59 @@ def to_mark(network: Any, high: Mapping[str, Any]) -> dict[str, list[Any]]:
     `high` has for the name of each node that stays high its type, and the names of the tensors
     that it reads and writes, without constants. A constant is marked if all that read it are.
     """
-    layers = [network.get_layer(index) for index in range(network.num_layers)]
-    readers: dict[str, list[int]] = {}
-    for index, layer in enumerate(layers):
-        for tensor in inputs_of(layer):
-            readers.setdefault(tensor.name, []).append(index)
-    writers = {tensor: node for node in high for tensor in high[node][2]}
-    borders = {tensor for node in high for tensor in high[node][1]}
+    origins = Origins(network, high)
+    marked: dict[str, list[Any]] = {node: [] for node in high}
+    for index, layer in enumerate(origins.layers):
+        nodes = origins.nodes(index) if can_be_marked(layer) else []
+        if nodes and "" not in nodes and len({high[node][0] for node in nodes}) == 1:
+            marked[nodes[0]].append(layer)
+    return marked
 
-    def node_of(layer: Any) -> str | None:
-        """Return the high node that a layer belongs to, "" for other nodes, None if unknown."""
-        if layer.type.name == "CONSTANT":
-            return None
-        if layer.metadata:
-            name = onnx_name(layer, high)
-            return name if name in high else ""
-        names = [tensor.name for tensor in outputs_of(layer)]
-        found = [writers[name] for name in names if name in writers]
-        return found[0] if found else None if borders.isdisjoint(names) else ""
 
-    def nodes_of(index: int) -> list[str]:
-        """Return the nodes that a layer belongs to, or else those that read what it computes."""
+class Origins:
+    """Which nodes the layers of a network come from."""
+
+    def __init__(self, network: Any, high: Mapping[str, Any]) -> None:
+        self.layers = [network.get_layer(index) for index in range(network.num_layers)]
+        self.high = high
+        self.writers = {tensor: node for node in high for tensor in high[node][2]}
+        self.borders = {tensor for node in high for tensor in high[node][1]}
+        self.readers: dict[str, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            for tensor in inputs_of(layer):
+                self.readers.setdefault(tensor.name, []).append(index)
+
+    def nodes(self, index: int) -> list[str]:
+        """Return the node that a layer belongs to, or else those that read what it computes.
+
+        Nodes that do not stay high are "".
+        """
         found, seen, todo = [], set(), [index]
         while todo:
             at = todo.pop()
             if at in seen:
                 continue
             seen.add(at)
-            node = node_of(layers[at])
+            node = self.node(self.layers[at])
             if node is None:
-                todo += [i for t in outputs_of(layers[at]) for i in readers.get(t.name, ())]
+                tensors = outputs_of(self.layers[at])
+                todo += [i for tensor in tensors for i in self.readers.get(tensor.name, ())]
             else:
                 found.append(node)
         return found
 
-    marked: dict[str, list[Any]] = {node: [] for node in high}
-    for index, layer in enumerate(layers):
-        nodes = nodes_of(index) if can_be_marked(layer) else []
-        if nodes and "" not in nodes and len({high[node][0] for node in nodes}) == 1:
-            marked[nodes[0]].append(layer)
-    return marked
+    def node(self, layer: Any) -> str | None:
+        """Return the node that a layer belongs to by itself, None if it does not say."""
+        if layer.type.name == "CONSTANT":
+            return None
+        if layer.metadata:
+            name = onnx_name(layer, self.high)
+            return name if name in self.high else ""
+        names = [tensor.name for tensor in outputs_of(layer)]
+        for name in names:
+            if name in self.writers:
+                return self.writers[name]
+        return None if self.borders.isdisjoint(names) else ""
 
 
 def mark(layer: Any, wanted: str) -> None:
