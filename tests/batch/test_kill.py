@@ -112,7 +112,8 @@ def test_a_killed_batch_goes_on(write: Write, command: Command, tmp_path: Path) 
     result = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
     # Each kill cuts off one trial, and one that hits the repeat of a plan runs the plan again.
     trials = result["trials"] + result["evaluations"]
-    assert len(calls(tmp_path)) <= trials + 2 * 3
+    # Each of the four processes tries the check out twice.
+    assert len(calls(tmp_path)) <= trials + 2 * 3 + 2 * 4
     assert 4 == len(set(calls(tmp_path)))
 
 
@@ -122,7 +123,7 @@ def test_an_interrupt_ends_the_job_with_its_best(
 ) -> None:
     """Ctrl-C in the terminal, and SIGTERM: the job writes a result, no other begins, 130."""
     write(JOBS)
-    with start(command(), tmp_path, 5) as child:
+    with start(command(), tmp_path, 7) as child:
         os.killpg(child.pid, number)
         table, said = child.communicate(timeout=60)
     assert 130 == child.returncode, said

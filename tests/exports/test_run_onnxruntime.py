@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -277,6 +278,20 @@ def test_a_check_of_the_users_own(tmp_path: Path) -> None:
         assert "worst(): error " in found.lines[0]
     file.unlink()
     assert 2 == ran(tmp_path, "--cpu").code
+
+
+def test_a_check_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it empties or changes is read again, and what is not finite it is not asked about."""
+    file = tmp_path / "check.py"
+    body = "    error = abs(o[0]['a'] - r[0]['a']).max()\n    r[0]['a'][:] = o.pop()['a']\n"
+    file.write_text(f"def worst(o, r):\n{body}    return error\n")
+    limits = {"check": f"{file}:worst", "tolerance": 1e-2}
+    monkeypatch.setattr(script, "SETTINGS", {"limits": limits})
+    outputs, wanted = [{"a": np.ones(2)}], [{"a": np.zeros(2)}]
+    for _ in range(2):
+        assert 1.0 == script.by_check(outputs, wanted).error
+    file.write_text("def worst(o, r):\n    raise ValueError\n")
+    assert math.inf == script.by_check([{"a": np.full(2, np.nan)}], wanted).error
 
 
 def test_the_script_needs_numpy_alone(tmp_path: Path) -> None:

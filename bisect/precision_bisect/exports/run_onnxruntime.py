@@ -273,19 +273,21 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
     """Judge by the user's own function. Raises CannotJudge where it does not run."""
     file, _, name = SETTINGS["limits"]["check"].rpartition(":")
     limit = SETTINGS["limits"]["tolerance"]
+    finite = all(np.isfinite(a).all() for o in outputs for a in o.values() if a.dtype.kind == "f")
+    if not finite:
+        return Judged(f"{name}()", math.inf, limit or 0.0)
+    # Copies: other judgements read the arrays, too.
+    copies = ([{n: a.copy() for n, a in s.items()} for s in each] for each in (outputs, wanted))
     sys.path.insert(0, str(Path(file).parent))
     try:
         spec = importlib.util.spec_from_file_location("precision_bisect_check", file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        value = getattr(module, name)(outputs, wanted)
+        value = getattr(module, name)(*copies)
         figure = 0.0 if isinstance(value, (bool, np.bool_)) else float(value)
     except BaseException as error:  # the user's own code may raise anything
         raise CannotJudge(f"the check {file} does not run: {one_line(error)}") from error
-    finite = all(np.isfinite(a).all() for o in outputs for a in o.values() if a.dtype.kind == "f")
-    if not finite:
-        return Judged(f"{name}()", math.inf, limit or 0.0)
     if isinstance(value, (bool, np.bool_)):
         return Judged(f"{name}()", 0.0 if value else math.inf, limit or 0.0)
     return Judged(f"{name}()", figure, math.nan if limit is None else limit)
