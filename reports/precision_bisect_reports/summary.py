@@ -39,8 +39,8 @@ MOST_LINES = 25
 _SPACED = 4
 _ROOMS = (
     *((4, 3, _SPACED), (4, 3, ROOM), (2, 3, ROOM)),
-    *((2, 3, MORE), (1, 3, MORE), (1, 0, MORE), (0, 1, MORE)),
-    *((1, 3, EVIDENCE), (0, 3, EVIDENCE), (0, 0, EVIDENCE), (0, 3, ALWAYS), (0, 0, ALWAYS)),
+    *((2, 3, MORE), (1, 3, MORE), (1, 0, MORE), (1, 3, EVIDENCE)),
+    *((0, 1, MORE), (0, 3, EVIDENCE), (0, 0, EVIDENCE), (0, 3, ALWAYS), (0, 0, ALWAYS)),
 )
 """How many patterns of layers are explained, how many more are named, and which parts the screen
 has, until all of it fits."""

@@ -88,6 +88,17 @@ def test_a_mean_whose_sum_overflows(
         assert found.figures["error_out"] >= 1.0
 
 
+@pytest.mark.parametrize("target", ["tensorrt", "onnxruntime"])
+def test_steps_that_are_rounded_inside_are_told(target: TargetName, tmp_path: Path) -> None:
+    """Where the engine stores them, and nowhere else."""
+    text = "(float[a, 64] x) => (float[a, 1] y) { y = ReduceSumSquare<axes = [-1]>(x) }"
+    feeds: list[Sample] = [{"x": np.full((2, 64), 1.234, np.float32)}]
+    (found,) = found_in(load_text(text, tmp_path), feeds, targets=[target])
+    assert found.cause == "rounding"
+    stored = "significant bits, after each step inside, too" in found.evidence
+    assert (target == "onnxruntime") == stored
+
+
 def test_a_sum_is_that_of_the_sample_with_the_largest_mean(tmp_path: Path) -> None:
     """64 values of 1 and 4 of 3,000 sum up to 12,000 at most, which FP16 holds."""
     text = "(float[a, b] x) => (float[a, 1] y) { y = ReduceMean<axes = [-1]>(x) }"

@@ -32,7 +32,8 @@ class Observed:
 
     `error_out` is the root mean square error of what the layer stores when it alone runs low,
     relative to the values. It is None if it was not measured, infinity for NaN or Inf. `summed` is
-    the number of values in each sum that the engine stores before it divides, 0 for none.
+    the number of values in each sum that the engine stores before it divides, 0 for none. `steps`
+    tells that it stores the result of each step inside the operator.
     """
 
     op_type: str
@@ -41,6 +42,7 @@ class Observed:
     weights: Named
     error_out: float | None = None
     summed: int = 0
+    steps: bool = False
 
     @property
     def groups(self) -> tuple[tuple[str, Named], ...]:
@@ -91,7 +93,9 @@ def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
             f"the result is 2^{lost:.1f} times smaller than what is added, "
             f"{low.name.upper()} has {low.digits} significant bits"
         )
-    return "rounding", f"{low.name.upper()} rounds to {low.digits} significant bits{_growth(seen)}"
+    steps = ", after each step inside, too" if seen.steps else ""
+    bits = f"{low.name.upper()} rounds to {low.digits} significant bits"
+    return "rounding", f"{bits}{steps}{_growth(seen)}"
 
 
 def _exceeds(low: LowType) -> str:

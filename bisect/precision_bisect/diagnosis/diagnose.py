@@ -26,7 +26,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.result import WITHOUT_IT
-from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
+from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
 MOST_EMULATED = 2048
 """Candidates above which FP32 values alone explain: an emulator takes about the model's memory
@@ -87,7 +87,8 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     for node in nodes:
         harm = alone.get(node.name)
         seen = _seen(node, pair, watched.magnitudes, constants, harm)
-        seen = replace(seen, summed=summed.get(node.name, 0))
+        steps = instrument.semantics.inside(node) is Inside.STEPS
+        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps)
         layers.append(_finding(question, node.name, seen, harm))
     found = Findings(low=pair.low, layers=layers, spread=births(model, watched))
     return found, watched

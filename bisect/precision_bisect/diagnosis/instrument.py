@@ -87,13 +87,17 @@ class Instrument:
         usable = at_least_opset(self.model, newest.lowest_opset, newest.name)
         return switch(usable, self.pair, self._scales, target=self._target)
 
+    @cached_property
+    def semantics(self) -> Semantics:
+        """What the emulated target stores inside the model's layers."""
+        return Semantics(self.model, self._target)
+
     def summed(self, nodes: Iterable[onnx.NodeProto], sample: Sample) -> dict[str, int]:
         """Return the layers that store sums for this sample, with the number of values in each."""
-        semantics = Semantics(self.model, self._target)
-        means = [node for node in nodes if semantics.inside(node) is Inside.SUM]
+        means = [node for node in nodes if self.semantics.inside(node) is Inside.SUM]
         if not means:
             return {}
-        sums, shapes = semantics.sums, self._shapes(sample)
+        sums, shapes = self.semantics.sums, self._shapes(sample)
         found = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in means}
         return {layer: count for layer, count in found.items() if count}
 
