@@ -289,3 +289,27 @@ def test_a_report_of_somebody_is_not_replaced(place: Path) -> None:
     before = tree(out)
     assert 2 == main(["report", str(out)])
     assert before == tree(out)
+
+
+def test_exports_replace_links_and_not_what_they_lead_to(searched: Path, tmp_path: Path) -> None:
+    """Links that are in nobody's way do not matter; one in the place of an export goes."""
+    asked = ["export", str(searched / "tiny.onnx"), "--plan", str(searched / "run"), "--out"]
+    out, precious = tmp_path / "out", plant(tmp_path, "precious") / "precious"
+    out.mkdir()
+    (out / "model.onnx").symlink_to(searched / "tiny.onnx")
+    assert 0 == main([*asked, str(out)])
+    (out / MIXED_MODEL).unlink()
+    (out / MIXED_MODEL).symlink_to(precious)
+    assert 0 == main([*asked, str(out)])
+    assert not (out / MIXED_MODEL).is_symlink()
+    assert '{"accuracy": 0.93}\n' == precious.read_text()
+
+
+def test_a_link_in_a_foreign_folder_is_in_the_way(searched: Path, tmp_path: Path) -> None:
+    """One that leads nowhere is somebody's, too."""
+    asked = ["export", str(searched / "tiny.onnx"), "--plan", str(searched / "run"), "--out"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / TRTEXEC).symlink_to(tmp_path / "gone")
+    assert 2 == main([*asked, str(tmp_path / "out")])
+    assert (tmp_path / "out" / TRTEXEC).is_symlink()
+    assert 1 == len(list((tmp_path / "out").iterdir()))

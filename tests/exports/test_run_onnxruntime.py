@@ -294,6 +294,22 @@ def test_a_check_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert math.inf == script.by_check([{"a": np.full(2, np.nan)}], wanted).error
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["raise SystemExit(0)", "raise KeyboardInterrupt", "return 10**400", "return 'low'", "1 / 0"],
+)
+def test_a_check_that_fails_judges_nothing(line: str, tmp_path: Path) -> None:
+    """Whatever it raises or returns is one line and exit code 2, never that of a verdict."""
+    file = tmp_path / "check.py"
+    file.write_text(f"def worst(o, r):\n    {line}\n")
+    settings = {"check": f"{file}:worst", "tolerance": 1e-2}
+    write(tmp_path, export(tmp_path, TWO), SAMPLES, settings, off=0.0)
+    found = ran(tmp_path, "--cpu")
+    assert (2, 1) == (found.code, len(found.lines))
+    assert found.lines[0].startswith(f"not judged: the check {file} does not run: ")
+    assert "not_judged" == found.told["outcome"]
+
+
 def test_the_script_needs_numpy_alone(tmp_path: Path) -> None:
     """What is written imports nothing of this package: the target may not have it."""
     path = tmp_path / "m.onnx"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from precision_bisect.errors import ExecutorError
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
+from precision_bisect.machine.installed_code import code_digest
 
 MOST_BYTES = 2**30
 """A model larger than this is not sent; scheduler and workers hold all of it in memory."""
@@ -81,7 +82,8 @@ def facts() -> Mapping[str, str]:
     """Return what must be the same wherever trials of one run are judged."""
     major, minor, *_ = sys.version_info
     versions = {name: _version(name) for name in _PACKAGES}
-    return {"Python": f"{major}.{minor}", "machine": platform.machine(), **versions}
+    code = {"build of precision-bisect": code_digest()[:12]}
+    return {"Python": f"{major}.{minor}", "machine": platform.machine(), **versions, **code}
 
 
 def _version(package: str) -> str:

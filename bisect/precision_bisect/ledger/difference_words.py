@@ -14,6 +14,7 @@ _SHOWN = 60
 _OTHER = {
     **dict.fromkeys(("model", "layers"), "another model"),
     **dict.fromkeys(("inputs", "samples", "shapes"), "other inputs"),
+    "code": "another build of precision-bisect or of a plug-in",
     "reference": "another --reference",
     "fixed": "another answer of the rungs before",
 }

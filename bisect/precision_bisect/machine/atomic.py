@@ -2,7 +2,7 @@
 
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,17 +11,17 @@ from typing import IO
 
 @contextmanager
 def whole(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that takes its name once it is complete and on the disk. Raises OSError."""
-    stream = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed before it takes its name
-        dir=path.parent, prefix=f".{path.name}.", delete=False
-    )
-    temporary = Path(stream.name)
+    """Open a file that takes its name once it is complete and on the disk. Raises OSError.
+
+    Who may read it is what the umask says: `tempfile` would make it the owner's alone.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    stream = temporary.open("xb")
     try:
         with stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

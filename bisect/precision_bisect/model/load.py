@@ -6,7 +6,7 @@ line.
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from precision_bisect.model.soundness import (
 )
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.model.types import infer_elem_types
-from precision_bisect.model.weights import Weights, drop_unused, external_files, take_weights
+from precision_bisect.model.weights import Part, Weights, drop_unused, external_parts, take_weights
 from precision_bisect.model.widen import declared_low, widened
 
 _HIGHEST_IR = 10
@@ -62,7 +62,7 @@ class Model:
     float (`low_tensors` has these tensors), and has stubs for the large weights, which are in
     `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is the
     graph before widening, None if the file has no 16-bit float. `digest` is the SHA-256 of the
-    file and its external data.
+    file and of what its tensors are in files of external data.
     """
 
     path: Path
@@ -106,10 +106,10 @@ def load_model(path: Path) -> Model:
 
 def _load(path: Path) -> Model:
     proto = _read(path)
-    files = external_files(proto)
+    parts = external_parts(proto)
     # Before anything copies the graph: weights are moved out once and never duplicated.
     weights = take_weights(proto, path.parent)
-    digest = _digest(path, [path.parent / file for file in files])
+    digest = _digest(path, parts)
     proto = _without_holes(proto)
     _check_text(proto)
     # Counted before inlining, which makes up names.
@@ -179,11 +179,12 @@ def _read(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _digest(path: Path, external: list[Path]) -> str:
+def _digest(path: Path, parts: Sequence[Part]) -> str:
     digest = hashlib.sha256()
-    for file in (path, *external):
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    with path.open("rb") as stream:
+        digest.update(hashlib.file_digest(stream, "sha256").digest())
+    for part in parts:
+        digest.update(part.hashed(path.parent))
     return digest.hexdigest()
 
 

@@ -5,8 +5,11 @@ says "external", and its values lie beside the graph as a numpy array (a memory 
 external data). Sessions get both together, see `precision_bisect.model.ort`.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes
@@ -25,6 +28,8 @@ INLINE_BYTES = 1024
 """Bytes up to which an initializer stays in the graph, since shape inference reads small ones. Of
 taste; nothing was measured."""
 
+_PIECE = 2**20
+"""Bytes that are read at a time."""
 STUB_LOCATION = "weights held by precision-bisect"
 _AGAIN = "export or copy the model again"
 
@@ -60,6 +65,43 @@ def take_weights(model: onnx.ModelProto, folder: Path) -> Weights:
         weights[tensor.name] = array
         make_stub(tensor)
     return weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The bytes of a tensor in a file of external data; `length` None for all up to the end."""
+
+    location: str
+    offset: int
+    length: int | None
+
+    def hashed(self, folder: Path) -> bytes:
+        """Return the SHA-256 of these bytes. Raises OSError."""
+        digest = hashlib.sha256()
+        with (folder / self.location).open("rb") as stream:
+            stream.seek(self.offset)
+            left = math.inf if self.length is None else self.length
+            while left > 0 and (piece := stream.read(int(min(left, _PIECE)))):
+                digest.update(piece)
+                left -= len(piece)
+        return digest.digest()
+
+
+def external_parts(model: onnx.ModelProto) -> list[Part]:
+    """Return the bytes that the tensors of a model are in external files, each once, in order.
+
+    Of what cannot be read, which `take_weights` refuses, nothing is said.
+    """
+    parts = set()
+    for tensor in (*model.graph.initializer, *_nested_tensors(model)):
+        if _is_external(tensor):
+            told = {entry.key: entry.value for entry in tensor.external_data}
+            needed = None if _dtype(tensor) is None else _nbytes(tensor)
+            with suppress(ValueError):
+                length = int(told["length"]) if "length" in told else needed
+                offset = int(told.get("offset", 0))
+                parts.add(Part(location=told.get("location", ""), offset=offset, length=length))
+    return sorted(parts, key=lambda part: (part.location, part.offset, part.length or 0))
 
 
 def external_files(model: onnx.ModelProto) -> list[str]:

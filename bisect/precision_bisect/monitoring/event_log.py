@@ -104,7 +104,7 @@ class EventLog:
 
 def _opened(path: Path) -> int:
     """Return the file, ready to append to; a line that a kill or a full disk cut off goes."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _CAREFULLY, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _CAREFULLY, 0o666)
     size = os.lseek(file, 0, os.SEEK_END)
     start = os.lseek(file, max(0, size - _TAIL), os.SEEK_SET)
     whole = os.read(file, _TAIL).rfind(b"\n") + 1 if size else 0

@@ -12,8 +12,10 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.ledger.fingerprint import digest_samples
+from precision_bisect.machine.installed_code import code_digest
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
+from precision_bisect.plugins import BACKENDS, COMPARATORS, EXECUTORS, STRATEGIES
 from precision_bisect.protocols import Comparator, Described, Sample
 from precision_bisect.run_folder import plain_json
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
@@ -52,6 +54,7 @@ def fingerprint(
         "seed": options.seed,
         "comparator": dict(comparator.settings()),
         "machine": platform.machine(),
+        "code": code_digest(_plugins(options)),
         "versions": {
             "precision-bisect": version("precision-bisect"),
             "polygraphy": version("polygraphy"),
@@ -61,6 +64,13 @@ def fingerprint(
             **backend.versions(),
         },
     }
+
+
+def _plugins(options: Options) -> frozenset[tuple[str, str]]:
+    """Return what of the plug-ins decides verdicts, each with its group."""
+    judges = {(COMPARATORS, options.metric)} if options.check is None else set()
+    others = {(STRATEGIES, options.strategy), (EXECUTORS, options.executor)}
+    return frozenset({*judges, *others, (BACKENDS, options.backend)})
 
 
 def _fixed(model: Model) -> str:

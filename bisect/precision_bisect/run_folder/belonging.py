@@ -3,6 +3,7 @@
 A folder is known as ours by what its files say, never by their names.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Sequence
@@ -29,6 +30,7 @@ from precision_bisect.run_folder.runfolder import (
     RUNG,
     SCALES,
     TRTEXEC,
+    refuse_links,
 )
 
 _BEGINNING = 2**16
@@ -47,10 +49,14 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a command may write into a folder, and what tells that the folder is its own."""
+    """What a command may write into a folder, and what tells that the folder is its own.
+
+    `appends` tells that some files are written in place, which would follow a link.
+    """
 
     names: Callable[[], Collection[str]]
     known: Callable[[Path], bool]
+    appends: bool = True
 
     def strange(self, folder: Path) -> Sequence[str]:
         """Return what would be replaced and is not known to be ours."""
@@ -59,6 +65,8 @@ class Claim:
 
     def check(self, folder: Path) -> None:
         """Raise RunFolderError where something of somebody else's would be replaced."""
+        if self.appends:
+            refuse_links(folder)
         taken = (folder / LOCK).exists() and has_keys(folder / OWNER, _OWNER_KEYS)
         if not taken and (there := self.strange(folder)):
             more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
@@ -118,7 +126,7 @@ def _in_the_way(path: Path) -> bool:
             return path.is_file() and path.stat().st_size > 0
         if path.name == OWNER and (path.parent / LOCK).exists():
             return False
-        return any(path.iterdir()) if path.is_dir() else path.exists()
+        return any(path.iterdir()) if path.is_dir() else os.path.lexists(path)
     return False
 
 
@@ -135,7 +143,9 @@ def _of_a_run() -> list[str]:
 
 
 RUN = Claim(names=_of_a_run, known=is_run)
-EXPORTED = Claim(names=lambda: [*EXPORTS, *exported_texts(), SCALES], known=holds_exports)
+EXPORTED = Claim(
+    names=lambda: [*EXPORTS, *exported_texts(), SCALES], known=holds_exports, appends=False
+)
 
 
 def logs(run: Path) -> list[Path]:

@@ -23,7 +23,6 @@ from precision_bisect.run_folder.runfolder import (
     OWNER,
     RunFolder,
     explained,
-    refuse_links,
 )
 from precision_bisect.run_folder.typed_json import read_typed
 
@@ -120,7 +119,7 @@ class RunLock:
         if (self._path / LOCK).exists():
             self._take()
         else:
-            self._check()
+            self._claim.check(self._path)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,16 +148,12 @@ class RunLock:
             )
         return folder
 
-    def _check(self) -> None:
-        refuse_links(self._path)
-        self._claim.check(self._path)
-
     def _take(self) -> None:
         if self._lock is not None:
             return
         from filelock import FileLock, Timeout
 
-        self._check()
+        self._claim.check(self._path)
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self._path / LOCK, thread_local=False)

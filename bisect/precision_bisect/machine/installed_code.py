@@ -1,0 +1,58 @@
+"""What code is installed: a version says nothing of a checkout, or of a file that was changed."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
+
+from precision_bisect.plugins import installed
+
+_OURS = ("precision_bisect", "precision_bisect_strategies")
+"""Reports decide nothing."""
+
+
+@cache
+def code_digest(used: frozenset[tuple[str, str]] = frozenset()) -> str:
+    """Return the SHA-256 of our sources, and of the plug-ins used: each its group and its name."""
+    digest = hashlib.sha256()
+    found = {entry.module.partition(".")[0]: entry.dist for entry in _entries(used)}
+    others = {package: found[package] for package in sorted(found.keys() - set(_OURS))}
+    for place, told in (
+        *((package, _sources(package)) for package in (*_OURS, *others)),
+        *((package, _files(others[package])) for package in others),
+    ):
+        for name, content in told:
+            digest.update(f"{place}\0{name}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _entries(used: Iterable[tuple[str, str]]) -> Iterator[EntryPoint]:
+    for group, name in used:
+        entry = installed(group).get(name)
+        if entry is not None:
+            yield entry
+
+
+def _sources(package: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the Python files of a package, wherever it is installed, by their paths in it."""
+    spec = None
+    with suppress(ImportError, ValueError):  # a module that was made by hand has none
+        spec = find_spec(package)
+    if spec is None:
+        return
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        for path in sorted(folder.rglob("*.py")):
+            yield path.relative_to(folder).as_posix(), path.read_bytes()
+    if not spec.submodule_search_locations and spec.has_location:
+        yield package, Path(str(spec.origin)).read_bytes()
+
+
+def _files(distribution: Distribution | None) -> Iterator[tuple[str, bytes]]:
+    """Yield what was installed with a distribution, by the hashes that pip has recorded."""
+    for file in sorted((distribution and distribution.files) or (), key=str):
+        if file.hash is not None and ".dist-info" not in file.parts[0]:
+            yield str(file), file.hash.value.encode()
