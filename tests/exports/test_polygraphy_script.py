@@ -19,7 +19,7 @@ from precision_bisect.backends.tensorrt.flavour import Flavour, use_in_polygraph
 from precision_bisect.exports.polygraphy_command import write_polygraphy_script
 from precision_bisect.exports.write import write_exports
 from precision_bisect.run_folder.runfolder import POLYGRAPHY_SCRIPT, RunFolder
-from precision_bisect.typed.high_nodes import ToldNode, told
+from precision_bisect.typed.high_nodes import ToldNode, told, with_precision
 from weak_networks import Parsed, markable, parsed
 
 BODY = (
@@ -159,11 +159,26 @@ def test_polygraphy_marks_with_it_what_builds_mark(
     with markable(rtx.module) as noted:
         builder, network, parser = PostprocessNetwork(NetworkFromOnnxPath(str(NAFNET)), func)()
     with markable(rtx.module) as built:
-        marks = Marks(kept=tuple(export.kept), high=told(export.high), low="fp16")
+        high = with_precision(export.high, export.model.table)
+        marks = Marks(kept=tuple(export.kept), high=told(high), low="fp16")
         prepare_network(marks, [], network)
     assert built == noted
     assert {*NAFNET_KEPT} <= set(noted.precision)
     del parser, network, builder
+
+
+def test_quantization_is_left_alone(rtx: Flavour, tmp_path: Path) -> None:
+    """A layer behind a DequantizeLinear is marked, but not the scale, which is no data of its."""
+    model = parse(
+        "(float[4,8] x) => (float[4,8] y) <float s = {0.1}, int8 z = {0}> {"
+        " [q] q = QuantizeLinear(x, s, z) [dq] d = DequantizeLinear(q, s, z)"
+        " [exp] e = Exp(d) [tanh] y = Tanh(e) }"
+    )
+    held = parsed(rtx.module, model)
+    write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["exp"]))
+    with markable(rtx.module) as noted:
+        runpy.run_path(str(tmp_path / POLYGRAPHY_SCRIPT))["postprocess"](network=held.network)
+    assert {"exp": "FLOAT"} == noted.precision
 
 
 def test_the_script_stands_alone() -> None:

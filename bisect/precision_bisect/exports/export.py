@@ -1,6 +1,6 @@
 """What every export writes down: a model, the precision of each layer of it, and the scales."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +19,9 @@ from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.result import Diagnosis
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.high_nodes import HighNode
+from precision_bisect.typed.high_nodes import HighNode, with_precision
 from precision_bisect.typed.rewrite import TypedWriter
 
-_TYPED_ALREADY = (Exclusion.CAST, Exclusion.QUANTIZATION, Exclusion.CUSTOM)
-"""Nodes whose type is their meaning, or a plug-in's own business."""
 _WITHOUT_PRECISION = ("Attention", "TensorScatter")
 """Operators whose layers only lead into one fused operation, or share memory."""
 
@@ -130,7 +128,7 @@ def named_nodes(export: Export) -> Mapping[LayerName, HighNode]:
     """
     if not export.high:
         raise NotWritable("no layer is kept")
-    _check_names(export, export.high)
+    _check_names(export, export.high.keys())
     return export.high
 
 
@@ -140,11 +138,10 @@ def nodes_in_tensorrt(export: Export) -> Mapping[LayerName, HighNode]:
     Those of If, Loop and Scan are inside them. Raises NotWritable for names as `named_nodes` does,
     for those that TensorRT cuts short, and for what weak typing cannot keep.
     """
-    exclusions = {layer.name: layer.exclusion for layer in export.model.table.layers}
-    nodes = {
-        name: node for name, node in export.high.items() if exclusions[name] not in _TYPED_ALREADY
-    }
-    _check_names(export, [name for name in nodes if exclusions[name] != Exclusion.CONTROL_FLOW])
+    table = export.model.table
+    nodes = with_precision(export.high, table)
+    graphs = {each.name for each in table.layers if each.exclusion is Exclusion.CONTROL_FLOW}
+    _check_names(export, nodes.keys() - graphs)
     for name in nodes:
         if "\0" in name:
             raise NotWritable(f"TensorRT cuts the name {name!r} short")
@@ -155,11 +152,10 @@ def nodes_in_tensorrt(export: Export) -> Mapping[LayerName, HighNode]:
     return nodes
 
 
-def _check_names(export: Export, nodes: Iterable[LayerName]) -> None:
-    unnamed = {layer.name for layer in export.model.table.layers if not layer.named_in_model}
-    for name in nodes:
-        if name in unnamed:
+def _check_names(export: Export, nodes: Set[LayerName]) -> None:
+    for layer in export.model.table.layers:
+        if layer.name in nodes and not layer.named_in_model:
             raise NotWritable(
-                f"layer {name!r} has no name of its own in the model, so other tools' name for it "
-                "depends on their version; give every node a unique name and run again"
+                f"layer {layer.name!r} has no name of its own in the model, so other tools' name "
+                "for it depends on their version; give every node a unique name and run again"
             )

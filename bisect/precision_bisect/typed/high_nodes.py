@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import onnx
 
-from precision_bisect.layer_table import Exclusion, LayerName
+from precision_bisect.layer_table import Exclusion, LayerName, LayerTable
 from precision_bisect.model.graph import all_graphs, captured, subgraphs
 from precision_bisect.model.load import Model
 from precision_bisect.precisions import HighName, Pair
@@ -38,6 +38,18 @@ class HighNode:
 ToldNode: TypeAlias = tuple[HighName, tuple[str, ...], tuple[str, ...]]
 ToldNodes: TypeAlias = Mapping[str, ToldNode]
 """By the name of a node its type, and the tensors that it reads and writes."""
+
+
+_TYPED_ALREADY = (Exclusion.CAST, Exclusion.QUANTIZATION, Exclusion.CUSTOM)
+"""Nodes whose type is their meaning, or a plug-in's own business."""
+
+
+def with_precision(
+    nodes: Mapping[LayerName, HighNode], table: LayerTable
+) -> dict[LayerName, HighNode]:
+    """Return the nodes for which TensorRT has layers with a precision to set."""
+    exclusions = {layer.name: layer.exclusion for layer in table.layers}
+    return {name: node for name, node in nodes.items() if exclusions[name] not in _TYPED_ALREADY}
 
 
 def told(nodes: Mapping[LayerName, HighNode]) -> ToldNodes:

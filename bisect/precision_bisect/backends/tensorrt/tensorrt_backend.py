@@ -25,7 +25,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.run_folder.runfolder import TIMING_CACHE
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.high_nodes import told
+from precision_bisect.typed.high_nodes import told, with_precision
 from precision_bisect.typed.model_files import TypedFolder
 from precision_bisect.typed.rewrite import TypedWriter
 
@@ -142,7 +142,8 @@ class TensorRTBackend:
         # too.
         low = self._pair.low if len(plan) < len(names) else None
         kept = tuple(names[index] for index in plan.indices)
-        return Marks(kept=kept, high=told(self._writer.high_nodes(plan)), low=low)
+        high = with_precision(self._writer.high_nodes(plan), self._model.table)
+        return Marks(kept=kept, high=told(high), low=low)
 
     def _why_not(self) -> str:
         """Return why this machine cannot run what is built, "" where it can."""
