@@ -10,6 +10,7 @@ import pytest
 
 import oracles
 import tiny
+from final_screens import words
 from oracles import Oracle, outcome
 from precision_bisect.errors import ExitCode
 from precision_bisect.options import CERTIFY, Options
@@ -19,6 +20,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
+from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.events import Event, TrialFinished, ignore
@@ -138,6 +140,31 @@ def test_forecasts_certify_where_they_save_builds(tmp_path: Path) -> None:
     for mode in (None, "forecasts"):
         options = replace(asked.options, certify=mode)
         assert "full" == prepare(options, ignore, tmp_path).certify
+
+
+def test_confirmed_forecasts_stand_for_most_drops(tmp_path: Path) -> None:
+    """Of twelve culprits a sample is built; the file, the screen and fewer trials tell."""
+    spent = {}
+    for mode in ("forecasts", "full"):
+        (folder := tmp_path / mode).mkdir()
+        result, trials = run(folder, oracles.monotone(range(4, 16)), certify=mode)
+        spent[mode] = len(trials)
+        assert list(range(4, 16)) == [tiny_index(name) for name in result.kept]
+        proof = result.certificate
+        assert (mode == "full", True, []) == (
+            proof.minimal,
+            proof.minimal_by_forecasts,
+            proof.unchecked,
+        )
+        assert proof == read_saved(folder / "run").result.certificate
+        if proof.forecasts is not None:
+            built, told = len(proof.checked), proof.forecasts
+            assert told.builds == told.right >= told.drawn >= 5
+            assert (
+                f"minimal by builds and forecasts: 12 needed, {built} by builds, {12 - built} by "
+                f"forecasts that were right in {told.right} of {told.builds} builds"
+            ) in words(result)
+    assert spent["forecasts"] < spent["full"]
 
 
 def test_a_run_cut_off_says_that_the_budget_was_spent(tmp_path: Path) -> None:

@@ -38,22 +38,23 @@ class Confirmed(NamedTuple):
     """What builds say of a run's forecasts.
 
     `far` is the multiple of the tolerance, or the part of it, from which a forecast is far. Of
-    `builds` plans with such a forecast `right` were built to the same verdict. `both` tells that
-    builds have confirmed a pass, and a failure by far.
+    `builds` plans with such a forecast `right` were built to the same verdict. `passed` plans were
+    built and forecast to pass, `failed` to fail by far.
     """
 
     tolerance: float
     far: float
     right: int
     builds: int
-    both: bool
+    passed: int
+    failed: int
 
     def stands(self, forecast: Outcome | None) -> bool:
         """Tell whether a forecast is to be believed that a plan fails."""
         if forecast is None or forecast.error is None:
             return False
-        trusted = self.both and self.right == self.builds
-        return trusted and forecast.error >= self.far * self.tolerance
+        trusted = self.passed and self.failed and self.right == self.builds
+        return bool(trusted) and forecast.error >= self.far * self.tolerance
 
 
 def confirmed(seen: JudgedTrials) -> Confirmed:
@@ -82,8 +83,8 @@ def confirmed(seen: JudgedTrials) -> Confirmed:
         far=math.exp(far),
         right=sum(tests),
         builds=len(tests),
-        both=any(expected <= 0 and passed == {True} for expected, passed in told)
-        and any(expected >= far and passed == {False} for expected, passed in told),
+        passed=sum(expected <= 0 and passed == {True} for expected, passed in told),
+        failed=sum(expected >= far and passed == {False} for expected, passed in told),
     )
 
 

@@ -9,6 +9,11 @@ from precision_bisect.protocols import Search, T
 from precision_bisect.search.combinators import Batch, Outcomes, answered
 from precision_bisect.trial import Kind, Phase, Proposal
 
+FEWEST = 3
+"""Failures by far that builds must have confirmed before a search rests on such forecasts. On
+simulated networks with wrong overflows (A, rank correlation 0.8) a search takes 126 builds with 1
+and 92 with 3, as without forecasts; with right ones (NAFNet, 3e-3) 13 and 14."""
+
 
 def forecast(plans: Iterable[Plan], seen: JudgedTrials) -> Search[None]:
     """Have some plans forecast, and all that were built to compare, unless builds are faster."""
@@ -24,8 +29,8 @@ def forecast(plans: Iterable[Plan], seen: JudgedTrials) -> Search[None]:
 def sparing(search: Search[T], seen: JudgedTrials) -> Search[T]:
     """Return the same search; plans that are forecast to fail by far count as built and failed.
 
-    That is so while builds confirm such forecasts. A wrong one costs layers, never the answer,
-    which was built; see `misled`.
+    That is so once builds have confirmed `FEWEST` such forecasts, and contradicted none. A wrong
+    one costs layers, never the answer, which was built; see `misled`.
     """
 
     def answer(batch: Batch) -> Search[Outcomes]:
@@ -42,7 +47,7 @@ def sparing(search: Search[T], seen: JudgedTrials) -> Search[T]:
         told = {
             each: seen.forecasts[each.plan]
             for each in new
-            if known.stands(seen.forecasts.get(each.plan))
+            if known.failed >= FEWEST and known.stands(seen.forecasts.get(each.plan))
         }
         seen.spared.update(each.plan for each in told)
         asked = tuple(each for each in batch if each not in told)
