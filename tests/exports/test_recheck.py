@@ -10,6 +10,7 @@ import pytest
 
 from models import load_text, normal
 from precision_bisect.backends.cuda.opening import opening_without
+from precision_bisect.backends.cuda.provider import deployed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import from_script, judged, recheck
@@ -165,7 +166,7 @@ def test_a_run_ends_with_it(tmp_path: Path) -> None:
     """result.json holds how the answer is deployed, and `show` reads it back."""
     result = search(write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
     told = json.loads((tmp_path / "run" / "result.json").read_text())["deployment"]
-    assert {"use_tf32": "0", "cudnn_conv_algo_search": "EXHAUSTIVE"} == told["provider_options"]
+    assert deployed() == told["provider_options"]
     assert ("not_judged", 1, 1) == (
         told["recheck"]["outcome"],
         told["samples"],

@@ -20,6 +20,7 @@ from precision_bisect.backends.cuda.opening import Opener, opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, deployed
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.run_script import write_run_script

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from precision_bisect.backends.cuda.cuda_check import require_cuda
-from precision_bisect.backends.cuda.provider import CUDA, lasting, on_cuda
+from precision_bisect.backends.cuda.provider import CUDA, emulating, on_cuda
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.gpu import devices
 from precision_bisect.model.load import Model
@@ -125,7 +125,7 @@ def _installed() -> Iterator[TargetName]:
 
 def _gpu(options: Options) -> Providers:
     require_cuda()
-    return on_cuda(lasting(), most_bytes=_most_bytes(options))
+    return on_cuda(emulating(), most_bytes=_most_bytes(options))
 
 
 def _fits(model: Model, options: Options) -> bool:

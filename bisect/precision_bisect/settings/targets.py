@@ -46,13 +46,11 @@ _KNOWN: Mapping[TargetName, Mapping[str, Inside]] = {
         "InstanceNormalization": Inside.STEPS,
         "Elu": Inside.STEPS,
         "Selu": Inside.STEPS,
-        # docs/OperatorKernels.md has no CUDA kernel, so ONNX's function is inlined. From opset 21
-        # on it computes mean and variance in FP32.
-        "GroupNormalization": Inside.STEPS,
     },
 }
 """What is known of operators of ONNX by target, each with its source in that engine's code. All
-but GroupNormalization were seen on an H100, too (benchmarks/operator_semantics.py)."""
+were seen on an H100, too (benchmarks/operator_semantics.py). GroupNormalization has no kernel that
+runs low there."""
 OWN_ARITHMETIC = (
     *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
     *("MeanVarianceNormalization", "LpNormalization", "Attention"),

@@ -5,7 +5,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import onnx
 
@@ -76,18 +75,12 @@ class Semantics:
         for value in body.graph.output:
             del declared[value.name]
         proto, _ = widened(body, {})
-        # A step may be a layer that stores something inside itself.
-        steps = Semantics(replace(self._model, proto=proto, weights={}), self._target)
-        nodes = [each for step in proto.graph.node for each in steps._step(step, declared, low)]
+        nodes = [
+            each
+            for step in proto.graph.node
+            for each in rounded_where_declared(step, declared, "raw")
+        ]
         return _under_names(nodes, renamed)
-
-    def _step(
-        self, node: onnx.NodeProto, declared: dict[str, int], low: LowType
-    ) -> list[onnx.NodeProto]:
-        """Return the nodes of one step, rounded where it is declared in the low type."""
-        stores = self.inside(node) is Inside.SUM and not declared.keys().isdisjoint(node.output)
-        nodes = self.sums.written(node, node, low) if stores else [node]
-        return [n for each in nodes for n in rounded_where_declared(each, declared, "raw")]
 
 
 def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[TargetName, ...]:
