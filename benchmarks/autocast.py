@@ -60,8 +60,8 @@ class Judged:
 class Row:
     """The errors of one plan by kind of sample: of the typed model, and of AutoCast's.
 
-    `layers` are those above FP16, `listed` the lines of the list. Where AutoCast failed, its message
-    stands for the error.
+    `layers` are those above FP16, `listed` the lines of the list. Where AutoCast failed, its
+    message stands for the error.
     """
 
     name: str
