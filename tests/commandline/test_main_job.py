@@ -7,7 +7,9 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +34,19 @@ def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, float]:
-    """Run the example once; return its run folder, its final screen, and its CPU seconds."""
-    folder = tmp_path_factory.mktemp("example") / "run"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ran = run([*NAFNET, "--tol", "1e-2", "--out", str(folder)])
-    assert 0 == ran.returncode, ran.stderr
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    took_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return folder, ran.stdout, took_s
+def example() -> Iterator[tuple[Path, str, float]]:
+    """Run the example once; yield its run folder, its final screen, and its CPU seconds.
+
+    The folder's path is short: commands with a long one fold, and the screen has 25 lines.
+    """
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short) / "run"
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ran = run([*NAFNET, "--tol", "1e-2", "--out", str(folder)])
+        assert 0 == ran.returncode, ran.stderr
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        yield folder, ran.stdout, took_s
 
 
 def test_example_keeps_few_layers_with_few_trials(example: tuple[Path, str, float]) -> None:

@@ -18,6 +18,7 @@ from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.stopping import Stopped
+from precision_bisect.machine.user_scripts import ScriptFailed
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
 
@@ -84,8 +85,10 @@ def _own(comparator: Comparator, reference: Sequence[Sample]) -> Judgement:
     try:
         return comparator.judge(reference, reference)
     except UsageError as error:
+        if not isinstance(error.__cause__, ScriptFailed):
+            raise
         hint = "it was given outputs equal to the reference, for which it has to return 0 or True"
-        raise UsageError(error.message, error.hint or hint) from error
+        raise UsageError(error.message, hint) from error
 
 
 def _judged(

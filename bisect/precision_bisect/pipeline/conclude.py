@@ -16,11 +16,16 @@ from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.options import ANSWER
+from precision_bisect.pipeline.answer_builds import (
+    final_build,
+    latencies,
+    medians,
+    output_errors,
+)
 from precision_bisect.pipeline.chart import (
     Charted,
     charted,
     culprits_of,
-    latency_of,
     retraced,
 )
 from precision_bisect.pipeline.deploying import (
@@ -61,11 +66,7 @@ from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.trial import (
-    JUDGED_KINDS,
-    Evidence,
     Kind,
-    Latency,
-    OutputError,
     SampleSet,
     Stability,
     Trial,
@@ -121,7 +122,7 @@ def conclude(
         allowed=prepared.options.copies_failing,
     )
     proof = certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending))
-    final = _final(driver, plan, samples)
+    final = final_build(driver, plan, samples)
     timings = _timings(prepared, driver, samples)
     searched = None if ending.found is None else _names(prepared, ending.found)
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
@@ -170,7 +171,7 @@ def conclude(
     builds = len(driver.trials if prepared.emulator is None else counted)
     if prepared.backend.emulated:
         builds = 0
-    timed = _latencies(driver, everything, final)
+    timed = latencies(driver, everything, final)
     # Last of all: it opens the files as they were written.
     if deployment is not None and not part and ending.status is not Status.INTERRUPTED:
         deployment = rechecked(prepared, folder, deployment)
@@ -186,7 +187,7 @@ def conclude(
         noise_floor=floor if noise else None,
         stability=stability,
         other_targets=others,
-        output_errors=_output_errors(driver, plan, samples),
+        output_errors=output_errors(driver, plan, samples),
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),
         kept=kept,
@@ -203,7 +204,7 @@ def conclude(
         builds=builds,
         evaluations=len(driver.trials) - builds,
         wall_s=round(budget.elapsed_s(), 3),
-        latency_ms=_medians(timed),
+        latency_ms=medians(timed),
         latency_method=next((each.method for each in timed if each), None),
         speed=timings.report(prepared.options.speed, final.latency, searched),
         front=front_rows(timings.front(), names),
@@ -310,49 +311,6 @@ def _rungs(prepared: Prepared, plan: Plan) -> list[Rung]:
         Rung(precision=options.high, layers=kept, count=counts[options.high]),
         Rung(precision=options.low, layers=None, count=counts[options.low]),
     ]
-
-
-def _final(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
-    """Return what the last build of the answer showed: a fresh build, if there was one."""
-    builds = [
-        trial
-        for trial in _builds(driver, plan)
-        if trial.proposal.samples is samples or trial.proposal.kind is Kind.REBUILD
-    ]
-    return builds[-1].outcome.evidence if builds else Evidence()
-
-
-def _builds(driver: Driver, plan: Plan | None) -> list[Trial]:
-    """Return the trials that have built a plan and judged it, the freshest last."""
-    trials = (each for each in driver.trials if each.proposal.kind in JUDGED_KINDS)
-    builds = [each for each in trials if each.proposal.plan == plan]
-    return sorted(builds, key=lambda trial: JUDGED_KINDS.index(trial.proposal.kind))
-
-
-def _output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequence[OutputError]:
-    """Return those of the freshest build of the answer that has judged its samples, or all."""
-    return next(
-        (
-            trial.outcome.evidence.output_errors
-            for trial in reversed(_builds(driver, plan))
-            if trial.proposal.samples in (samples, SampleSet.ALL)
-            and trial.outcome.evidence.output_errors
-        ),
-        (),
-    )
-
-
-def _latencies(driver: Driver, everything: Plan, final: Evidence) -> list[Latency | None]:
-    """Return the latency of every layer high, of every layer low, and of the answer."""
-    return [*(latency_of(driver, end) for end in (everything, Plan.of(()))), final.latency]
-
-
-def _medians(timed: Sequence[Latency | None]) -> Mapping[str, float | None] | None:
-    """Return the medians in milliseconds, None for what was not measured; None for no figure."""
-    if not any(timed):
-        return None
-    medians = [latency.median_ms if latency else None for latency in timed]
-    return dict(zip(("all_high", "all_low", "kept"), medians, strict=True))
 
 
 def _names(prepared: Prepared, plan: Plan) -> list[LayerName]:

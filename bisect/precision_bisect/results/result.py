@@ -75,9 +75,9 @@ class Need:
 class Forecasts:
     """What the forecasts of a certificate rest on.
 
-    Of the plans that were built and forecast far from the tolerance, `builds`, `right` had the
-    verdict that was forecast. `drawn` of the drops that were forecast to fail were drawn at random
-    and built. With this `confidence` at most `wrong_at_most` of the predicted layers can go.
+    Of the `builds` that were forecast far from the tolerance `right` had the verdict that was
+    forecast. Of the drops that were forecast to fail `drawn` were drawn at random and built. With
+    this `confidence` at most `wrong_at_most` of the predicted layers can go.
     """
 
     builds: Count
@@ -129,11 +129,8 @@ class Certificate:
     @property
     def errors(self) -> Mapping[str, float | None]:
         """The error without each layer that is needed, by a trial or a forecast, by name."""
-        return {
-            need.layer: need.error
-            for need in self.evidence
-            if need.needed or need.how == "predicted"
-        }
+        shown = (need for need in self.evidence if need.needed or need.how == "predicted")
+        return {need.layer: need.error for need in shown}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
