@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from precision_bisect.backends.choose_backend import choose_backend
 from precision_bisect.backends.emulation.semantics import Semantics
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import in_words
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import Prepared
@@ -72,8 +72,8 @@ def _judged(
         outcome = evaluator(prepared, chosen.make(prepared.model))(proposal)
     except KeyboardInterrupt:
         return replace(told, message="interrupted")
-    except (PrecisionBisectError, RuntimeError, MemoryError) as error:
-        return replace(told, message=str(error))
+    except Exception as error:  # whatever is wrong in here, the answer stands
+        return replace(told, message=in_words(error))
     finally:
         prepared.rest()
     return replace(

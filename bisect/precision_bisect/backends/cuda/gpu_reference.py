@@ -5,6 +5,7 @@ import threading
 from precision_bisect.backends.cuda.provider import lasting, on_cuda
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.inputs.reference import ReferenceSession
+from precision_bisect.machine.stopping import Stopped
 from precision_bisect.model.load import Model
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.trial import Verdict
@@ -43,7 +44,17 @@ class GpuReference:
                 self._chosen = self._gpu if self._agrees() else self._cpu
                 if self._chosen is self._cpu:
                     self._gpu.rest()
-        return self._chosen(feed)
+        try:
+            return self._chosen(feed)
+        except Stopped:
+            raise
+        except (PrecisionBisectError, RuntimeError):
+            if self._chosen is self._cpu:
+                raise
+            # The GPU has no room beside what was built since.
+            self._gpu.rest()
+            self._chosen = self._cpu
+            return self._cpu(feed)
 
     def rest(self) -> None:
         """Give the sessions' memory back; the next call opens one again."""
@@ -55,6 +66,8 @@ class GpuReference:
         tolerance = self._comparator.tolerance
         try:
             found = self._comparator.judge([self._gpu(feed)], [expected])
+        except Stopped:
+            raise
         except (PrecisionBisectError, RuntimeError):
             # The GPU may have no room, or no kernel.
             return False
