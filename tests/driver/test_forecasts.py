@@ -21,6 +21,7 @@ from precision_bisect.certificate.confirmed_forecasts import (
     LEAST_FAR,
     RISK,
     WRONG,
+    confirmed,
     sample_of,
     wrong_of,
 )
@@ -36,7 +37,16 @@ from precision_bisect.results.result import Certificate
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.driver import Driver
-from precision_bisect.trial import Identity, Kind, Outcome, Proposal, SampleSet, Trial, TrialStatus
+from precision_bisect.trial import (
+    Identity,
+    Kind,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Trial,
+    TrialStatus,
+)
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Simulated, by, driver_of
 
@@ -324,3 +334,24 @@ def test_a_run_cut_anywhere_goes_on_the_same(after: int, wrong: set[int]) -> Non
             ending, driver, _ = whole(Path(folder), rule, emulator, "forecasts")
             found.append((ending, {trial.proposal.identity for trial in driver.trials}))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind", "draw"),
+    [(Phase.CURVE, Kind.JUDGE, 1 << 16), (Phase.SPEED, Kind.AGAIN, 0)],
+)
+def test_points_of_the_curve_and_latencies_take_nothing_back(
+    phase: Phase, kind: Kind, draw: int
+) -> None:
+    """What the search did not see cannot contradict a forecast that its certificate rests on."""
+    found = certified(FAR, FAR)
+    assert found.proof.predicted
+    plan = found.trials[0].proposal.plan
+    extra = Proposal(plan=plan, phase=phase, kind=kind, draw=draw)
+    told = outcome(0.3 if found.trials[0].outcome.failed else 1e3)
+    seen = JudgedTrials(tolerance=1.0, size=SIZE).having(found.trials)
+    before = confirmed(seen)
+    assert before == confirmed(seen.having([Trial(proposal=extra, outcome=told)]))
+    other = replace(extra, phase=Phase.SEARCH, kind=Kind.REBUILD)
+    seen.having([Trial(proposal=other, outcome=told)])
+    assert len({each.verdict for each in seen.outcomes(plan)}) == 2

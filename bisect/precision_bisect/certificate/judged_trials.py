@@ -18,6 +18,7 @@ from precision_bisect.trial import (
     Identity,
     Kind,
     Outcome,
+    Phase,
     Proposal,
     SampleSet,
     Trial,
@@ -54,8 +55,14 @@ class JudgedTrials:
         return self
 
     def note(self, proposal: Proposal, outcome: Outcome) -> None:
-        """Note the first outcome of a proposal that is judged or forecast."""
-        if proposal.samples is not self.samples:
+        """Note the first outcome of a proposal that is judged or forecast.
+
+        Left out is what a search cannot have asked for, too: points of the curve on their own
+        draw, and further builds for a latency.
+        """
+        drawn = proposal.phase is Phase.CURVE and proposal.draw
+        timed = proposal.phase is Phase.SPEED and proposal.kind is Kind.AGAIN
+        if proposal.samples is not self.samples or drawn or timed:
             return
         if proposal.kind is Kind.PREDICT:
             self.forecasts.setdefault(proposal.plan, outcome)
