@@ -255,10 +255,11 @@ class SampleSet(StrEnum):
 class Kind(StrEnum):
     """What evaluates a trial, and against what.
 
-    JUDGE builds the plan and judges it against the reference. REPEAT builds it again and judges
-    it against the first run: its error is the noise floor. AGAIN builds it once more for a second
-    verdict or a latency; REBUILD builds an answer afresh for the re-check. Both are judged against
-    the reference. PREDICT asks the emulator, whatever the run's backend is.
+    JUDGE builds the plan and judges it against the reference. REPEAT builds it again, as it is
+    deployed, and judges it against the first run: its error is the noise floor, with what other
+    options change. AGAIN builds it once more for a second verdict or a latency; REBUILD builds an
+    answer afresh for the re-check. Both are judged against the reference. PREDICT asks the
+    emulator, whatever the run's backend is.
     """
 
     JUDGE = "judge"

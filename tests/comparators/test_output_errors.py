@@ -132,3 +132,11 @@ def test_without_an_answer_there_are_none(tmp_path: Path) -> None:
     )
     assert not result.rungs
     assert [] == written(result)
+
+
+def test_differences_that_leave_the_range_of_the_outputs_are_figures() -> None:
+    """Two large floats of unlike sign are further apart than FP32 says; nothing is warned of."""
+    far = np.float32(3e38)
+    (found,) = output_errors([{"y": np.array([far, 1])}], [{"y": np.array([-far, 1])}])
+    assert (2 * float(far), 1) == (found.max, found.differing)
+    assert np.isfinite(found.p99) and float(far) == found.mean

@@ -27,7 +27,9 @@ def _error(
     total, elements, differing, percentiles = 0.0, 0, 0, []
     worst, sample, place = -1.0, 0, 0
     for number, (got, want) in enumerate(zip(outputs, reference, strict=True)):
-        apart = np.abs(np.subtract(*widened(got, want, as_float=True)), dtype=np.float64)
+        # In double: the difference of two large floats may leave their own range.
+        flat = (each.astype(np.float64) for each in widened(got, want, as_float=True))
+        apart = np.abs(np.subtract(*flat))
         total += float(apart.sum())
         elements += apart.size
         differing += int(np.count_nonzero(apart))

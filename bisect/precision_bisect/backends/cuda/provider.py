@@ -1,8 +1,8 @@
 """How every session of this package uses ONNX Runtime's CUDA provider.
 
-The first run of a session plans its convolutions. cuDNN does that in 0.04 s where it takes the
+The first run of a session plans its convolutions. cuDNN does that in 0.1 s where it takes the
 algorithm of its fallback list (DEFAULT), in 2 s where it asks a heuristic or times all of them,
-and then runs up to ten times as fast (NAFNet on an H100). A search runs each session a few times,
+and then runs ten times as fast (NAFNet on an H100). A search runs each session a few times,
 a deployment for ever. So a search opens sessions with what plans fast, and accepts an answer with
 the library's own choice, EXHAUSTIVE.
 """
