@@ -202,3 +202,7 @@ class Pace:
     def latency_ms(self, all_high_ms: float) -> float:
         """Return the latency that goes with this pace, on the preflight's clock."""
         return all_high_ms / self.speedup
+
+    def spread_ms(self, all_high_ms: float) -> float:
+        """Return the spread of that latency."""
+        return self.latency_ms(all_high_ms) * self.spread / self.speedup

@@ -52,8 +52,8 @@ class Problem:
     and which layers exchange values, where speed counts; `speed` are the speed limits, if any.
     `unit` is half the distance from 1 to the next number of the low type. `passing` is a plan that
     is known to pass before the search begins, if any. `leaving` keeps what leaves the low type's
-    range, None where nothing does. `forecast_s` is how many seconds the ranking
-    may take, by what its outcomes took.
+    range, None where nothing does. `forecast_s` is how many seconds the ranking may take, by what
+    its outcomes took. `as_deployed` tells that every build has the options of the deployment.
     """
 
     names: Sequence[str]
@@ -69,6 +69,7 @@ class Problem:
     passing: Plan | None = None
     leaving: Plan | None = None
     forecast_s: float = math.inf
+    as_deployed: bool = False
 
     @property
     def size(self) -> int:
@@ -77,8 +78,11 @@ class Problem:
 
     @property
     def timed(self) -> bool:
-        """Whether each build is timed, since speed counts."""
-        return self.builds and self.graph is not None
+        """Whether each build of the curve is timed: speed counts, or no build has to wait for it.
+
+        Builds that are timed run one by one.
+        """
+        return self.builds and (self.graph is not None or (self.as_deployed and self.workers == 1))
 
 
 class Strategy(Protocol):
@@ -223,6 +227,14 @@ class Backend(Described, Protocol):
         Otherwise it may be built by options that are quick to build. Raises `BackendFailure`.
         """
         ...
+
+
+@runtime_checkable
+class Hasty(Protocol):
+    """A backend that may build by other options than the deployment's, where not `afresh`."""
+
+    @property
+    def hasty(self) -> bool: ...
 
 
 class Ledger(Protocol):

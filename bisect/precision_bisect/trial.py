@@ -219,10 +219,6 @@ _FATAL = frozenset(
 )
 
 
-CUDA_FAILED = "CUDA failed: "
-"""How the message of a failed build begins whose process may have no CUDA context any more."""
-
-
 class Verdict(StrEnum):
     """Whether the outputs were within the tolerance."""
 
@@ -309,7 +305,9 @@ class Outcome:
 
     `error` is on the tolerance's own scale (smaller is better, infinity for NaN or Inf outputs);
     None where there is no figure: an unfinished trial, or a pass/fail check.
-    `message` is one line for people; `evidence` what the build showed beside the outputs.
+    `message` is one line for people; `evidence` what the build showed beside the outputs. `retry`
+    tells of a failure that the process may be to blame for, not the plan: CUDA failed in it, or
+    the GPU's memory was full. Ledgers do not keep it.
     """
 
     status: TrialStatus
@@ -318,6 +316,7 @@ class Outcome:
     message: str = ""
     wall_s: float = 0.0
     evidence: Evidence = field(default_factory=Evidence)
+    retry: bool = False
 
     def __post_init__(self) -> None:
         if (self.verdict is not None) != (self.status is TrialStatus.FINISHED):

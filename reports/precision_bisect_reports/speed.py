@@ -20,23 +20,26 @@ def speed(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def no_faster(result: Result) -> str:
-    """Say where the low type, or this answer, is no faster than every layer high; "" elsewhere."""
-    timed = result.latency_ms or {}
+    """Say where the low type, or this answer, is no faster than every layer high; "" elsewhere.
+
+    Faster is what is so by more than the spread of the answer's latency.
+    """
+    timed, spread = result.latency_ms or {}, result.latency_spread_ms or 0.0
     high, low, kept = (timed.get(each) for each in ("all_high", "all_low", "kept"))
     if high is None:
         return ""
-    beside = f"every layer high {high:.3g} ms"
-    if low is not None and low >= high:
+    beside = f"every layer high {high:.3g} ms" + (f", ± {spread:.2g}" if spread else "")
+    if low is not None and low + spread >= high:
         return (
             f"{result.low.upper()} buys nothing here: every layer low takes {low:.3g} ms, {beside}"
         )
-    if kept is None or kept < high:
+    if kept is None or kept + spread < high:
         return ""
     said = f"This answer is no faster than {result.high.upper()}: {kept:.3g} ms, {beside}"
     pays = [
         (each.kept_count, each.latency_ms)
         for each in result.curve
-        if each.latency_ms is not None and each.latency_ms < high
+        if each.latency_ms is not None and each.latency_ms + spread < high
     ]
     if not pays:
         return said

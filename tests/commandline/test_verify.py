@@ -298,7 +298,7 @@ def test_a_build_in_which_cuda_failed_is_tried_once_more(
     code, found = asked(capsys, run, "--trt-config-postprocess-script", script)
     assert (0 if again else 1) == code
     assert again == (found["failure"] is None)
-    assert again == ("once more, for CUDA failed" in (run / VERIFIED_LOG).read_text())
+    assert again == ("once more, after CUDA failed" in (run / VERIFIED_LOG).read_text())
 
 
 def test_an_engine_that_does_not_run_is_no_fault_of_the_plan(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.recheck import judged
-from precision_bisect.exports.write import write_judged
+from precision_bisect.exports.recheck import Judging
+from precision_bisect.exports.write import write_deployed
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import ENGINE_REFERENCE, ForecastOn, Options
@@ -358,8 +358,9 @@ def test_a_layer_of_16_bits_on_the_cpu_is_no_verdict(tmp_path: Path) -> None:
     )
     pair = Pair(low="fp16", high="fp32")
     export = Export(model=model, kept=[], pair=pair, settings=EngineSettings())
-    write_judged(RunFolder(tmp_path / "out"), export, judge)
-    found = judged(tmp_path / "out" / "run_onnxruntime.py", tmp_path)
+    write_deployed(RunFolder(tmp_path / "out"), export, judge)
+    with Judging(tmp_path / "out" / "run_onnxruntime.py", tmp_path) as judging:
+        found = judging.ended()
     assert "not_judged" == found.outcome
     assert "'tan' would run on the CPU, in FP32 instead of 16 bits" == found.message
 

@@ -167,6 +167,8 @@ def test_a_low_type_that_is_no_faster_buys_nothing() -> None:
     )
     fast = {**times, "all_low": 1.2, "kept": 1.4}
     assert "" == no_faster(replace(RESULT, latency_ms=fast))
+    within = replace(RESULT, latency_ms=fast, latency_spread_ms=0.7)
+    assert "no faster than FP32: 1.4 ms, every layer high 2.05 ms, ± 0.7" in no_faster(within)
 
 
 def test_an_answer_that_is_no_faster_is_told_with_how_many_layers_pay() -> None:

@@ -13,11 +13,11 @@ from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import deployed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.recheck import from_script, judged, recheck
-from precision_bisect.exports.write import write_judged
+from precision_bisect.exports.recheck import Check, Judging, from_script
+from precision_bisect.exports.write import write_deployed
 from precision_bisect.model.ort import Session
 from precision_bisect.precisions import Pair
-from precision_bisect.results.deployment import ByDefaults, SessionOptions
+from precision_bisect.results.deployment import ByDefaults, Recheck, SessionOptions
 from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import (
@@ -52,8 +52,14 @@ def folder(tmp_path: Path) -> Path:
     )
     pair = Pair(low="fp16", high="fp32")
     export = Export(model=model, kept=[], pair=pair, settings=EngineSettings())
-    write_judged(RunFolder(tmp_path / "run"), export, judge)
+    write_deployed(RunFolder(tmp_path / "run"), export, judge)
     return tmp_path / "run"
+
+
+def checked(folder: Path, work: Path, *, judges: bool = False) -> Recheck:
+    """Return what the check says in the end."""
+    with Check(folder, work, judges=judges) as check:
+        return check.ended()
 
 
 def test_what_python_prints_as_it_starts_is_passed_over(
@@ -63,13 +69,13 @@ def test_what_python_prints_as_it_starts_is_passed_over(
     (tmp_path / "sitecustomize.py").write_text("print('hello')\n")
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    found = recheck(folder, tmp_path, judges=False)
+    found = checked(folder, tmp_path)
     assert "is valid in a fresh process" in found.message
 
 
 def test_files_that_fit_are_not_judged_without_cuda(folder: Path, tmp_path: Path) -> None:
     """It is said what was looked at, and that the target judges."""
-    found = recheck(folder, tmp_path, judges=False)
+    found = checked(folder, tmp_path)
     assert ("not_judged", None) == (found.outcome, found.error)
     expected = (
         "model.mixed.onnx is valid in a fresh process, and 2 stored samples fit it; "
@@ -125,7 +131,7 @@ def test_what_does_not_fit_is_broken(
 ) -> None:
     """Types, shapes, a damaged file and a broken graph: each is told in one sentence."""
     damage(folder)
-    found = recheck(folder, tmp_path, judges=False)
+    found = checked(folder, tmp_path)
     assert "broken" == found.outcome
     assert found.message.startswith(said)
 
@@ -136,7 +142,7 @@ def test_the_script_that_cannot_judge_is_no_verdict(folder: Path, tmp_path: Path
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
-    found = recheck(folder, tmp_path, judges=True)
+    found = checked(folder, tmp_path, judges=True)
     assert "not_judged" == found.outcome
     assert "has no CUDAExecutionProvider" in found.message
 
@@ -144,7 +150,8 @@ def test_the_script_that_cannot_judge_is_no_verdict(folder: Path, tmp_path: Path
 def test_a_script_that_breaks_is_no_verdict(folder: Path, tmp_path: Path) -> None:
     """A process that ends without an outcome costs nothing but the check."""
     (folder / RUN_SCRIPT).write_text("raise SystemExit('the end')")
-    found = judged(folder / RUN_SCRIPT, tmp_path)
+    with Judging(folder / RUN_SCRIPT, tmp_path) as judging:
+        found = judging.ended()
     assert ("not_judged", "run_onnxruntime.py ended: the end") == (found.outcome, found.message)
 
 

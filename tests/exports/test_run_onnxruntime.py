@@ -24,7 +24,7 @@ from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.run_script import write_run_script
-from precision_bisect.exports.write import write_judged
+from precision_bisect.exports.write import write_deployed
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU, Session
 from precision_bisect.precisions import Pair
@@ -95,8 +95,8 @@ def write(
         backend="emulated",
         options=options,
     )
-    reasons, deployment = write_judged(RunFolder(folder), written, judge)
-    assert reasons[RUN_SCRIPT] is None and deployment is not None
+    done = write_deployed(RunFolder(folder), written, judge)
+    assert done.reasons[RUN_SCRIPT] is None and done.deployment is not None
 
 
 def ran(folder: Path, *arguments: str) -> Ran:
@@ -186,7 +186,7 @@ def test_the_options_that_matter_are_named(tmp_path: Path) -> None:
         backend="emulated",
         options=options,
     )
-    write_judged(RunFolder(tmp_path), export(tmp_path, GELU), judge)
+    write_deployed(RunFolder(tmp_path), export(tmp_path, GELU), judge)
     found = ran(tmp_path, "--cpu", "--library-defaults")
     assert (0, "pass") == (found.code, found.told["outcome"])
     told = found.told["library_defaults"]
@@ -214,7 +214,7 @@ def test_a_graph_that_a_fusion_breaks_opens_by_ours_alone(tmp_path: Path) -> Non
         backend="onnxruntime",
         options=options,
     )
-    write_judged(RunFolder(tmp_path), written, judge)
+    write_deployed(RunFolder(tmp_path), written, judge)
     found = ran(tmp_path, "--cpu", "--library-defaults")
     assert 0 == found.code
     assert found.lines[-2].startswith("with ONNX Runtime's own options the model does not open: ")
@@ -260,7 +260,7 @@ def test_classes_are_counted(share: float, wrong: int, code: int, tmp_path: Path
         backend="emulated",
         options=OPTIONS,
     )
-    write_judged(RunFolder(tmp_path), written, judge)
+    write_deployed(RunFolder(tmp_path), written, judge)
     found = ran(tmp_path, "--cpu")
     assert code == found.code, found.lines
     assert (wrong / 4 if share else wrong) == found.told["errors"]["k"]

@@ -26,7 +26,7 @@ import numpy as np
 
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.search import evaluation
-from precision_bisect.trial import CUDA_FAILED, Outcome, Proposal, TrialStatus
+from precision_bisect.trial import Outcome, Proposal, TrialStatus
 
 FOLDER = Path(__file__).parent
 LONG_S = 600.0
@@ -121,8 +121,10 @@ def _raising(error: Exception) -> Callable[[], None]:
     return lambda: setattr(evaluation, "_outcome", raising)
 
 
-def _failure(status: TrialStatus, message: str = "as ordered") -> BackendFailure:
-    return BackendFailure(Outcome(status=status, message=message))
+def _failure(
+    status: TrialStatus, message: str = "as ordered", *, retry: bool = False
+) -> BackendFailure:
+    return BackendFailure(Outcome(status=status, message=message, retry=retry))
 
 
 def _pipe() -> int:
@@ -198,7 +200,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "raise": _raising(ZeroDivisionError("an exception that nobody expects")),
     "fail to build": _raising(_failure(TrialStatus.BUILD_FAILED)),
     "fail by CUDA": _raising(
-        _failure(TrialStatus.BUILD_FAILED, f"{CUDA_FAILED}an illegal memory access")
+        _failure(TrialStatus.BUILD_FAILED, "CUDA failed: an illegal memory access", retry=True)
     ),
     "fail to run": _raising(_failure(TrialStatus.RUN_FAILED)),
     "garbage": _send(b"no frame, no pickle, no end of it in sight"),

@@ -50,9 +50,10 @@ class Clocked:
     name = "clocked"
     emulated = False
 
-    def __init__(self, backend: Backend, clock: Clock) -> None:
+    def __init__(self, backend: Backend, clock: Clock, *, hasty: bool = False) -> None:
         self.backend = backend
         self.clock = clock
+        self.hasty = hasty
 
     def versions(self) -> Mapping[str, str]:
         """Return nothing."""
@@ -238,14 +239,29 @@ def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
     assert latency.runs >= 50
 
 
-def test_latencies_are_those_of_builds_as_deployed(tmp_path: Path) -> None:
-    """Without limits nothing is timed while searching; the named points are, built afresh."""
+@pytest.mark.parametrize(
+    "hasty, kinds",
+    [
+        (True, {Kind.REPEAT, Kind.REBUILD, Kind.AGAIN}),
+        (False, {Kind.JUDGE, Kind.REBUILD}),
+    ],
+)
+def test_latencies_are_those_of_builds_as_deployed(
+    tmp_path: Path, hasty: bool, kinds: set[Kind]
+) -> None:
+    """Where other options search, the named points are built afresh; else nothing is built twice.
+
+    No figure is of a build with other options.
+    """
     prepared = replace(clocked(tmp_path), graph=None)
+    assert isinstance(prepared.backend, Clocked)
+    prepared.backend.hasty = hasty
     result = finish(prepared)
     assert Status.FOUND is result.status
     assert result.latency_ms is not None and None not in result.latency_ms.values()
+    assert result.latency_spread_ms is not None
     named = {each.point: each.latency_ms for each in result.curve if each.point}
     assert {"all_low", "answer"} <= named.keys() and None not in named.values()
     with open_ledger(tmp_path / "run" / LEDGER, prepared.fingerprint, resume=True) as ledger:
         timed = [each for each in ledger.trials() if each.outcome.evidence.latency]
-    assert {Kind.REPEAT, Kind.REBUILD, Kind.AGAIN} == {each.proposal.kind for each in timed}
+    assert kinds == {each.proposal.kind for each in timed}

@@ -99,5 +99,5 @@ def test_kept_layers_behind_the_quantization_of_the_model_are_exported(
     quantized: Path, tmp_path: Path
 ) -> None:
     """What the model dequantizes is FP32 to them: it was not quantized for a layer in 8 bits."""
-    graph = write_mixed(RunFolder(tmp_path / "run"), export_of(quantized, ["conv", "gemm"]))
-    assert {"conv", "gemm"} < {node.name for node in graph.node}
+    typed = write_mixed(RunFolder(tmp_path / "run"), export_of(quantized, ["conv", "gemm"]))
+    assert {"conv", "gemm"} < {node.name for node in typed.proto.graph.node}

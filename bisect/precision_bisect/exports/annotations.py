@@ -6,7 +6,7 @@ The documentation of nodes is left alone: TensorRT 8.6 and 9 take it for a part 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import onnx
 
@@ -16,6 +16,7 @@ PREFIX = "precision_bisect"
 LAYERS = f"{PREFIX}.layers"
 RUN = f"{PREFIX}.run"
 POINT = f"{PREFIX}.point"
+_KEYS = frozenset(f"{PREFIX}.{key}" for key in ("precision", "cause", "evidence"))
 _METADATA_SINCE = 10
 
 
@@ -27,7 +28,7 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
     JSON; where nodes cannot have metadata, `precision_bisect.layers` are their keys by name.
 
     Layers above the lowest precision have the first, diagnosed ones all. The evidence of a layer
-    that was no candidate is why. Nodes keep what they had.
+    that was no candidate is why. Nodes keep what they had, but for these keys.
     """
     found = {each.layer: each for each in export.diagnosis}
     told: dict[str, dict[str, str]] = {}
@@ -42,16 +43,20 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
     model = {POINT: export.point, RUN: json.dumps(export.run)}
     if proto.ir_version < _METADATA_SINCE:
         model[LAYERS] = json.dumps(told)
-    kept = [each for each in proto.metadata_props if each.key not in (POINT, RUN, LAYERS)]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(kept)
-    _add(proto, model)
+    _set(proto, model, {POINT, RUN, LAYERS})
     if proto.ir_version >= _METADATA_SINCE:
         for node in proto.graph.node:
-            _add(node, told.get(node.name, {}))
+            _set(node, told.get(node.name, {}), _KEYS)
 
 
-def _add(owner: onnx.ModelProto | onnx.NodeProto, values: Mapping[str, str]) -> None:
+def _set(
+    owner: onnx.ModelProto | onnx.NodeProto, values: Mapping[str, str], instead: Set[str]
+) -> None:
+    """Give values to keys of an owner, whose keys `instead` are dropped."""
+    kept = [each for each in owner.metadata_props if each.key not in instead]
+    if len(kept) < len(owner.metadata_props):
+        del owner.metadata_props[:]
+        owner.metadata_props.extend(kept)
     for key, value in values.items():
         # A result.json may have halves of surrogate pairs, which are no text.
         owner.metadata_props.add(key=key, value=value.encode("utf-8", "replace").decode())

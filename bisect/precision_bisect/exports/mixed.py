@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import onnx
-
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.annotations import annotate
 from precision_bisect.exports.export import Export
@@ -19,10 +17,9 @@ from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect.typed.typed_graph import TypedGraph
 
 
-def write_mixed(folder: RunFolder, export: Export) -> onnx.GraphProto:
+def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
     """Write the typed model, with a data file beside it from 2 GiB on, in place of a former one.
 
-    Returns its graph, whose weights are stubs.
     Raises NotWritable where the model cannot be typed, where the types that ONNX infers for the
     typed graph are not those of the plan, and where the folder has no room for it.
     """
@@ -45,8 +42,18 @@ def write_mixed(folder: RunFolder, export: Export) -> onnx.GraphProto:
     except RunFolderError as error:
         folder.remove(MIXED_DATA)
         raise NotWritable(error.message) from error
-    graph: onnx.GraphProto = typed.proto.graph
-    return graph
+    return typed
+
+
+def write_causes(folder: RunFolder, export: Export, typed: TypedGraph) -> None:
+    """Write a model that `write_mixed` has written once more, with the diagnosis in its nodes.
+
+    Raises RunFolderError, and the former one stays.
+    """
+    if export.diagnosis:
+        annotate(typed.proto, export)
+        with folder.writing(MIXED_MODEL) as path:
+            save_typed(typed, path, again=True)
 
 
 def differing(export: Export, typed: TypedGraph) -> Iterator[LayerName]:

@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from precision_bisect.exports import fitting
 from precision_bisect.results.deployment import ByDefaults, Recheck
@@ -18,55 +21,131 @@ _JUDGE_S = 1800.0
 """So many seconds the processes may take; opening with timed algorithms is slow."""
 
 
-def recheck(folder: Path, work: Path, *, judges: bool, gpu: str | None = None) -> Recheck:
-    """Check the exported files of a run folder, and with `judges` by ONNX Runtime on CUDA, too.
+class Check:
+    """The check of a run folder's exported files, with `judges` by ONNX Runtime on CUDA, too.
 
-    `work` is for a file of its own, `gpu` what CUDA_VISIBLE_DEVICES says, None to leave that. What
-    cannot be checked is an outcome, never an error; so is Ctrl-C, for the answer stands.
+    It begins at once, beside this process; leaving the context ends it. `work` is for files of its
+    own, `gpu` what CUDA_VISIBLE_DEVICES says, None to leave that.
     """
-    try:
-        return _rechecked(folder, work, judges, gpu)
-    except KeyboardInterrupt:
-        return Recheck(outcome="not_judged", message="interrupted")
+
+    def __init__(self, folder: Path, work: Path, *, judges: bool, gpu: str | None = None) -> None:
+        self._folder, self._work, self._judges = folder, work, judges
+        self._held = ExitStack()
+        self._begun: Judging | Fitting | None = None
+        # A system that starts no process costs the check alone.
+        with suppress(OSError):
+            self._begun = (
+                Judging(folder / RUN_SCRIPT, work, gpu) if judges else Fitting(folder, work)
+            )
+            self._held.enter_context(self._begun)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def ended(self) -> Recheck:
+        """Wait for the verdict; what cannot be checked is an outcome, never an error.
+
+        So is Ctrl-C, for the answer stands.
+        """
+        if self._begun is None:
+            return Recheck(outcome="not_judged", message="the check could not be started")
+        try:
+            found = self._begun.ended()
+            # What judges the files opens them, too: one process is enough where it has a verdict.
+            if not self._judges or found.outcome != "not_judged":
+                return found
+            with suppress(OSError):
+                opened = self._held.enter_context(Fitting(self._folder, self._work)).ended()
+                found = opened if opened.outcome == "broken" else found
+            return found
+        except KeyboardInterrupt:
+            return Recheck(outcome="not_judged", message="interrupted")
 
 
-def _rechecked(folder: Path, work: Path, judges: bool, gpu: str | None) -> Recheck:
-    # What judges the files opens them, too: one process is enough where it has a verdict.
-    found = judged(folder / RUN_SCRIPT, work, gpu) if judges else None
-    if found is not None and found.outcome != "not_judged":
-        return found
-    module = ["-m", fitting.__name__, str(folder.absolute())]
-    try:
-        done = _python(module, _FIT_S)
-        # The last line: what Python starts with may print others before it.
-        told = json.loads((done.stdout.splitlines() or [""])[-1])
-        if "trouble" in told:
-            return Recheck(outcome="broken", message=str(told["trouble"]))
-        samples = int(told["samples"])
-    except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
-        return Recheck(outcome="not_judged", message=f"the check did not run: {_line(error)}")
-    if found is not None:
-        return found
-    return Recheck(
-        outcome="not_judged",
-        message=f"{MIXED_MODEL} is valid in a fresh process, and {samples} stored samples fit it; "
-        "the target has to judge",
-    )
+class _Beside:
+    """A process of this Python that begins at once; leaving the context ends it."""
+
+    def __init__(self, words: Sequence[str], work: Path, gpu: str | None = None) -> None:
+        own = dict(os.environ)
+        self._held = ExitStack()
+        text = partial(tempfile.TemporaryFile, "w+", dir=work, errors="replace")
+        self._printed, self._said = (self._held.enter_context(text()) for _ in range(2))
+        self._process = subprocess.Popen(
+            # -P: not to import what lies in the folder that it is started in.
+            [sys.executable, "-P", *words],
+            env=own if gpu is None else {**own, "CUDA_VISIBLE_DEVICES": gpu},
+            stdin=subprocess.DEVNULL,
+            stdout=self._printed,
+            stderr=self._said,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._held.close()
+
+    def waited(self, limit_s: float) -> tuple[list[str], list[str]]:
+        """Return the lines of stdout and of stderr. Raises TimeoutExpired, and OSError."""
+        self._process.wait(limit_s)
+        for each in (self._printed, self._said):
+            each.seek(0)
+        return self._printed.read().splitlines(), self._said.read().strip().splitlines()
+
+    @property
+    def code(self) -> int:
+        """The exit code of the process, which has ended."""
+        return self._process.returncode
 
 
-def judged(script: Path, work: Path, gpu: str | None = None) -> Recheck:
-    """Return what a script that judges an exported model says of it, in a fresh process."""
-    out = work / "judged.json"
-    out.unlink(missing_ok=True)
-    words = [str(script.absolute()), "--library-defaults", "--json", str(out)]
-    try:
-        done = _python(words, _JUDGE_S, gpu)
-        if not out.exists():
-            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            return Recheck(outcome="not_judged", message=f"{script.name} ended: {said[-1]}")
-        return from_script(plain_json.read_object(out))
-    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
-        return Recheck(outcome="not_judged", message=f"{script.name} did not run: {_line(error)}")
+class Fitting(_Beside):
+    """Whether a fresh process can open the exported files, and the stored samples fit."""
+
+    def __init__(self, folder: Path, work: Path) -> None:
+        super().__init__(["-m", fitting.__name__, str(folder.absolute())], work)
+
+    def ended(self) -> Recheck:
+        """Wait for the process and return what it says."""
+        try:
+            # The last line: what Python starts with may print others before it.
+            told = json.loads((self.waited(_FIT_S)[0] or [""])[-1])
+            if "trouble" in told:
+                return Recheck(outcome="broken", message=str(told["trouble"]))
+            samples = int(told["samples"])
+        except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
+            return Recheck(outcome="not_judged", message=f"the check did not run: {_line(error)}")
+        return Recheck(
+            outcome="not_judged",
+            message=f"{MIXED_MODEL} is valid in a fresh process, and {samples} stored samples fit "
+            "it; the target has to judge",
+        )
+
+
+class Judging(_Beside):
+    """A script that judges an exported model in a fresh process."""
+
+    def __init__(self, script: Path, work: Path, gpu: str | None = None) -> None:
+        self._name, self._out = script.name, work / "judged.json"
+        self._out.unlink(missing_ok=True)
+        words = [str(script.absolute()), "--library-defaults", "--json", str(self._out)]
+        super().__init__(words, work, gpu)
+
+    def ended(self) -> Recheck:
+        """Wait for the process and return what it says."""
+        try:
+            _, said = self.waited(_JUDGE_S)
+            if not self._out.exists():
+                last = said[-1] if said else f"exit code {self.code}"
+                return Recheck(outcome="not_judged", message=f"{self._name} ended: {last}")
+            return from_script(plain_json.read_object(self._out))
+        except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
+            why = f"{self._name} did not run: {_line(error)}"
+            return Recheck(outcome="not_judged", message=why)
 
 
 def from_script(told: Mapping[str, Any]) -> Recheck:
@@ -83,22 +162,6 @@ def from_script(told: Mapping[str, Any]) -> Recheck:
             error=max(defaults["errors"].values(), default=None),
             options=tuple(defaults["options"]),
         ),
-    )
-
-
-def _python(
-    arguments: Sequence[str], limit_s: float, gpu: str | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Run this Python; -P: not to import what lies in the folder that it is started in."""
-    own = dict(os.environ)
-    return subprocess.run(
-        [sys.executable, "-P", *arguments],
-        env=own if gpu is None else {**own, "CUDA_VISIBLE_DEVICES": gpu},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=limit_s,
     )
 
 

@@ -5,20 +5,19 @@ the file a function from `Export` to the text, which raises NotWritable with the
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
-
-import onnx
+from dataclasses import dataclass, replace
 
 from precision_bisect.errors import PluginError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.exports.mixed import write_mixed
+from precision_bisect.exports.mixed import write_causes, write_mixed
 from precision_bisect.plugins import EXPORTERS, load
 from precision_bisect.quantization.scales_file import write_scales
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.run_folder.belonging import exported_texts
 from precision_bisect.run_folder.runfolder import EXPORTS, MIXED_DATA, MIXED_MODEL, RunFolder
+from precision_bisect.typed.typed_graph import TypedGraph
 
 
 def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
@@ -27,32 +26,46 @@ def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]
     Scales go with them, so that all of this can be written again. What judged the plan stays as it
     is. What a former run left of a file that cannot be written is removed. Raises RunFolderError.
     """
-    return _write(folder, export)[0]
+    reason, _ = _write_model(folder, export)
+    return {MIXED_MODEL: reason, **write_texts(folder, export, reason)}
 
 
-def write_judged(
-    folder: RunFolder, export: Export, judge: Judge
-) -> tuple[Mapping[str, str | None], Deployment | None]:
-    """Write every export, and what judges the plan where it is deployed; say how it is."""
-    reasons, graph = _write(folder, export)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A typed model that was written, with what judges it; `reasons` as of `write_exports`."""
+
+    typed: TypedGraph | None
+    reasons: Mapping[str, str | None]
+    deployment: Deployment | None
+
+
+def write_deployed(folder: RunFolder, export: Export, judge: Judge) -> Deployed:
+    """Write the typed model, and what judges it where it is deployed. Raises RunFolderError."""
+    reason, typed = _write_model(folder, export)
+    graph = None if typed is None else typed.proto.graph
     judging, deployment = write_judging(folder, export, judge, graph)
-    return {**reasons, **judging}, deployment
+    return Deployed(typed=typed, reasons={MIXED_MODEL: reason, **judging}, deployment=deployment)
 
 
-def _write(
-    folder: RunFolder, export: Export
-) -> tuple[dict[str, str | None], onnx.GraphProto | None]:
-    """Write the exports that need a plan alone; return the reasons, and the typed graph."""
+def write_told(folder: RunFolder, export: Export, deployed: Deployed) -> Mapping[str, str | None]:
+    """Write what tells of the diagnosis: texts, and the nodes of the typed model.
+
+    Returns all reasons. Raises RunFolderError.
+    """
+    if deployed.typed is not None:
+        write_causes(folder, export, deployed.typed)
+    return {**deployed.reasons, **write_texts(folder, export, deployed.reasons[MIXED_MODEL])}
+
+
+def write_texts(
+    folder: RunFolder, export: Export, no_mixed: str | None
+) -> Mapping[str, str | None]:
+    """Write the exports that are one text each, as `write_exports` does.
+
+    `no_mixed` says why there is no typed model, None where there is one. Raises RunFolderError.
+    """
     reasons: dict[str, str | None] = {}
-    graph = None
-    try:
-        graph = write_mixed(folder, export)
-        reasons[MIXED_MODEL] = None
-    except NotWritable as reason:
-        reasons[MIXED_MODEL] = str(reason)
-    if export.quantized:
-        write_scales(folder, export.scales)
-    export = replace(export, folder=folder.path, no_mixed=reasons[MIXED_MODEL])
+    export = replace(export, folder=folder.path, no_mixed=no_mixed)
     for name in exported_texts():
         try:
             folder.write(name, _text(name, export))
@@ -60,7 +73,19 @@ def _write(
         except NotWritable as reason:
             folder.remove(name)
             reasons[name] = str(reason)
-    return reasons, graph
+    return reasons
+
+
+def _write_model(folder: RunFolder, export: Export) -> tuple[str | None, TypedGraph | None]:
+    """Write the typed model; return why it could not be, or None, and the model."""
+    reason, typed = None, None
+    try:
+        typed = write_mixed(folder, export)
+    except NotWritable as told:
+        reason = str(told)
+    if export.quantized:
+        write_scales(folder, export.scales)
+    return reason, typed
 
 
 def _text(name: str, export: Export) -> str:

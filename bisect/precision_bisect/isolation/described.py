@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from precision_bisect.layer_table import LayerName
-from precision_bisect.protocols import Backend
+from precision_bisect.protocols import Backend, Hasty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a backend says of itself; see `protocols.Described`.
+    """What a backend says of itself; see `protocols.Described` and `protocols.Hasty`.
 
     A backend cannot be pickled: it holds sessions and GPU memory.
     """
@@ -18,6 +18,7 @@ class Survey:
     emulated: bool
     said: Mapping[str, str]
     stuck: Mapping[LayerName, str]
+    hasty: bool = False
 
     def versions(self) -> Mapping[str, str]:
         """Return versions and device names that results depend on."""
@@ -35,4 +36,5 @@ def survey(backend: Backend) -> Survey:
         emulated=backend.emulated,
         said=backend.versions(),
         stuck=backend.unbuildable(),
+        hasty=isinstance(backend, Hasty) and backend.hasty,
     )

@@ -5,6 +5,7 @@ A spec is pickled and sent; the model, which may have gigabytes, is read from it
 
 import pickle
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ class EvaluatorSpec:
             samples=self.samples,
             keep=self.keep,
             engines=self.engines,
-            stopwatch=Stopwatch(backend.build, self.baseline),
+            stopwatch=Stopwatch(partial(backend.build, afresh=True), self.baseline),
             copies=copies_for(
                 self.options,
                 self.samples,

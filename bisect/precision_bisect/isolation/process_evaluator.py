@@ -13,7 +13,7 @@ from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.run_folder.runfolder import LOGS
-from precision_bisect.trial import CUDA_FAILED, Outcome, Phase, Proposal, TrialStatus
+from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus
 
 ATTEMPTS = 2
 DECISIVE_ATTEMPTS = 3
@@ -23,8 +23,8 @@ _DECISIVE = (Phase.PREFLIGHT, Phase.RECHECK)
 _RENEWED = (TrialStatus.RUN_FAILED, TrialStatus.RAISED, TrialStatus.OUT_OF_MEMORY)
 """After these the child is replaced, since its CUDA context may be beyond use.
 
-A build in which CUDA failed is tried once more in a new child: an earlier trial may have broken
-the context, and every later call in that process fails then.
+A trial in which CUDA failed, or the GPU's memory was full, is tried once more in a new child: an
+earlier trial may have broken the context, or its engine hold the memory.
 """
 
 
@@ -83,10 +83,9 @@ class Isolated:
                 slot.end()
                 return raised(error)
             else:
-                broke = outcome.message.startswith(CUDA_FAILED)
-                if broke or outcome.status in _RENEWED:
+                if outcome.retry or outcome.status in _RENEWED:
                     slot.end()
-                if not broke or self._closed or attempt > 1:
+                if not outcome.retry or self._closed or attempt > 1:
                     return outcome
         raise AssertionError("the last attempt returns")
 

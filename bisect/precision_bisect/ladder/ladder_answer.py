@@ -9,7 +9,7 @@ from precision_bisect.ladder.climbed import Climbed, RungSearch
 from precision_bisect.ladder.rung_causes import explain_ladder, nearest
 from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.pipeline.conclude import tolerance_of
-from precision_bisect.pipeline.deploying import judge_of, rechecked, session_options, write_answer
+from precision_bisect.pipeline.deploying import deploying, judge_of, session_options
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -37,26 +37,23 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     kept = [name for name in climbed.composition.levels if last.answered and name in chosen]
     ladder = climbed.composition.ladder
     findings = Findings(low=ladder[0])
-    if last.answered:
-        findings = explain_ladder(climbed, late=budget.late)
-    diagnosis = [
-        Diagnosis(layer=name, cause=each.cause, evidence=each.evidence)
-        for name, each in nearest(findings).items()
-        if name in chosen
-    ]
     part = last.result.deployment
     options = part or session_options(last.prepared.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
     held = Held(kept=last.kept) if last.answered else None
     others = []
-    if last.answered and last.result.status.answers and not climbed.interrupted:
-        whole = replace(last.prepared, comparator=climbed.comparator)
-        others = other_targets(whole, _plan(last), late=budget.late)
-    written = write_answer(last.prepared, held, folder, diagnosis, judge)
-    deployment = written.deployment
-    if deployment is not None and not climbed.interrupted:
-        # Only this check opens the files by themselves, as they are deployed.
-        deployment = rechecked(last.prepared, folder, deployment)
+    with deploying(last.prepared, held, folder, judge, check=not climbed.interrupted) as completed:
+        if last.answered:
+            findings = explain_ladder(climbed, late=budget.late)
+        if last.answered and last.result.status.answers and not climbed.interrupted:
+            whole = replace(last.prepared, comparator=climbed.comparator)
+            others = other_targets(whole, _plan(last), late=budget.late)
+        diagnosis = [
+            Diagnosis(layer=name, cause=each.cause, evidence=each.evidence)
+            for name, each in nearest(findings).items()
+            if name in chosen
+        ]
+        written = completed(diagnosis)
     notes = [*(note for each in results for note in each.notes), *written.notes]
     result = replace(
         last.result,
@@ -80,7 +77,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         wall_s=round(budget.elapsed_s(), 3),
         pinned=_pinned(climbed, kept),
         notes=list(dict.fromkeys(notes)),
-        deployment=deployment,
+        deployment=written.deployment,
         diagnosis=diagnosis,
         fingerprint={**last.result.fingerprint, "ladder": list(ladder)},
         message=_message(climbed),

@@ -6,6 +6,7 @@ use a GPU must be spawned, not forked.
 """
 
 import ctypes
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,14 @@ _MAJOR, _MINOR = 75, 76
 _NAME_BYTES = 256
 _VERSION_BYTES = 80
 """NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE."""
+OUT_OF_MEMORY = "out of GPU memory: "
+"""How the message of a trial begins that wants for memory."""
+_FULL = re.compile(
+    r"OutOfMemory|out of memory|GPU memory .*could not be allocated|insufficient memory"
+    r"|memory is insufficient|failed to allocate memory|ALLOC_FAILED|BFCArena",
+    re.I,
+)
+"""How TensorRT, CUDA, cuDNN, cuBLAS and ONNX Runtime say it."""
 
 
 class _NoAnswerError(Exception):
@@ -29,6 +38,11 @@ class GpuDevice:
     name: str
     compute_capability: str
     memory_mib: int
+
+
+def full(text: str) -> bool:
+    """Tell whether a library's error says that memory is full."""
+    return _FULL.search(text) is not None
 
 
 def devices(libraries: Sequence[str] = CUDA_LIBRARIES) -> list[GpuDevice]:

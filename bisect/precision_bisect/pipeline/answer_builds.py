@@ -1,19 +1,32 @@
 """What the builds of an answer have shown: evidence, errors by output, latencies."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from precision_bisect.pipeline.chart import latency_of
+from precision_bisect.pipeline.chart import latency_of, paced
 from precision_bisect.plan import Plan
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import (
     JUDGED_KINDS,
     Evidence,
     Kind,
-    Latency,
+    LatencyMethod,
     OutputError,
     SampleSet,
     Trial,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """The medians in milliseconds, None for what was not measured, and for no figure at all.
+
+    `spread_ms` is that of the answer's.
+    """
+
+    medians: Mapping[str, float | None] | None = None
+    spread_ms: float | None = None
+    method: LatencyMethod | None = None
 
 
 def final_build(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
@@ -46,14 +59,16 @@ def output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequ
     )
 
 
-def latencies(driver: Driver, everything: Plan, final: Evidence) -> list[Latency | None]:
-    """Return the latency of every layer high, of every layer low, and of the answer."""
-    return [*(latency_of(driver, end) for end in (everything, Plan.of(()))), final.latency]
-
-
-def medians(timed: Sequence[Latency | None]) -> Mapping[str, float | None] | None:
-    """Return the medians in milliseconds, None for what was not measured; None for no figure."""
-    if not any(timed):
-        return None
-    medians = [latency.median_ms if latency else None for latency in timed]
-    return dict(zip(("all_high", "all_low", "kept"), medians, strict=True))
+def latencies(driver: Driver, everything: Plan, final: Evidence) -> Timed:
+    """Return how long every layer high, every layer low, and the answer take."""
+    low, high = (latency_of(driver, end) for end in (Plan.of(()), everything))
+    told = dict(zip(("all_high", "all_low", "kept"), (high, low, final.latency), strict=True))
+    if not any(told.values()):
+        return Timed()
+    paces = {name: paced(high, each) for name, each in told.items()}
+    own = paces["kept"]
+    return Timed(
+        medians={name: each and round(each[0], 6) for name, each in paces.items()},
+        spread_ms=own and round(own[1], 6),
+        method=next(each.method for each in told.values() if each),
+    )

@@ -4,14 +4,15 @@ The curve is a search like any other: feeding it from the ledger draws it again,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.course import on_samples
-from precision_bisect.pipeline.explanation import explain_layers
+from precision_bisect.pipeline.explanation import Explained, explain_layers
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Search
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.result import Culprit, CurvePoint
@@ -48,29 +49,33 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
 def _timed(driver: Driver, curve: Curve, answer: Plan) -> Search[None]:
     """Time points of the curve as deployed, which the search did not build so.
 
-    Every layer low comes first. Where that is faster than every layer high, the named points
-    follow. Where the answer is not faster, so do points below it, by bisection, to tell up to how
-    many layers the low type pays.
+    Only what was not timed yet is built again. Every layer low comes first. Where that is faster
+    than every layer high, by more than their spread, the named points follow. Where the answer is
+    not, so do points below it, by bisection, to tell up to how many layers the low type pays.
     """
     everything = Plan.all_high(curve.problem.size)
     high, own = (latency_of(driver, plan) for plan in (everything, answer))
     if high is None or own is None:
         return
 
-    def pays(outcome: Outcome) -> bool:
-        latency = outcome.evidence.latency
-        return latency is not None and latency.median_ms < high.median_ms
+    def pays(latency: Latency | None) -> bool:
+        told = paced(high, latency)
+        return told is not None and told[0] + told[1] < high.median_ms
 
-    if not pays((yield from _time(Plan.of(())))):
+    def pay(plan: Plan) -> Search[bool]:
+        known = latency_of(driver, plan)
+        return pays(known if known else (yield from _time(plan)).evidence.latency)
+
+    if not (yield from pay(Plan.of(()))):
         return
     for plan in (curve.culprits, curve.margin):
         if plan is not None and plan != answer:
-            yield from _time(plan)
+            yield from pay(plan)
     below = [plan for plan, *_ in curve.points(answer, None) if 0 < len(plan) < len(answer)]
-    start, end = 0, len(below) if own.median_ms >= high.median_ms else 0
+    start, end = 0, 0 if pays(own) else len(below)
     while start < end:
         middle = (start + end) // 2
-        if pays((yield from _time(below[middle]))):
+        if (yield from pay(below[middle])):
             start = middle + 1
         else:
             end = middle
@@ -108,48 +113,47 @@ def culprits_of(prepared: Prepared, curve: Curve) -> Sequence[str]:
 
 
 def charted(
-    prepared: Prepared,
-    driver: Driver,
-    curve: Curve,
-    ending: Ending,
-    plan: Plan | None,
-    found: Sequence[Finding],
-    *,
-    late: bool,
+    prepared: Prepared, driver: Driver, curve: Curve, ending: Ending, plan: Plan | None
 ) -> Charted:
-    """Return what a result says of the curve and the culprits.
+    """Return what a result says of the curve and the culprits, whose causes are still to find.
 
-    `plan` is the answer, or the best so far. Causes that are not in `found` are looked for, unless
-    the run was interrupted; if it is `late` they are read off values alone.
+    `plan` is the answer, or the best so far.
     """
     if curve.culprits is None:
         return Charted()
     answer = None if ending.status is Status.STOPPED else plan
     told = None if answer is None else answered(driver, answer, ending.samples)
-    points = curve.points(answer, told)
     names = prepared.model.table.names
-    layers = culprits_of(prepared, curve)
-    causes = {each.layer: _line(each) for each in found}
-    if missing := [name for name in layers if name not in causes]:
-        more = (
-            ()
-            if ending.status is Status.INTERRUPTED
-            else explain_layers(prepared, missing, late=late)
-        )
-        causes |= {each.layer: _line(each) for each in more}
     together = curve.tried[curve.culprits]
     return Charted(
-        curve=[_point(driver, point, names) for point in points],
+        curve=[_point(driver, point, names) for point in curve.points(answer, told)],
         culprits=[
             Culprit(
                 layer=name,
                 error_without=_without(driver, curve, i, ending.samples),
                 error_with=typical(together),
-                cause=causes.get(name, ""),
+                cause="",
             )
-            for i, name in zip(curve.culprits.indices, layers, strict=True)
+            for i, name in zip(curve.culprits.indices, culprits_of(prepared, curve), strict=True)
         ],
     )
+
+
+def caused(
+    prepared: Prepared, drawn: Charted, told: Explained, ending: Ending, *, late: bool
+) -> Charted:
+    """Return the curve with the causes of its culprits.
+
+    Those that are not told are looked for, unless the run was interrupted; if it is `late` they
+    are read off values alone.
+    """
+    causes = {each.layer: _line(each) for each in (*told.findings.layers, *told.culprits)}
+    missing = [each.layer for each in drawn.culprits if each.layer not in causes]
+    if missing and ending.status is not Status.INTERRUPTED:
+        more = explain_layers(prepared, missing, late=late)
+        causes |= {each.layer: _line(each) for each in more}
+    culprits = [replace(each, cause=causes.get(each.layer, "")) for each in drawn.culprits]
+    return replace(drawn, culprits=culprits)
 
 
 def _without(driver: Driver, curve: Curve, layer: int, samples: SampleSet) -> float | None:
@@ -166,13 +170,14 @@ def _line(finding: Finding) -> str:
 
 def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> CurvePoint:
     plan, outcome, name = point
-    stability, latency = outcome.evidence.stability, latency_of(driver, plan)
+    stability, high = outcome.evidence.stability, latency_of(driver, Plan.all_high(len(names)))
+    latency = paced(high, latency_of(driver, plan))
     errors = (outcome.error, None if stability is None else stability.error_max)
     return CurvePoint(
         kept_count=len(plan),
         error_median=typical(outcome),
         error_max=max((each for each in errors if each is not None), default=None),
-        latency_ms=None if latency is None else latency.median_ms,
+        latency_ms=None if latency is None else round(latency[0], 6),
         point=name,
         kept=[str(names[i]) for i in plan.indices],
     )
@@ -186,3 +191,16 @@ def latency_of(driver: Driver, plan: Plan) -> Latency | None:
         if trial.proposal.plan == plan and trial.outcome.evidence.latency
     )
     return next(timed, None)
+
+
+def paced(high: Latency | None, own: Latency | None) -> tuple[float, float] | None:
+    """Return a latency and its spread in milliseconds, on the clock of every layer high.
+
+    Clocks drift, so what was timed in turns with every layer high counts by its ratio to that.
+    """
+    if own is None:
+        return None
+    pace = None if high is None else Pace.of(own, high.median_ms)
+    if high is None or pace is None:
+        return own.median_ms, own.spread_ms
+    return pace.latency_ms(high.median_ms), pace.spread_ms(high.median_ms)

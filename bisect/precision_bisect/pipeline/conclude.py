@@ -19,21 +19,20 @@ from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.answer_builds import (
     final_build,
     latencies,
-    medians,
     output_errors,
 )
 from precision_bisect.pipeline.chart import (
     Charted,
+    caused,
     charted,
     culprits_of,
     retraced,
 )
 from precision_bisect.pipeline.deploying import (
     Written,
+    deploying,
     judge_of,
-    rechecked,
     session_options,
-    write_answer,
 )
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
@@ -45,6 +44,7 @@ from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.results.result import (
     CULPRITS_ONLY,
     SPREAD,
@@ -126,55 +126,48 @@ def conclude(
     timings = _timings(prepared, driver, samples)
     searched = None if ending.found is None else _names(prepared, ending.found)
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
-    told = Explained(Findings(low=prepared.options.low))
     curve = prepared.curve if part else retraced(prepared, driver, ending)
     # "All high" passed, but it is no answer: its error would be read as one.
     cut_short = plan is None and ending.status in (*_CUT_OFF, Status.STOPPED)
     error = outcome.error if outcome and not cut_short else None
-    if plan is not None and ending.status in (Status.FOUND, Status.STOPPED) and not part:
-        answer = Answer(
-            kept=kept,
-            proof=proof,
-            trials=driver.trials,
-            error=error,
-            culprits=culprits_of(prepared, curve),
-            late=budget.late,
-            advice_s=max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s()),
-        )
-        told = explained(prepared, answer)
-    others = (
-        other_targets(prepared, plan, late=budget.late)
-        if plan is not None and ending.status.answers and not part
-        else []
-    )
-    findings, found = told.findings, [*told.findings.layers, *told.culprits]
-    drawn_up = (
-        Charted()
-        if part
-        else charted(prepared, driver, curve, ending, plan, found, late=budget.late)
-    )
-    diagnosis = [
-        Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
-        for each in findings.layers
-        if each.kept
-    ]
-    exported, missing = _exported(prepared, drawn_up, None if plan is None else kept)
+    drawn_up = Charted() if part else charted(prepared, driver, curve, ending, plan)
+    told = Explained(Findings(low=prepared.options.low))
+    others: Sequence[OnTargets] = ()
     options = session_options(prepared.options.engine, final.opening)
-    judge = judge_of(prepared, prepared.comparator, options)
-    written = (
-        Written(reason="", deployment=Deployment.by(options))
-        if part
-        else write_answer(prepared, exported, folder, diagnosis, judge)
-    )
-    deployment = written.deployment
+    written = Written(reason="", deployment=Deployment.by(options))
+    diagnosis: Sequence[Diagnosis] = ()
+    missing: Sequence[str] = ()
+    if not part:
+        exported, missing = _exported(prepared, drawn_up, None if plan is None else kept)
+        judge = judge_of(prepared, prepared.comparator, options)
+        check = ending.status is not Status.INTERRUPTED
+        with deploying(prepared, exported, folder, judge, check=check) as completed:
+            if plan is not None and ending.status in (Status.FOUND, Status.STOPPED):
+                answer = Answer(
+                    kept=kept,
+                    proof=proof,
+                    trials=driver.trials,
+                    error=error,
+                    culprits=culprits_of(prepared, curve),
+                    late=budget.late,
+                    advice_s=max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s()),
+                )
+                told = explained(prepared, answer)
+            if plan is not None and ending.status.answers:
+                others = other_targets(prepared, plan, late=budget.late)
+            drawn_up = caused(prepared, drawn_up, told, ending, late=budget.late)
+            diagnosis = [
+                Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
+                for each in told.findings.layers
+                if each.kept
+            ]
+            written = completed(diagnosis)
+    findings = told.findings
     # Without an emulator beside it the backend is the only one that was asked.
     builds = len(driver.trials if prepared.emulator is None else counted)
     if prepared.backend.emulated:
         builds = 0
     timed = latencies(driver, everything, final)
-    # Last of all: it opens the files as they were written.
-    if deployment is not None and not part and ending.status is not Status.INTERRUPTED:
-        deployment = rechecked(prepared, folder, deployment)
     result = Result(
         status=ending.status,
         backend=prepared.backend.name,
@@ -204,8 +197,9 @@ def conclude(
         builds=builds,
         evaluations=len(driver.trials) - builds,
         wall_s=round(budget.elapsed_s(), 3),
-        latency_ms=medians(timed),
-        latency_method=next((each.method for each in timed if each), None),
+        latency_ms=timed.medians,
+        latency_spread_ms=timed.spread_ms,
+        latency_method=timed.method,
         speed=timings.report(prepared.options.speed, final.latency, searched),
         front=front_rows(timings.front(), names),
         honoured=final.honoured,
@@ -223,7 +217,7 @@ def conclude(
             *missing,
             *written.notes,
         ],
-        deployment=deployment,
+        deployment=written.deployment,
         diagnosis=diagnosis,
         advice=[
             Advised(

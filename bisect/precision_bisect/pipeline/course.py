@@ -72,7 +72,9 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     ending = yield from _settle(problem, strategy, course, holding)
     if ending.plan is None:
         return ending
-    recheck = yield from holding.judge(ending.plan, "the samples held out", _unseen(problem))
+    recheck = yield from holding.judge(
+        ending.plan, "the samples held out", _unseen(problem), last=True
+    )
     if recheck.passed:
         return ending
     # What was said of rounding belongs to the first answer.
@@ -96,9 +98,11 @@ def _stopped(problem: Problem, course: Course, holding: StabilityCheck) -> Searc
             return Ending(status=Status.STOPPED, message="only the curve was asked for")
         ending = Ending(status=Status.FOUND, plan=curve.culprits)
     assert ending.plan is not None
-    told = yield from holding.judge(ending.plan, "the culprits alone")
+    told = yield from holding.judge(ending.plan, "the culprits alone", last=True)
     if told.passed and course.held_out:
-        told = yield from holding.judge(ending.plan, "the samples held out", _unseen(problem))
+        told = yield from holding.judge(
+            ending.plan, "the samples held out", _unseen(problem), last=True
+        )
     if told.passed:
         return ending
     return Ending(
@@ -130,7 +134,7 @@ def _held(
         # What the search has built is known, and tells how far builds differ.
         holding.note(plan, (yield from _one(plan, Phase.SEARCH, "as the search built it")))
     while True:
-        recheck = yield from holding.judge(plan, "the answer, judged afresh")
+        recheck = yield from holding.judge(plan, "the answer, judged afresh", last=True)
         if recheck.passed and holding.leaves_room(plan):
             break
         wider = None
@@ -308,7 +312,7 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     an answer from here on.
     """
     everything = Plan.all_high(problem.size)
-    timed = problem.timed
+    timed = problem.timed or (problem.builds and problem.as_deployed)
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
     # Nothing was judged: the machine or the model fails, and the repeat would fail alike.
     if high.verdict is None:

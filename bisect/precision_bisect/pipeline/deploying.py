@@ -1,23 +1,31 @@
 """From a run to its files for deployment, and the last check: a fresh process judges them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.cuda.opening import opening_without
-from precision_bisect.backends.cuda.provider import AS_WRITTEN, deployed
+from precision_bisect.backends.cuda.provider import AS_WRITTEN
+from precision_bisect.backends.cuda.provider import deployed as deployed_options
 from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.recheck import recheck
+from precision_bisect.exports.recheck import Check
 from precision_bisect.exports.trtexec_names import layer_precisions
-from precision_bisect.exports.write import gains, remove_exports, write_gain, write_judged
+from precision_bisect.exports.write import (
+    gains,
+    remove_exports,
+    write_deployed,
+    write_gain,
+    write_told,
+)
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import Held
-from precision_bisect.results.deployment import Deployment, SessionOptions
+from precision_bisect.results.deployment import Deployment, Recheck, SessionOptions
 from precision_bisect.results.result import Diagnosis
 from precision_bisect.run_folder.runfolder import (
     LAYER_PRECISIONS,
@@ -46,17 +54,19 @@ class Written:
     deployment: Deployment | None = None
 
 
-def write_answer(
-    prepared: Prepared,
-    held: Held | None,
-    folder: RunFolder,
-    diagnosis: Sequence[Diagnosis],
-    judge: Judge,
-) -> Written:
-    """Write the files for deployment; `held` is None where there is no plan to export."""
+@contextmanager
+def deploying(
+    prepared: Prepared, held: Held | None, folder: RunFolder, judge: Judge, *, check: bool
+) -> Iterator[Callable[[Sequence[Diagnosis]], Written]]:
+    """Write the model of an answer; yield what completes the files, given the diagnosis.
+
+    With `check` a fresh process judges the model meanwhile. `held` is None where there is no plan
+    to export. Raises RunFolderError.
+    """
     if held is None:
         remove_exports(folder)
-        return Written(reason="the run has no answer")
+        yield lambda diagnosis: Written(reason="the run has no answer")
+        return
     export = Export(
         model=prepared.model,
         kept=held.kept,
@@ -64,20 +74,44 @@ def write_answer(
         pair=Pair(low=prepared.options.low, high=prepared.options.high),
         settings=prepared.options.engine,
         scales=prepared.scales,
-        diagnosis=diagnosis,
+        diagnosis=(),
         shapes=sample_shapes(prepared.model, prepared.samples),
         run=prepared.fingerprint,
     )
     if not gains(export):
-        return Written(reason=write_gain(folder, export)[LAYER_PRECISIONS])
-    reasons, deployment = write_judged(folder, export, judge)
+        reason = write_gain(folder, export)[LAYER_PRECISIONS]
+        yield lambda diagnosis: Written(reason=reason)
+        return
+    deployed = write_deployed(folder, export, judge)
+    with ExitStack() as held_open:
+        checking = None
+        if deployed.deployment is not None and check:
+            checking = held_open.enter_context(_check(prepared, folder))
+
+        def ended(diagnosis: Sequence[Diagnosis]) -> Written:
+            told = replace(export, diagnosis=diagnosis)
+            reasons = write_told(folder, told, deployed)
+            verdict = None if checking is None else checking.ended()
+            return _written(told, reasons, deployed.deployment, verdict)
+
+        yield ended
+
+
+def _written(
+    export: Export,
+    reasons: Mapping[str, str | None],
+    deployment: Deployment | None,
+    verdict: Recheck | None,
+) -> Written:
     reason = reasons[LAYER_PRECISIONS]
     missing = MIXED_MODEL if reasons[MIXED_MODEL] else RUN_SCRIPT
     notes = [f"no {missing}: {reasons[missing]}"] if reasons[missing] else []
     if deployment is not None and deployment.left_out:
         notes.append(deployment.left_out)
+    if deployment is not None and verdict is not None:
+        deployment = replace(deployment, recheck=verdict)
     return Written(
-        point=held.point,
+        point=export.point,
         string=layer_precisions(export) if reason is None else None,
         reason=reason,
         notes=notes,
@@ -92,7 +126,7 @@ def session_options(settings: EngineSettings, opening: Opening | None = None) ->
     """
     opening = opening or opening_without(())
     return SessionOptions(
-        provider_options=deployed(tf32=settings.tf32, own=settings.ort_options),
+        provider_options=deployed_options(tf32=settings.tf32, own=settings.ort_options),
         session_config=AS_WRITTEN,
         graph_optimization_level=opening.level,
         disabled_optimizers=tuple(opening.disabled),
@@ -110,24 +144,15 @@ def judge_of(prepared: Prepared, comparator: Comparator, options: SessionOptions
     )
 
 
-def rechecked(prepared: Prepared, folder: RunFolder, deployment: Deployment) -> Deployment:
-    """Return the deployment with the verdict of a fresh process on the exported files.
+def _check(prepared: Prepared, folder: RunFolder) -> Check:
+    """Begin the check of the files; ONNX Runtime judges if it has judged the run on this machine.
 
-    ONNX Runtime judges there if it has judged the run on this machine.
+    Only this opens them by themselves, as they are deployed.
     """
-    judges, gpu = _judges_here(prepared), _gpu(prepared)
-    found = recheck(folder.path, prepared.work, judges=judges, gpu=gpu)
-    return replace(deployment, recheck=found)
-
-
-def _judges_here(prepared: Prepared) -> bool:
-    """Return whether ONNX Runtime on a GPU of this machine judges the run."""
-    return prepared.backend.name == "onnxruntime" and not prepared.options.elsewhere
-
-
-def _gpu(prepared: Prepared) -> str | None:
-    """Return CUDA_VISIBLE_DEVICES for a process that judges, None to leave it as it is."""
-    return prepared.options.gpus[0] if prepared.options.gpus else None
+    options = prepared.options
+    judges = prepared.backend.name == "onnxruntime" and not options.elsewhere
+    gpu = options.gpus[0] if options.gpus else None
+    return Check(folder.path, prepared.work, judges=judges, gpu=gpu)
 
 
 def _limits(comparator: Comparator) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from precision_bisect.executors.executor import TrialTask
@@ -31,7 +32,9 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
         if backend is not None:
             # The stopwatch wraps the backend: it holds the engine that others are timed beside.
             # The evaluator wraps both: copies are further runs of an engine that it has open.
-            stopwatch = held.enter_context(Stopwatch(backend.build, prepared.baseline))
+            stopwatch = held.enter_context(
+                Stopwatch(partial(backend.build, afresh=True), prepared.baseline)
+            )
             here = evaluator(prepared, backend, stopwatch)
         # The executor wraps the evaluator, or one that a spec makes in another process, so that
         # the end of that process is an outcome.

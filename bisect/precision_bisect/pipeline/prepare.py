@@ -34,6 +34,7 @@ from precision_bisect.protocols import (
     Backend,
     Comparator,
     Described,
+    Hasty,
     Problem,
     Sample,
     Strategy,
@@ -107,6 +108,7 @@ class Prepared:
             tolerance=self.comparator.tolerance,
             seed=self.options.seed,
             builds=not self.backend.emulated,
+            as_deployed=not (isinstance(self.backend, Hasty) and self.backend.hasty),
             workers=self.options.workers,
             costs=() if self.graph is None else self.graph.alone_ms,
             graph=self.graph,
@@ -123,8 +125,8 @@ class Prepared:
 
     @property
     def baseline(self) -> Plan | None:
-        """The plan beside which others are timed; None where speed does not count."""
-        if self.graph is None or self.backend.emulated:
+        """The plan beside which others are timed; None where nothing is built."""
+        if self.backend.emulated:
             return None
         return Plan.all_high(len(self.model.table.candidates))
 

@@ -45,9 +45,17 @@ class StabilityCheck:
         return self.drawn
 
     def judge(
-        self, plan: Plan, reason: str, samples: SampleSet = SampleSet.JUDGED
+        self,
+        plan: Plan,
+        reason: str,
+        samples: SampleSet = SampleSet.JUDGED,
+        *,
+        last: bool = False,
     ) -> Search[Outcome]:
-        """Judge a plan on a fresh draw, in a fresh build where plans are built."""
+        """Judge a plan on a fresh draw, in a fresh build where plans are built.
+
+        The build that may be the `last` is timed; others only where each build is.
+        """
         (outcome,) = yield (
             Proposal(
                 plan=plan,
@@ -55,7 +63,7 @@ class StabilityCheck:
                 samples=samples,
                 kind=Kind.REBUILD if self.rebuilds else Kind.JUDGE,
                 draw=self.fresh() if self.copies else 0,
-                timed=self.rebuilds,
+                timed=self.rebuilds and (last or self.problem.timed),
                 reason=reason,
             ),
         )

@@ -276,9 +276,8 @@ class Result:
     `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
-    where a file does not tell. `target` is what the emulator predicted where it judged, and
-    `other_targets` how the answer does on those that compute the model in another way. `message`
-    and `out` are not part of the file.
+    where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
+    answer does elsewhere. `message` and `out` are not part of the file.
     """
 
     schema: Literal[1] = SCHEMA
@@ -312,6 +311,7 @@ class Result:
     evaluations: Count
     wall_s: Figure
     latency_ms: Mapping[str, Figure | None] | None
+    latency_spread_ms: Figure | None = None
     latency_method: LatencyMethod | None = None
     speed: SpeedReport | None = None
     front: Sequence[FrontPoint] = ()

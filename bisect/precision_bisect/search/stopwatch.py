@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Self
 
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Engine, Sample
+from precision_bisect.protocols import BackendFailure, Engine, Sample
 from precision_bisect.trial import Latency
 
 ROUNDS = 5
@@ -50,7 +50,8 @@ class Stopwatch:
     def time(self, plan: Plan, engine: Engine, feed: Sample) -> Latency | None:
         """Return the latency of a plan's engine; None where the backend measures none.
 
-        Raises BackendFailure where an engine does not run, or the baseline cannot be built.
+        Where the baseline cannot be built, such as for want of memory beside the engine, this one
+        is timed alone. Raises BackendFailure where an engine does not run.
         """
         # One at a time: two engines on one device would time each other.
         with self._lock:
@@ -59,7 +60,10 @@ class Stopwatch:
             if plan == self._baseline:
                 return _of_baseline(_alone(engine, feed))
             if self._engine is None:
-                self._engine = self._held.enter_context(self._build(self._baseline))
+                try:
+                    self._engine = self._held.enter_context(self._build(self._baseline))
+                except BackendFailure:
+                    return _alone(engine, feed)
             return _in_turns(engine, self._engine, feed)
 
     def adopt(self, plan: Plan, engine: Engine, held: ExitStack) -> None:

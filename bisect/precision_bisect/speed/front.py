@@ -82,12 +82,11 @@ def _point(
     pace = Pace.of(outcome.evidence.latency, high_ms)
     if pace is None:
         return None
-    latency_ms = pace.latency_ms(high_ms)
     return FrontTrial(
         plan=plan,
         passed=outcome.passed,
         error=error,
-        latency_ms=latency_ms,
-        spread_ms=latency_ms * pace.spread / pace.speedup,
+        latency_ms=pace.latency_ms(high_ms),
+        spread_ms=pace.spread_ms(high_ms),
         speedup=pace.speedup,
     )

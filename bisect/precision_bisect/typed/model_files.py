@@ -86,12 +86,12 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def save_typed(typed: TypedGraph, path: Path) -> None:
+def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
     """Write a typed graph by itself: one file below protobuf's 2 GiB, else with a data file.
 
-    The data file lies beside `path` and has its name with `.data` appended. Each file appears
-    complete under its name, or the old one stays. Weights pass through memory in pieces. Raises
-    OSError where the files cannot be written.
+    The data file lies beside `path` and has its name with `.data` appended; `again` tells that it
+    is there already. Each file appears complete under its name, or the old one stays. Weights pass
+    through memory in pieces. Raises OSError where the files cannot be written.
     """
     contained = SelfContained(typed)
     if contained.nbytes <= _LARGEST_FILE:
@@ -101,8 +101,11 @@ def save_typed(typed: TypedGraph, path: Path) -> None:
     data = path.with_name(f"{path.name}.data")
     # The data first: a graph without its data would be damaged, data without a graph is only in
     # the way.
-    with whole(data) as stream:
-        places = {name: _append(stream, weight) for name, weight in typed.weights.items()}
+    places = dict(_places(typed))
+    if not again:
+        with whole(data) as stream:
+            for weight in typed.weights.values():
+                _append(stream, weight)
     with whole(path) as stream:
         stream.write(_pointing_to(typed.proto, data.name, places).SerializeToString())
 
@@ -113,6 +116,15 @@ def _append(stream: IO[bytes], weight: TypedWeight) -> tuple[int, int]:
     offset = stream.tell()
     write_weight(stream, weight)
     return offset, weight.nbytes
+
+
+def _places(typed: TypedGraph) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the name of each weight with its offset and length, as `_append` puts them."""
+    end = 0
+    for name, weight in typed.weights.items():
+        offset = end + -end % _ALIGNMENT
+        end = offset + weight.nbytes
+        yield name, (offset, weight.nbytes)
 
 
 def _pointing_to(proto: onnx.ModelProto, location: str, places: Places) -> onnx.ModelProto:

@@ -22,7 +22,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.trial import CUDA_FAILED, Evidence, Outcome
+from precision_bisect.trial import Evidence, Outcome
 from precision_bisect.typed.rewrite import TypedWriter
 
 _PLAIN = Pair(low="fp16", high="fp32")
@@ -57,14 +57,16 @@ class OneBuild:
 def build_once(order: Order, limits: Limits, work: Path) -> OneBuild:
     """Build in a child process; `work` is a folder for files. What ends the child is a failure.
 
-    Where CUDA failed, another child tries once more, as in a search. Raises the
-    PrecisionBisectErrors of `build_here`, and RunFolderError.
+    Where CUDA failed or its memory was full, another child tries once more, as in a search. Raises
+    the PrecisionBisectErrors of `build_here`, and RunFolderError.
     """
     built = _build_in_child(order, limits, work)
-    if built.failure is None or not built.failure.message.startswith(CUDA_FAILED):
+    if built.failure is None or not built.failure.retry:
         return built
     again = _build_in_child(order, limits, work)
-    return replace(again, log=f"{built.log}\nonce more, for CUDA failed:\n{again.log}")
+    return replace(
+        again, log=f"{built.log}\nonce more, after {built.failure.message}:\n{again.log}"
+    )
 
 
 def _build_in_child(order: Order, limits: Limits, work: Path) -> OneBuild:

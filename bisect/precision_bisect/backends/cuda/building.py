@@ -14,6 +14,7 @@ import onnx
 from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
 from precision_bisect.layer_table import LayerName
+from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.model.graph import opset
 from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
@@ -193,5 +194,7 @@ def not_honoured(stray: Sequence[LayerName]) -> BackendFailure:
 
 
 def failure(status: TrialStatus, message: str) -> BackendFailure:
-    """Return the outcome of an unfinished trial, to be raised."""
-    return BackendFailure(Outcome(status=status, message=message))
+    """Return the outcome of an unfinished trial, to be raised; want of memory is called so."""
+    starved = full(message)
+    message = f"{OUT_OF_MEMORY * starved}{message}"
+    return BackendFailure(Outcome(status=status, message=message, retry=starved))

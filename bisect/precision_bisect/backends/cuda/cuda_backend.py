@@ -57,6 +57,11 @@ class CudaBackend:
         self._as_deployed = replace(opener, providers=on_cuda(self._deployed))
         self._sessions = TypedSessions(writer, opener, workdir / "typed")
 
+    @property
+    def hasty(self) -> bool:
+        """Whether plans that are not built afresh have other options than the deployed."""
+        return self._searching != self._deployed
+
     def versions(self) -> Mapping[str, str]:
         """Return the versions of ONNX Runtime and the driver, the GPU, and what options differ."""
         gpu = devices()[0]

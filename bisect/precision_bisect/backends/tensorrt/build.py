@@ -24,10 +24,11 @@ from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import mark, to_mark
 from precision_bisect.errors import RefusedError, printable
 from precision_bisect.layer_table import LayerName
+from precision_bisect.machine.gpu import OUT_OF_MEMORY
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.trial import CUDA_FAILED, Outcome, TrialStatus
+from precision_bisect.trial import Outcome, TrialStatus
 from precision_bisect.typed.high_nodes import ToldNodes
 
 
@@ -99,7 +100,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
             # A cancelled build fails with a message of its own: the deadline is the cause.
             if watch.expired:
                 raise _timed_out(limit_s) from error
-            raise _build_failed(messages, error) from error
+            raise _build_failed(messages, error, recipe.settings.workspace_mib) from error
         # Some libraries cannot be cancelled: the engine is there, but too late.
         if watch.expired:
             raise _timed_out(limit_s)
@@ -112,14 +113,21 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
     )
 
 
-def _build_failed(messages: list[Message], error: Exception) -> BackendFailure:
+def _build_failed(
+    messages: list[Message], error: Exception, workspace_mib: int | None
+) -> BackendFailure:
     """Return the failure that says what TensorRT said, or else Polygraphy."""
     text = first_error(messages) or " ".join(str(error).split())
-    if out_of_memory(messages):
-        text = f"out of GPU memory: {text}"
-    elif cuda_failed(messages):
-        text = f"{CUDA_FAILED}{text}"
-    return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=text))
+    starved, broken = out_of_memory(messages), cuda_failed(messages)
+    # TensorRT says the same of a tactic that does not fit into the workspace it may have.
+    if starved and workspace_mib is not None:
+        text = f"out of GPU memory, or of --workspace {workspace_mib}: {text}"
+    elif starved:
+        text = f"{OUT_OF_MEMORY}{text}"
+    elif broken:
+        text = f"CUDA failed: {text}"
+    retry = starved or broken
+    return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=text, retry=retry))
 
 
 def _timed_out(limit_s: float | None) -> BackendFailure:

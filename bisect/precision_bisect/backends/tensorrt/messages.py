@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.errors import printable
+from precision_bisect.machine.gpu import full
 
 _LONGEST = 300
 """Characters of a line, at most; a bound for readers."""
@@ -25,9 +26,6 @@ _CUDA = re.compile(
 
 Myelin is a compiler: what it refuses is none, unless it says so.
 """
-_MEMORY = re.compile(
-    r"OutOfMemory|out of memory|GPU memory .*could not be allocated|insufficient memory", re.I
-)
 _NO_TACTIC = re.compile(r"Could not find any implementation")
 """What a build ends with after each of a layer's tactics was skipped, as warnings say."""
 _PARSED = re.compile(
@@ -59,8 +57,8 @@ def cuda_failed(messages: Sequence[Message]) -> bool:
 def out_of_memory(messages: Sequence[Message]) -> bool:
     """Tell whether a build failed for want of the GPU's memory."""
     errors = _errors(messages)
-    starved = any(_MEMORY.search(message.text) for message in messages)
-    return any(map(_MEMORY.search, errors)) or (starved and any(map(_NO_TACTIC.search, errors)))
+    starved = any(full(message.text) for message in messages)
+    return any(map(full, errors)) or (starved and any(map(_NO_TACTIC.search, errors)))
 
 
 def _errors(messages: Sequence[Message]) -> list[str]:

@@ -20,6 +20,7 @@ from precision_bisect.errors import RefusedError, printable
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.run_folder.runfolder import ENGINE, TIMING_CACHE
 from precision_bisect.trial import Evidence, Latency, LayerHonour, Outcome, TrialStatus
@@ -187,5 +188,7 @@ def _as_bound(runner: Any, feed: Sample) -> Sample:
 
 
 def _run_failed(text: str) -> BackendFailure:
-    message = printable(" ".join(text.split()))
-    return BackendFailure(Outcome(status=TrialStatus.RUN_FAILED, message=message))
+    starved = full(text)
+    message = f"{OUT_OF_MEMORY * starved}{printable(' '.join(text.split()))}"
+    outcome = Outcome(status=TrialStatus.RUN_FAILED, message=message, retry=starved)
+    return BackendFailure(outcome)
