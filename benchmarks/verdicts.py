@@ -2,9 +2,11 @@
 
     pip install --group models onnxscript && python benchmarks/verdict_networks.py networks
     python benchmarks/verdicts.py networks/*.onnx --out benchmarks/results/verdicts.json
+    python benchmarks/verdicts.py --zoo zoo-cache --out benchmarks/results/verdicts_zoo.json
 
 No GPU is needed. Of each network engines are built for random plans, and with each layer that has
-weights kept alone, with and without a guard. The reading knows nothing of kernels, names or
+weights kept alone, with and without a guard. With `--zoo` the answers of the runs below a zoo's
+folder are built instead. The reading knows nothing of kernels, names or
 metadata: it looks for the bytes of a kept layer's weights in the engine file. Weights that FP16
 cannot hold exactly are there as FP32, or in pieces as FP16, or neither where the builder has
 folded them into others.
@@ -15,12 +17,14 @@ import json
 import multiprocessing
 import platform
 import random
+import shlex
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -147,7 +151,7 @@ def build(path: Path, what: str, plan: Plan, guard: bool) -> list[Row] | Failed:
     kind = what if guard else f"{what} unguarded"
     pair = Pair(low="fp16", high="fp32")
     model = pin_formless(load_model(path), pair)
-    samples = synthetic_samples(model, SHAPES.get(path.stem, {}), count=1, seed=0)
+    samples = synthetic_samples(model, _shapes(path), count=1, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         work, saved = Path(folder, "work"), Path(folder, "saved")
         work.mkdir()
@@ -180,6 +184,34 @@ def build(path: Path, what: str, plan: Plan, guard: bool) -> list[Row] | Failed:
         )
         for each in honours
     ]
+
+
+def _shapes(path: Path) -> Mapping[str, Shape]:
+    """Return the shapes of a network's dynamic inputs: those of the zoo's samples beside it."""
+    for sample in sorted((path.parent / "judged").glob("*.npz"))[:1]:
+        with np.load(sample) as arrays:
+            return {name: array.shape for name, array in arrays.items()}
+    return SHAPES.get(path.stem, {})
+
+
+def answer_rows(zoo: Path) -> Iterator[tuple[str, list[Row] | Failed]]:
+    """Yield what the engine of each answer of a zoo's runs shows, by the run's name."""
+    spawn = multiprocessing.get_context("spawn")
+    for run in sorted(zoo.glob("runs/*")):
+        path = zoo / run.name.partition("-")[0] / "model.onnx"
+        if not path.is_file():
+            continue
+        kept = json.loads((run / "result.json").read_text(encoding="utf-8"))["kept"]
+        if not kept:
+            continue
+        names = list(pin_formless(load_model(path), Pair(low="fp16", high="fp32")).table.names)
+        plan = Plan.of(map(names.index, kept))
+        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            try:
+                yield run.name, pool.submit(build, path, run.name, plan, True).result()
+            except BrokenProcessPool:
+                why = "the process crashed"
+                yield run.name, Failed(network=path.parent.name, plan=run.name, kept=kept, why=why)
 
 
 def rows_of(path: Path) -> Iterator[list[Row] | Failed]:
@@ -224,24 +256,25 @@ def _pairs(rows: Sequence[Row]) -> dict[str, int]:
 def main() -> None:
     """Build, compare and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("models", type=Path, nargs="+")
+    parser.add_argument("models", type=Path, nargs="*")
+    parser.add_argument("--zoo", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     rows: list[Row] = []
     failed: list[Failed] = []
     engines: Counter[str] = Counter()
-    for path in args.models:
-        for each in rows_of(path):
-            engines[path.stem] += 1
-            if isinstance(each, Failed):
-                failed.append(each)
-            else:
-                rows += each
-        print(path.stem, engines[path.stem], len(rows), len(failed), flush=True)
+    found = [(path.stem, each) for path in args.models for each in rows_of(path)]
+    found += answer_rows(args.zoo) if args.zoo else []
+    for name, each in found:
+        engines[name] += 1
+        if isinstance(each, Failed):
+            failed.append(each)
+        else:
+            rows += [replace(row, network=name) for row in each]
     unseen = (row.op_type for row in rows if row.verdict == Honour.NOT_OBSERVABLE.value)
-    networks = [path.stem for path in args.models]
+    networks = list(engines)
     told = {
-        "command": "python benchmarks/verdicts.py networks/*.onnx --out ...",
+        "command": shlex.join(["python", "benchmarks/verdicts.py", *sys.argv[1:]]),
         "versions": {name: version(name) for name in ("tensorrt_rtx", "onnx", "numpy")},
         "python": platform.python_version(),
         "target": "8.6",

@@ -23,7 +23,8 @@ def proof(certificate: Certificate) -> str:
         return (
             f"{_below(certificate)} by builds and forecasts: {kept} needed, "
             f"{kept - predicted} by builds, {predicted} by forecasts that were right in "
-            f"{told.right} of {told.builds} builds"
+            f"{told.right} of {told.builds} builds; {told.confidence:.0%} confident that "
+            + (f"at most {told.wrong_at_most} can go" if told.wrong_at_most else "none can go")
         )
     unproven = Counter(_state(need) for need in certificate.evidence if not need.needed)
     parts = [f"{len(certificate.checked)} of {kept} drops were tried and failed"]

@@ -19,7 +19,7 @@ def test_what_a_certificate_rests_on_is_said() -> None:
     )
     expected = (
         "minimal by builds and forecasts: 4 needed, 3 by builds, "
-        "1 by forecasts that were right in 12 of 12 builds"
+        "1 by forecasts that were right in 12 of 12 builds; 90% confident that at most 1 can go"
     )
     assert expected in words(replace(RESULT, certificate=certificate))
     assert "minimal by builds and forecasts" in as_html(replace(RESULT, certificate=certificate))
