@@ -54,22 +54,26 @@ class LocalExecutor:
 
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
         """Choose the backend, and make it here or ask it in a child."""
-        feeds, _ = spec.samples[SampleSet.ALL]
-        chosen = choose_backend(spec.options, feeds, work, scales=spec.scales, timed=spec.timed)
-        options = replace(spec.options, backend=chosen.name)
+        options, why, make = spec.options, "", None
+        # A child that is asked by name finds out itself whether the backend can be used. Loading
+        # CUDA here as well takes seconds, and memory of the GPU until the end.
+        if options.backend == "auto" or not isolated(options):
+            feeds, _ = spec.samples[SampleSet.ALL]
+            chosen = choose_backend(options, feeds, work, scales=spec.scales, timed=spec.timed)
+            options, why, make = replace(options, backend=chosen.name), chosen.why, chosen.make
         spec = replace(spec, options=options)
-        here = None if isolated(options) else chosen.make(model)
+        here = None if make is None or isolated(options) else make(model)
+        backend = here or self._survey(spec, work)
         if here is None and not (options.mixed_gpus or options.backend == "emulated"):
             require_alike_gpus(options.gpus)
-        backend = here or self._survey(spec, work)
         settled = settle(model, backend, options.low)
         # Pinned layers change the table, and a backend numbers layers by the table that it was
         # made with.
-        if here is not None and settled is not model:
-            here = chosen.make(settled)
+        if here is not None and make is not None and settled is not model:
+            here = make(settled)
         return Placed(
-            name=chosen.name,
-            why=chosen.why,
+            name=options.backend,
+            why=why,
             backend=backend,
             model=settled,
             workers=options.workers,

@@ -14,6 +14,7 @@ import onnx
 from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
 from precision_bisect.layer_table import LayerName
+from precision_bisect.machine.freed_memory import trim
 from precision_bisect.model.graph import opset
 from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
@@ -103,6 +104,8 @@ class TypedSessions:
             if not found:
                 break
             stuck |= found
+        # The process waits for its first trial, while another one may compute.
+        trim()
         return stuck
 
     def _open(self, plan: Plan, opener: Opener | None = None) -> Opened:

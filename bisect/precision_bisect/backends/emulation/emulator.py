@@ -6,7 +6,6 @@ Inside an operator sums stay in FP32, as in tensor cores. One session serves eve
 the last word.
 """
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +29,7 @@ from precision_bisect.backends.tensorrt.low_kernels import refused_by_every_pars
 from precision_bisect.errors import ModelError
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName, rounded_to
+from precision_bisect.machine.freed_memory import trim
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
@@ -257,16 +257,3 @@ def _open(
     del checked, segments
     trim()
     return _Opened(session, switches)
-
-
-def trim() -> None:
-    """Give freed memory back to the system, if the C library is one that keeps it (glibc).
-
-    It is worth it after something large: opening a session over thousands of nodes frees some 50
-    MB that nothing of that size asks for again.
-    """
-    try:
-        release = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # another C library has no such function
-        return
-    release(0)
