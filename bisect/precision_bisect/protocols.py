@@ -6,7 +6,7 @@ knows all four.
 """
 
 import math
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import (
@@ -51,9 +51,10 @@ class Problem:
     layer costs, in any unit; empty where every layer counts the same. `graph` says what plans cost
     and which layers exchange values, where speed counts; `speed` are the speed limits, if any.
     `unit` is half the distance from 1 to the next number of the low type. `passing` is a plan that
-    is known to pass before the search begins, if any. `leaving` keeps what leaves the low type's
-    range, None where nothing does. `forecast_s` is how many seconds the ranking may take, by what
-    its outcomes took. `as_deployed` tells that every build has the options of the deployment.
+    is known to pass before the search begins, if any. `leaving` finds the plan that keeps what
+    leaves the low type's range, None where nothing does; it costs inferences, once. `forecast_s`
+    is how many seconds the ranking may take, by what its outcomes took.
+    `as_deployed` tells that every build has the options of the deployment.
     """
 
     names: Sequence[str]
@@ -67,7 +68,7 @@ class Problem:
     speed: SpeedLimits | None = None
     unit: float = 2.0**-11
     passing: Plan | None = None
-    leaving: Plan | None = None
+    leaving: Callable[[], Plan | None] = lambda: None
     forecast_s: float = math.inf
     as_deployed: bool = False
 

@@ -10,7 +10,8 @@ import onnx.parser
 import pytest
 
 import tiny
-from precision_bisect.backends.emulation.emulator import EmulatedBackend, trim
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.machine.freed_memory import trim
 from precision_bisect.model.ort import CheckedGraph, Session, check
 from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluators

@@ -66,7 +66,7 @@ def test_a_model_goes_with_its_external_data(tmp_path: Path) -> None:
     model = unpack(moved(shipped, tmp_path), tmp_path / "there")
     assert tmp_path / "there" / "tiny.onnx" == model
     there = replace(sent, options=replace(sent.options, model=model))
-    assert sent.backend(tmp_path).versions() == there.backend(tmp_path).versions()
+    assert sent.made(tmp_path).backend.versions() == there.made(tmp_path).backend.versions()
 
 
 def test_a_shared_file_system_is_used(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_spread_rounding_has_no_culprit() -> None:
 def test_what_leaves_the_range_is_no_rounding(*, passes: bool) -> None:
     """Layers that hurt alike are searched where the plan of the preflight passes, else spread."""
     leaving = Plan.of(range(58 if passes else 20))
-    problem = replace(oracles.problem(60), leaving=leaving)
+    problem = replace(oracles.problem(60), leaving=lambda: leaving)
     curve = Curve(problem=problem, copies=False)
     Simulation(60, quadrature([0.5] * 60)).run(sweep(curve))
     assert curve.passing is not None

@@ -147,7 +147,7 @@ def error_alone(folder: Path, kept: Sequence[str]) -> float:
 def left_over(folder: Path, patience_s: float = 20.0) -> list[str]:
     """Return the processes and temporary files of a folder's runs that do not go away."""
     deadline = time.monotonic() + patience_s
-    while (left := [*_files(folder), *_processes(folder)]) and time.monotonic() < deadline:
+    while (left := [*_files(folder), *processes(folder)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
 
@@ -159,7 +159,7 @@ def _files(folder: Path) -> Iterator[str]:
             yield str(path)
 
 
-def _processes(folder: Path) -> Iterator[str]:
+def processes(folder: Path) -> Iterator[str]:
     """Yield the processes that were given the folder, or a place in it for temporary files."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):

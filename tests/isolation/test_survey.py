@@ -1,5 +1,7 @@
 """What a backend says of itself in a child, and when there is one at all."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,33 +9,93 @@ import pytest
 
 from faults import subject
 from precision_bisect.errors import PluginError
+from precision_bisect.executors.local_executor import LOCAL
+from precision_bisect.isolation import child
 from precision_bisect.isolation.described import survey
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
+from precision_bisect.isolation.slot import Limits, Slot
 from precision_bisect.isolation.survey import isolated, surveyed
+from precision_bisect.layer_table import LayerName
+from precision_bisect.model.load import load_model
+from precision_bisect.plan import Plan
+from precision_bisect.trial import Proposal
 
 ALWAYS: dict[str, Any] = {"isolate": "always"}
 
 
-def test_a_child_says_the_same_of_its_backend(spec: EvaluatorSpec, tmp_path: Path) -> None:
-    """Name, versions and what cannot run low; nothing is left."""
-    asked = surveyed(spec, tmp_path)
-    assert survey(spec.backend(tmp_path)) == asked
+LOWEST = Proposal(plan=Plan.of(()))
+
+
+def test_a_child_says_the_same_of_its_backend(
+    spec: EvaluatorSpec, slot: Slot, tmp_path: Path
+) -> None:
+    """Name, versions and what cannot run low."""
+    asked = surveyed(spec, slot)
+    assert survey(spec.made(tmp_path).backend) == asked
     assert ("emulated", True, {}) == (asked.name, asked.emulated, asked.unbuildable())
     assert {} != asked.versions()
-    assert [] == subject.left_over(tmp_path / "subject")
+
+
+@pytest.mark.parametrize("stuck", [(), subject.KEPT])
+def test_the_child_that_was_asked_evaluates(
+    spec: EvaluatorSpec, slot: Slot, tmp_path: Path, stuck: Sequence[str]
+) -> None:
+    """By the table that came of it: a layer that cannot run low is no candidate any more."""
+    surveyed(spec, slot)
+    asked = slot.pid
+    reasons = {LayerName(name): "it has no kernel" for name in stuck}
+    settled = replace(spec, table=spec.table.pinned(reasons))
+    settled.save(slot.spec)
+    told = slot.call(Limits(), child.evaluate, LOWEST)
+    assert (asked, settled.evaluator(tmp_path)(LOWEST)) == (slot.pid, told)
+    assert told.passed is bool(stuck)
+
+
+def test_a_search_has_one_child_from_question_to_trials(folder: Path) -> None:
+    """All that it evaluates is evaluated by the process that was asked about the backend."""
+    subject.break_start(
+        folder,
+        "import os, pathlib\n"
+        "with pathlib.Path(__file__).with_name('started').open('a') as stream:\n"
+        "    stream.write(f'{os.getpid()} ')\n",
+    )
+    subject.search(folder)
+    started = {int(pid) for pid in (folder / "started").read_text().split()}
+    judged = {pid for _, _, pid in subject.noted(folder)}
+    assert 1 == len(judged) and judged < started
+    assert 2 == len(started)  # this process, too, has loaded the script
+    assert [] == subject.left_over(folder)
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_child_that_nobody_has_evaluate_is_ended(
+    spec: EvaluatorSpec, folder: Path, tmp_path: Path, *, opened: bool
+) -> None:
+    """With the executor that asked it, or at once where that was not opened for a run."""
+    model = load_model(spec.options.model)
+    asked = replace(spec, options=replace(spec.options, isolate="always"))
+    work = folder / "temp" / "work"
+    work.mkdir()
+    with LOCAL.opened(asked.options, work) as executor:
+        (executor if opened else LOCAL).place(asked, model, work)
+        running = [each for each in subject.processes(folder) if "LokyProcess" in each]
+        assert int(opened) == len(running)
+    assert [] == [each for each in subject.processes(folder) if "LokyProcess" in each]
 
 
 def test_a_backend_that_costs_its_process_cannot_be_used(
-    spec: EvaluatorSpec, folder: Path, tmp_path: Path
+    spec: EvaluatorSpec, folder: Path, slot: Slot
 ) -> None:
-    """One line says so, and what to ask next."""
+    """One line says so, and what to ask next; nothing is left."""
     subject.break_start(folder, "import os; os.abort()")
     with pytest.raises(PluginError) as error:
-        surveyed(spec, tmp_path)
+        surveyed(spec, slot)
     assert (
         "emulated cannot be used: its process died of SIGABRT (Aborted); "
         "`precision-bisect doctor` says what works here"
     ) == error.value.one_line()
+    assert slot.pid is None
+    assert [] == subject.left_over(folder)
 
 
 @pytest.mark.parametrize(

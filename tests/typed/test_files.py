@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from onnx import TensorProto
 
 import tiny
 from models import keeping, normal, parse, save_external, with_weights
+from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.errors import RunFolderError
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.lowtypes import LOW_TYPES
+from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from precision_bisect.typed import model_files as files
@@ -63,6 +66,29 @@ def test_plans_share_one_weights_file(tmp_path: Path, low: LowName) -> None:
     starts = [3 * page, 6 * page, 11 * page, 11 * page]  # of the weight that was last appended
     lengths = [low_bytes, 2 * low_bytes, 2 * low_bytes, 2 * low_bytes]
     assert [start + length for start, length in zip(starts, lengths, strict=True)] == sizes
+
+
+@pytest.mark.parametrize("kept", [(), ("a",), ("a", "b", "c")])
+def test_weights_that_stay_are_read_where_the_model_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Sequence[str]
+) -> None:
+    """The low ones alone are written; a session that looks from the root on computes the same."""
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    model = three_layers(Path("model"))
+    typed = TypedWriter(model, Pair(low="fp16", high="fp32")).write(keeping(model, *kept))
+    feed = {"x": normal(1, 64)}
+    outputs = []
+    folders = [TypedFolder(Path("copied")), TypedFolder(Path("shared"), from_root=True)]
+    for folder in folders:
+        opener = Opener(providers=[CPU], profiles=tmp_path / "profile", data=folder.root)
+        session = opener.open(folder.save(typed, "model.onnx")).session
+        outputs += session.run(None, feed)
+    np.testing.assert_array_equal(*outputs)
+    written = Path("shared/weights.bin").stat().st_size
+    low = [each.nbytes for each in typed.weights.values() if each.dtype == np.float16]
+    assert sum(low) <= written <= sum(low) + 4096 * len(low)
+    assert bool(low) is (len(kept) < 3)
 
 
 def test_no_documentation_is_handed_to_engines(tmp_path: Path) -> None:

@@ -82,10 +82,12 @@ def forecaster(
     *,
     on_gpu: bool = False,
     factors: bool = False,
+    late: bool = False,
 ) -> "EmulatedBackend":
     """Return the emulator of a model for the options' pair; raises as `EmulatedBackend` does.
 
     It computes as the options' targets do. With `factors` copies of the samples are made inside.
+    `late` is as there.
     """
     # Imported here: ONNX Runtime is of no use to a process that only plans.
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -99,6 +101,7 @@ def forecaster(
         providers=partial(_gpu, options) if on_gpu else on_cpu,
         targets=options.targets,
         factors=factors,
+        late=late,
     )
 
 

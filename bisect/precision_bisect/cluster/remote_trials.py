@@ -6,7 +6,7 @@ from pathlib import Path
 
 from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.isolation.described import Survey, survey
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec, Made
 from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.search.evaluation import Evaluator
 
@@ -24,9 +24,9 @@ class RemoteSpec:
     model: Path
     keep: Path
 
-    def evaluator(self, work: Path) -> Evaluator:
+    def evaluator(self, work: Path, looked: Made | None = None) -> Evaluator:
         """Return the evaluator; see `EvaluatorSpec.evaluator`."""
-        return self.unpacked().evaluator(work)
+        return self.unpacked().evaluator(work, looked)
 
     def unpacked(self) -> EvaluatorSpec:
         """Return the spec. Raises UsageError where the script of its check does not run here."""
@@ -57,4 +57,4 @@ def describe_backend(away: Path, work: Path) -> RemoteBackend:
     spec = pickle.loads(away.read_bytes()).unpacked()
     name, why = pick_backend(spec.options)
     spec = replace(spec, options=replace(spec.options, backend=name))
-    return RemoteBackend(backend=name, why=why, survey=survey(spec.backend(work)))
+    return RemoteBackend(backend=name, why=why, survey=survey(spec.made(work).backend))

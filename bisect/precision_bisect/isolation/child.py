@@ -16,6 +16,7 @@ from pathlib import Path
 
 from precision_bisect.isolation.deaths import raised
 from precision_bisect.isolation.described import Survey, survey
+from precision_bisect.isolation.evaluator_spec import Made
 from precision_bisect.machine.user_scripts import let_scripts_exit
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
@@ -23,6 +24,7 @@ from precision_bisect.trial import Outcome, Proposal
 _WATCH_S = 0.5
 """Seconds between two looks for the driver. A bound; nothing was measured."""
 _evaluator: Evaluator | None = None
+_looked: Made | None = None
 
 
 def begin(log: Path) -> None:
@@ -44,14 +46,20 @@ def begin(log: Path) -> None:
 
 
 def load(spec: Path, work: Path) -> None:
-    """Make the evaluator of a pickled spec, which may raise; `work` is an empty folder."""
-    global _evaluator
-    _evaluator = pickle.loads(spec.read_bytes()).evaluator(work)
+    """Make the evaluator of a pickled spec, which may raise; `work` is a folder for its files.
+
+    What this process was asked before about the backend of the same run serves the evaluator.
+    """
+    global _evaluator, _looked
+    looked, _looked = _looked, None
+    _evaluator = pickle.loads(spec.read_bytes()).evaluator(work, looked)
 
 
 def look(spec: Path, work: Path) -> Survey:
     """Return what the backend of a pickled spec says of itself."""
-    return survey(pickle.loads(spec.read_bytes()).backend(work))
+    global _looked
+    _looked = pickle.loads(spec.read_bytes()).made(work)
+    return survey(_looked.backend)
 
 
 def evaluate(proposal: Proposal) -> Outcome:

@@ -7,7 +7,7 @@ import pickle
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.inputs.copies import Refers, Samples, copies_for
@@ -22,6 +22,13 @@ from precision_bisect.trial import SampleSet
 
 if TYPE_CHECKING:
     from precision_bisect.model.load import Model
+
+
+class Made(NamedTuple):
+    """A model, and the backend that builds its plans."""
+
+    model: "Model"
+    backend: Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +64,13 @@ class EvaluatorSpec:
                 "point TMPDIR to a writable folder with free space",
             ) from error
 
-    def evaluator(self, work: Path) -> Evaluator:
-        """Return the evaluator, which uses the empty folder `work` for its files.
+    def evaluator(self, work: Path, looked: Made | None = None) -> Evaluator:
+        """Return the evaluator, which uses the folder `work` for its files.
 
-        Raises ModelError where the model's file has changed, and what the backend does.
+        `looked` was made in this process for the same run, before it was known which layers cannot
+        run low. Raises as `made` does.
         """
-        model = self._model()
-        backend = self._backend(model, work)
+        model, backend = self.made(work) if looked is None else self._settled(looked, work)
         return Evaluator(
             backend=backend,
             emulator=backend,
@@ -93,9 +100,20 @@ class EvaluatorSpec:
         feeds, reference = self.samples[SampleSet.ALL]
         return GpuReference(model, on_cpu, (feeds[0], reference[0]), self.comparator)
 
-    def backend(self, work: Path) -> Backend:
-        """Return the backend; see `evaluator`."""
-        return self._backend(self._model(), work)
+    def made(self, work: Path) -> Made:
+        """Return the model and the backend, which uses the empty folder `work` for its files.
+
+        Raises ModelError where the model's file has changed, and what the backend does.
+        """
+        model = self._model()
+        return Made(model, self._backend(model, work))
+
+    def _settled(self, looked: Made, work: Path) -> Made:
+        """Return the same with this table; its backend serves as long as no layer was pinned."""
+        if looked.model.table == self.table:
+            return looked
+        model = replace(looked.model, table=self.table)
+        return Made(model, self._backend(model, work))
 
     def _model(self) -> "Model":
         # Imported here: ONNX is of no use to a process that only sends a spec.

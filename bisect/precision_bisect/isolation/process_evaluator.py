@@ -12,6 +12,7 @@ from precision_bisect.isolation.deaths import raised, unreadable
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.options import Options
 from precision_bisect.run_folder.runfolder import LOGS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus
 
@@ -90,20 +91,29 @@ class Isolated:
         raise AssertionError("the last attempt returns")
 
 
-def children(spec: EvaluatorSpec, work: Path, folder: Path, name: str = "worker") -> Isolated:
+def children(
+    spec: EvaluatorSpec,
+    work: Path,
+    folder: Path,
+    name: str = "worker",
+    slots: Sequence[Slot] | None = None,
+) -> Isolated:
     """Return what evaluates in one child process for each worker of a spec's options.
 
-    `work` is for files, which begin with `name`; logs go into the run folder, `folder`. Raises
-    RunFolderError.
+    `slots` are those of `slots_in`, made if they are not given. Logs go into the run folder,
+    `folder`. Raises RunFolderError.
     """
-    options = spec.options
-    path = work / f"{name}.spec"
-    spec.save(path)
-    slots = [
-        Slot(spec=path, folder=work / f"{name}-{number}", gpu=gpu)
+    slots = slots or slots_in(work, spec.options, name)
+    spec.save(slots[0].spec)
+    return Isolated(slots=slots, limits=Limits.of(spec.options), logs=Logs(folder / LOGS))
+
+
+def slots_in(work: Path, options: Options, name: str = "worker") -> Sequence[Slot]:
+    """Return a slot for each worker, with files in `work` that begin with `name`."""
+    return [
+        Slot(spec=work / f"{name}.spec", folder=work / f"{name}-{number}", gpu=gpu)
         for number, gpu in enumerate(options.gpus or [None] * options.workers, 1)
     ]
-    return Isolated(slots=slots, limits=Limits.of(options), logs=Logs(folder / LOGS))
 
 
 def _checked(answer: object) -> Outcome:

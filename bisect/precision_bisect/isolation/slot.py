@@ -72,6 +72,7 @@ class Slot:
     folder: Path
     gpu: str | None = None
     _pool: Any = field(init=False, default=None)
+    _loaded: bool = field(init=False, default=False)
     _process: Any = field(init=False, default=None)
 
     @property
@@ -89,20 +90,20 @@ class Slot:
 
         Raises what the function raises, and Death if the process was lost or had to be ended.
         """
-        if self._pool is None:
-            self._start()
+        if not self._loaded:
             try:
-                self._within(Limits(time_s=LOAD_S), child.load, self.spec, self._work)
+                self.call_bare(child.load, self.spec)
             except BaseException:
                 self.end()
                 raise
+            self._loaded = True
         self._silence()
         return self._within(limits, function, *arguments)
 
     def call_bare(
         self, function: Callable[..., R], *arguments: Any, limits: Limits | None = None
     ) -> R:
-        """Return what a function returns in a child that has loaded nothing; see `call`."""
+        """Return what a function returns in a child that need not have loaded the spec."""
         if self._pool is None:
             self._start()
         limits = limits or Limits(time_s=LOAD_S)
@@ -115,6 +116,7 @@ class Slot:
         """
         # Forgotten first: whatever fails below, the next call starts a new child.
         pool, self._pool, process, self._process = self._pool, None, self._process, None
+        self._loaded = False
         if pool is not None and not lost:
             # The pool may be reading half an answer, and reads on until the pipe ends. It ends
             # only once nobody can write to it, and this process holds the writing end, too.

@@ -1,11 +1,14 @@
 """What a backend says of itself, asked in a child process, since loading it may crash."""
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precision_bisect.errors import PluginError
 from precision_bisect.isolation.described import Survey
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.options import Options
+
+if TYPE_CHECKING:
+    from precision_bisect.isolation.slot import Slot
 
 
 def isolated(options: Options) -> bool:
@@ -16,25 +19,26 @@ def isolated(options: Options) -> bool:
     return options.isolate == "always"
 
 
-def surveyed(spec: EvaluatorSpec, work: Path) -> Survey:
-    """Return what the spec's backend says of itself, asked in a child on the first GPU.
+def surveyed(spec: EvaluatorSpec, slot: "Slot") -> Survey:
+    """Return what the spec's backend says of itself, asked in the child of a slot.
 
-    `work` is a folder for files. Raises PluginError if that ends the child, and RunFolderError.
+    The spec is saved as the slot's. The child keeps model and backend for the trials; it is ended
+    where this raises: PluginError if asking has cost the child, RunFolderError, and what the
+    backend does.
     """
     # Imported here: loky and psutil are for runs that need them.
     from precision_bisect.isolation import child
-    from precision_bisect.isolation.slot import Death, Slot
+    from precision_bisect.isolation.slot import Death
 
-    path = work / "survey.spec"
-    spec.save(path)
-    gpus = spec.options.gpus
-    slot = Slot(spec=path, folder=work / "survey", gpu=gpus[0] if gpus else None)
+    spec.save(slot.spec)
     try:
-        return slot.call_bare(child.look, path)
+        return slot.call_bare(child.look, slot.spec)
     except Death as death:
+        slot.end()
         raise PluginError(
             f"{spec.options.backend} cannot be used: {death.outcome.message}",
             "`precision-bisect doctor` says what works here",
         ) from death
-    finally:
+    except BaseException:
         slot.end()
+        raise

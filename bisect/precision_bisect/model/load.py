@@ -7,6 +7,7 @@ line.
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -183,8 +184,10 @@ def _digest(path: Path, parts: Sequence[Part]) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         digest.update(hashlib.file_digest(stream, "sha256").digest())
-    for part in parts:
-        digest.update(part.hashed(path.parent))
+    # Each part has a hash of its own, so that all cores can share them.
+    with ThreadPoolExecutor() as pool:
+        for hashed in pool.map(lambda part: part.hashed(path.parent), parts):
+            digest.update(hashed)
     return digest.hexdigest()
 
 

@@ -32,6 +32,8 @@ CPU = "CPUExecutionProvider"
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, str]]]
 """Names of execution providers, some with options; the first that can run a node takes it."""
 ON_CPU: Providers = (CPU,)
+DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The setting of a session that says where files of weights are looked for."""
 _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _UNPACKED = ("session.disable_prepacking", "1")
 _PREPACK_BYTES = 2**30
@@ -347,9 +349,7 @@ def _open(
     # Fatal only: refusals are raised, and warnings would go to the terminal.
     options.log_severity_level = 4
     if graph.folder is not None:
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(graph.folder)
-        )
+        options.add_session_config_entry(DATA_FOLDER, str(graph.folder))
     arrays = {
         name: np.require(array, requirements=("C", "A")) for name, array in graph.weights.items()
     }

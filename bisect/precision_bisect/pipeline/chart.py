@@ -102,7 +102,9 @@ def answered(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:
 def retraced(prepared: Prepared, driver: Driver, ending: Ending) -> Curve:
     """Return the curve of a run, as far as the ledger holds it."""
     curve = prepared.curve
-    driver.retrace(chart(prepared, driver, curve, ending))
+    # A run that ended in its preflight has none, and drawing one begins with inferences.
+    if any(trial.proposal.phase is Phase.RANKING for trial in driver.trials):
+        driver.retrace(chart(prepared, driver, curve, ending))
     return curve
 
 

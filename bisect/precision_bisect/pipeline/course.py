@@ -337,8 +337,9 @@ def preflight(problem: Problem) -> Search[Ending | None]:
             plan=Plan.of(()),
             message="every layer can run low within the tolerance",
         )
-    if problem.leaving is not None and len(problem.leaving) < problem.size:
-        yield from _one(problem.leaving, Phase.PREFLIGHT, LEAVING, timed=timed)
+    leaving = problem.leaving()
+    if leaving is not None and len(leaving) < problem.size:
+        yield from _one(leaving, Phase.PREFLIGHT, LEAVING, timed=timed)
     return None
 
 

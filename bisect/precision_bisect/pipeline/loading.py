@@ -26,6 +26,7 @@ from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.machine.freed_memory import trim
 from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
@@ -126,6 +127,8 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     judging = len(samples) - options.holdout
     try_out(comparator, reference.outputs[:judging], _judge_flag(options))
     random = steadiness(original, samples[:judging], reference, comparator, options.threads)
+    # The sessions are closed, and children take their place.
+    trim()
     model, declared = with_true_shapes(model, reference.outputs)
     remarks = [
         *without,

@@ -4,8 +4,9 @@ Nothing is written before all of it has been checked.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,12 @@ class Prepared:
     `options` name the backend. `reference` has the FP32 outputs of `samples`; the last
     `options.holdout` of both are held out. `here` builds plans in this process, None where child
     processes build. `emulator` forecasts in this process: it is the backend itself where there is
-    no engine, and None where nothing can forecast. Where a GPU forecasts, it is at rest.
+    no engine, else it takes its memory with the first forecast. None where nothing can forecast.
 
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
-    report. `graph` says what plans cost where speed counts. `leaving` keeps the layers that leave
-    the low type's range, None where none does. `executor` evaluates the trials. `refer` computes
-    the FP32 outputs of copies.
+    report. `graph` says what plans cost where speed counts. `leaving` is as in `Problem`.
+    `executor` evaluates the trials. `refer` computes the FP32 outputs of copies.
     """
 
     options: Options
@@ -93,7 +93,7 @@ class Prepared:
     graph: CostGraph | None = None
     executor: Executor = LOCAL
     abreast: int = 1
-    leaving: Plan | None = None
+    leaving: Callable[[], Plan | None]
 
     @property
     def judging(self) -> int:
@@ -277,13 +277,16 @@ def assemble(
             **({"reference": digest_samples(loaded.reference)} if options.reference else {}),
         },
         graph=_graph(loaded, model, backend),
-        leaving=out_of_range(
-            model,
-            pair,
-            loaded.judging,
-            [each.name for each in beyond],
-            options.threads,
-            targets=options.targets,
+        leaving=cache(
+            partial(
+                out_of_range,
+                model,
+                pair,
+                loaded.judging,
+                [each.name for each in beyond],
+                options.threads,
+                targets=options.targets,
+            )
         ),
         executor=executor,
     )
@@ -293,15 +296,15 @@ def assemble(
             "above zero",
             "let the --check return a figure, or search for the answer",
         )
-    # The emulator on the CPU was needed to settle what it can forecast; a GPU does it from here.
-    if options.forecast_on == "cuda":
-        prepared.rest()
     return prepared
 
 
 def _forecasts(loaded: Loaded, model: Model, options: Options, scales: Scales) -> Backend | None:
-    """Return the emulator beside an engine; None where ONNX Runtime cannot run the model."""
-    return forecaster(model, options, scales) if loaded.runs else None
+    """Return the emulator beside an engine; None where ONNX Runtime cannot run the model.
+
+    It rounds all weights and opens with the first forecast: a run with nothing to keep has none.
+    """
+    return forecaster(model, options, scales, late=True) if loaded.runs else None
 
 
 def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None:

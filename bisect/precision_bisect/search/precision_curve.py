@@ -96,8 +96,8 @@ class Curve:
         if self.culprits is None or self.passing is None or self.tried[self.culprits].passed:
             return ""
         # What leaves the range suffices: it is the range that breaks the low type, not rounding.
-        leaving = None if self.problem.leaving is None else self.tried.get(self.problem.leaving)
-        if leaving is not None and leaving.passed:
+        leaving = self.problem.leaving()
+        if leaving in self.tried and self.tried[leaving].passed:
             return ""
         beside = len(self.passing) - len(self.culprits)
         if beside <= max(SPREAD, SPREAD_SHARE * self.problem.size) or not self._lawful:
@@ -229,7 +229,7 @@ def find_culprits(curve: Curve) -> Search[None]:
 def _preflight(curve: Curve) -> Search[None]:
     """Take what the preflight has shown: the time of a build, and a first plan that passes."""
     problem = curve.problem
-    everything, first = Plan.all_high(problem.size), problem.leaving
+    everything, first = Plan.all_high(problem.size), problem.leaving()
     if problem.builds:
         # Both proposals were evaluated in the preflight: asking again gives their outcomes for
         # nothing.

@@ -3,10 +3,12 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import onnx
 
 from precision_bisect.errors import RunFolderError
@@ -21,23 +23,33 @@ _ALIGNMENT = 4096
 _LARGEST_FILE = 2**31 - 1
 """Bytes: protobuf's limit on a message."""
 
-Places = Mapping[str, tuple[int, int]]
-"""Offset and length, in bytes, of each weight in its file."""
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a weight is: a file, and the bytes in it."""
+
+    location: str
+    offset: int
+    length: int
 
 
 class TypedFolder:
     """A folder in which the typed graphs of all plans of one writer share one weights file.
 
     A weight is appended once, when the first graph needs it, so a further trial writes only its
-    small graph. The weights file is begun anew: graphs that an earlier object saved there lose
-    their weights. Nodes have no documentation in them: TensorRT 8.6 and 9 write it behind a node's
-    name in the metadata of layers. Several threads may save at a time. Raises RunFolderError where
-    the folder cannot be written.
+    small graph. Those that a data file of the model has in the same type are not copied if readers
+    look for files from the `root` of the file system on: its pages are in memory already. The
+    weights file is begun anew: graphs that an earlier object saved there lose their weights. Nodes
+    have no documentation in them: TensorRT 8.6 and 9 write it behind a node's name in the metadata
+    of layers. Several threads may save at a time. Raises RunFolderError where the folder cannot be
+    written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, from_root: bool = False) -> None:
         self.path = path
-        self._places: dict[str, tuple[int, int]] = {}
+        self.root = Path(path.absolute().anchor) if from_root else None
+        self._location = _WEIGHTS if self.root is None else _below(self.root, path / _WEIGHTS)
+        self._places: dict[str, Place] = {}
         self._saving = threading.Lock()
         self._numbers = count()
         with _explained(path):
@@ -55,11 +67,24 @@ class TypedFolder:
             with (self.path / _WEIGHTS).open("ab") as stream:
                 for weight_name, weight in typed.weights.items():
                     if weight_name not in self._places:
-                        self._places[weight_name] = _append(stream, weight)
-            proto = _pointing_to(typed.proto, _WEIGHTS, self._places)
+                        place = self._own(weight) or _append(stream, weight, self._location)
+                        self._places[weight_name] = place
+            proto = _pointing_to(typed.proto, self._places)
             _clear_documentation(proto)
             file.write_bytes(proto.SerializeToString())
         return file
+
+    def _own(self, weight: TypedWeight) -> Place | None:
+        """Return where a data file of the model has a weight as it is stored; None for nowhere."""
+        source = weight.source
+        stays = weight.quantization is None and weight.dtype == source.dtype
+        if self.root is None or not (stays and isinstance(source, np.memmap) and source.filename):
+            return None
+        file = Path(source.filename)
+        # Windows has a root for each drive.
+        if Path(file.absolute().anchor) != self.root:
+            return None
+        return Place(_below(self.root, file), source.offset, source.nbytes)
 
     @contextmanager
     def saved(self, typed: TypedGraph) -> Iterator[Path]:
@@ -72,6 +97,10 @@ class TypedFolder:
             yield file
         finally:
             file.unlink(missing_ok=True)
+
+
+def _below(root: Path, file: Path) -> str:
+    return file.absolute().relative_to(root).as_posix()
 
 
 @contextmanager
@@ -101,41 +130,40 @@ def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
     data = path.with_name(f"{path.name}.data")
     # The data first: a graph without its data would be damaged, data without a graph is only in
     # the way.
-    places = dict(_places(typed))
+    places = dict(_places(typed, data.name))
     if not again:
         with whole(data) as stream:
             for weight in typed.weights.values():
-                _append(stream, weight)
+                _append(stream, weight, data.name)
     with whole(path) as stream:
-        stream.write(_pointing_to(typed.proto, data.name, places).SerializeToString())
+        stream.write(_pointing_to(typed.proto, places).SerializeToString())
 
 
-def _append(stream: IO[bytes], weight: TypedWeight) -> tuple[int, int]:
-    """Append a weight in its type, aligned; return its offset and length in bytes."""
+def _append(stream: IO[bytes], weight: TypedWeight, location: str) -> Place:
+    """Append a weight in its type, aligned, to the file at `location`; return where it is."""
     stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
     offset = stream.tell()
     write_weight(stream, weight)
-    return offset, weight.nbytes
+    return Place(location, offset, weight.nbytes)
 
 
-def _places(typed: TypedGraph) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the name of each weight with its offset and length, as `_append` puts them."""
+def _places(typed: TypedGraph, location: str) -> Iterator[tuple[str, Place]]:
+    """Yield the name of each weight with where `_append` puts it."""
     end = 0
     for name, weight in typed.weights.items():
         offset = end + -end % _ALIGNMENT
         end = offset + weight.nbytes
-        yield name, (offset, weight.nbytes)
+        yield name, Place(location, offset, weight.nbytes)
 
 
-def _pointing_to(proto: onnx.ModelProto, location: str, places: Places) -> onnx.ModelProto:
-    """Return a copy whose stubs say where in the file `location` their values are."""
+def _pointing_to(proto: onnx.ModelProto, places: Mapping[str, Place]) -> onnx.ModelProto:
+    """Return a copy whose stubs say where their values are."""
     pointing = onnx.ModelProto()
     pointing.CopyFrom(proto)
     for tensor in pointing.graph.initializer:
         if tensor.name in places and tensor.data_location == onnx.TensorProto.EXTERNAL:
-            offset, length = places[tensor.name]
             del tensor.external_data[:]
-            for key, value in (("location", location), ("offset", offset), ("length", length)):
+            for key, value in asdict(places[tensor.name]).items():
                 tensor.external_data.add(key=key, value=str(value))
     return pointing
 

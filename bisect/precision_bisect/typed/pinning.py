@@ -86,7 +86,7 @@ def may_run_high(backend: Described, low: LowName) -> str:
 
 def weights_beyond(model: Model, pair: Pair) -> Sequence[OutOfRange]:
     """Return the weights that become infinite in a 16-bit low type."""
-    return [each for each in TypedWriter(model, pair).out_of_range if each.overflowing]
+    return TypedWriter(model, pair).out_of_range
 
 
 def beyond_remark(beyond: Sequence[OutOfRange], pair: Pair) -> str:

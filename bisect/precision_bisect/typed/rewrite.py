@@ -78,7 +78,7 @@ class TypedWriter:
 
     @cached_property
     def out_of_range(self) -> Sequence[OutOfRange]:
-        """The weights of layers and followers that leave the range of the low type, in order.
+        """The weights of layers and followers that become infinite in the low type, in order.
 
         None for 8-bit types, whose scales take care of the range.
         """

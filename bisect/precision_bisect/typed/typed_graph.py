@@ -37,6 +37,11 @@ class TypedWeight:
         """Its size in a file."""
         return self.source.size * self.dtype.itemsize
 
+    @property
+    def as_it_is(self) -> bool:
+        """Whether it is stored as the model holds it."""
+        return self.quantization is None and self.source.dtype == self.dtype
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedGraph:

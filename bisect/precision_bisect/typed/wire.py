@@ -5,12 +5,15 @@ Here the large values are written where the message has them, behind fields that
 serialized. Wire format: https://protobuf.dev/programming-guides/encoding
 """
 
-from typing import IO
+from collections.abc import Iterator
+from typing import IO, Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from precision_bisect.quantization.rounding import quantized
-from precision_bisect.typed.chunks import chunks, converted, scales_of
+from precision_bisect.typed.chunks import chunks, converted, scales_of, side_by_side
 from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 
 _LENGTH_DELIMITED = 2
@@ -19,15 +22,24 @@ _LENGTH_DELIMITED = 2
 
 def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:
     """Write the values of a weight in its type, in C order and little-endian, piece by piece."""
+    for stored in side_by_side(_stored, _placed(weight)):
+        stream.write(stored.view(np.uint8).data)
+
+
+def _placed(weight: TypedWeight) -> Iterator[tuple[TypedWeight, int, NDArray[Any]]]:
+    """Yield the weight with each of its pieces, and where that begins."""
     start = 0
     for part in chunks(weight.source):
-        if weight.quantization is None:
-            stored = converted(part, weight.dtype)
-        else:
-            scale = scales_of(weight.quantization.scale, weight.source.shape, start, part.size)
-            stored = quantized(part, scale, weight.quantization.kind)
-        stream.write(stored.tobytes())
+        yield weight, start, part
         start += part.size
+
+
+def _stored(weight: TypedWeight, start: int, part: NDArray[Any]) -> NDArray[Any]:
+    """Return the values from place `start` on, a part of the weight's source, in its type."""
+    if weight.quantization is None:
+        return converted(part, weight.dtype)
+    scale = scales_of(weight.quantization.scale, weight.source.shape, start, part.size)
+    return quantized(part, scale, weight.quantization.kind)
 
 
 class SelfContained:

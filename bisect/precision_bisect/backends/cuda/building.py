@@ -5,7 +5,7 @@ on the CPU provider, which computes 16-bit operators in FP32.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import onnx
 from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
 from precision_bisect.layer_table import LayerName
+from precision_bisect.machine.freed_memory import trim
 from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.model.graph import opset
 from precision_bisect.model.ort import CPU
@@ -64,7 +65,7 @@ class TypedSessions:
         self._candidates = {layer.name: layer for layer in writer.model.table.candidates}
         self._writer = writer
         self._opener = opener
-        self._files = TypedFolder(folder)
+        self._files = TypedFolder(folder, from_root=True)
 
     def open(self, plan: Plan, opener: Opener | None = None) -> BuiltSession:
         """Open a plan.
@@ -104,12 +105,14 @@ class TypedSessions:
             if not found:
                 break
             stuck |= found
+        # The process waits for its first trial, while another one may compute.
+        trim()
         return stuck
 
     def _open(self, plan: Plan, opener: Opener | None = None) -> Opened:
         typed = self._writer.write(plan, guard_islands=False)
         with self._files.saved(typed) as file:
-            return (opener or self._opener).open(file)
+            return replace(opener or self._opener, data=self._files.root).open(file)
 
     def _low(self, plan: Plan) -> Sequence[LayerName]:
         """Return the layers that the plan runs low, in network order."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from precision_bisect.backends.cuda.building import BuiltSession, failure, not_honoured
 from precision_bisect.backends.cuda.cuda_kernels import Trace, read_profile
 from precision_bisect.backends.cuda.latency import latency_of
+from precision_bisect.machine.freed_memory import trim
 from precision_bisect.model.ort import clean
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import Evidence, Latency, TrialStatus
@@ -43,6 +44,7 @@ class SessionEngine:
     def __exit__(self, *_: object) -> None:
         """Let go of the session, which frees its device memory."""
         self._built = None
+        trim()
 
     def run(self, feed: Sample) -> Sample:
         """Return the outputs, by name. Raises BackendFailure.

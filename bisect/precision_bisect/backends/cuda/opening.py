@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, CPU_LAYOUTS
 from precision_bisect.errors import shortened
-from precision_bisect.model.ort import Providers, clean, runtime, session_options
+from precision_bisect.model.ort import DATA_FOLDER, Providers, clean, runtime, session_options
 from precision_bisect.trial import Opening
 
 if TYPE_CHECKING:
@@ -73,12 +73,14 @@ class Opener:
 
     Sessions record which provider takes which node. They also write a profile, until they are told
     to end it, in files whose names begin with `profiles`. `timeout_s` is the limit in seconds on
-    one opening with all its attempts, None for no limit.
+    one opening with all its attempts, None for no limit. Files of weights are looked for from the
+    folder `data` on, None for that of the graph.
     """
 
     providers: Providers
     profiles: Path
     timeout_s: float | None = None
+    data: Path | None = None
 
     def open(self, path: Path) -> Opened:
         """Open a graph. Raises OpeningError where every attempt fails, TimeoutError."""
@@ -125,13 +127,16 @@ class Opener:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         for key, value in AS_WRITTEN.items():
             options.add_session_config_entry(key, value)
+        if self.data is not None:
+            # It holds for graphs that do not come from a file.
+            options.add_session_config_entry(DATA_FOLDER, str(self.data))
         options.enable_profiling = True
         # ONNX Runtime adds the time in seconds, which sessions that open side by side share.
         options.profile_file_prefix = f"{self.profiles}-{next(_PROFILES)}"
         with _cancelled_at(deadline, options):
             try:
                 return ort.InferenceSession(
-                    path,
+                    path if self.data is None else path.read_bytes(),
                     options,
                     providers=list(self.providers),
                     # Its fallback would print to stdout and take another provider.

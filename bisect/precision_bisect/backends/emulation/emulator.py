@@ -6,7 +6,6 @@ Inside an operator sums stay in FP32, as in tensor cores. One session serves eve
 the last word.
 """
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +29,7 @@ from precision_bisect.backends.tensorrt.low_kernels import refused_by_every_pars
 from precision_bisect.errors import ModelError
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName, rounded_to
+from precision_bisect.machine.freed_memory import trim
 from precision_bisect.model.convert import at_least_opset, hint_to_export
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
@@ -51,7 +51,8 @@ class EmulatedBackend:
     if that pays, unless it is to run `whole`.
 
     Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
-    trips (the self-test at start), and ModelError if it cannot load the model.
+    trips (the self-test at start), and ModelError if it cannot load the model. `late` leaves all
+    of that, and the memory that it takes, to the first plan that is evaluated.
     """
 
     name: ClassVar[str] = "emulated"
@@ -69,6 +70,7 @@ class EmulatedBackend:
         targets: Sequence[TargetName] = DEFAULT_TARGETS,
         factors: bool = False,
         whole: bool = False,
+        late: bool = False,
     ) -> None:
         pair = Pair(low=low, high=high)
         self._refused = refused_by_every_parser(model, low)
@@ -85,6 +87,9 @@ class EmulatedBackend:
             )
             for each in distinct(model, pair, targets)
         ]
+        if not late:
+            for way in self._ways:
+                way.open()
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of ONNX Runtime and its provider."""
@@ -116,12 +121,12 @@ class _Way:
     def __init__(
         self, opened: "Callable[..., _Opened]", candidates: int, ones: Sample, *, in_segments: bool
     ) -> None:
-        self._open = opened
+        self._make = opened
         self._in_segments = in_segments
         self._candidates = candidates
         self._ones = ones
         self._opening = Lock()
-        self._opened: _Opened | None = self._open(in_segments=in_segments)
+        self._opened: _Opened | None = None
 
     def rest(self) -> None:
         """Close the session; the next plan opens it again."""
@@ -130,13 +135,13 @@ class _Way:
 
     def evaluate(self, plan: Plan, feed: Sample) -> Sample:
         """Return the outputs, by name, of `plan` for one feed. Raises BackendFailure."""
-        opened = self._session()
+        opened = self.open()
         low = np.ones(self._candidates, np.bool_)
         low[list(plan.kept)] = False
         # Short inferences lose more by several sessions than they save.
         if isinstance(opened.session, Segmented) and opened.session.brief:
             self._leave_segments(opened)
-            opened = self._session()
+            opened = self.open()
         try:
             return opened.session.run({**self._ones, **feed, FLAGS: opened.switches.flags(low)})
         except RuntimeError as error:
@@ -148,10 +153,10 @@ class _Way:
                 Outcome(status=TrialStatus.RUN_FAILED, message=str(error))
             ) from error
 
-    def _session(self) -> "_Opened":
+    def open(self) -> "_Opened":
         """Return the open session, or open it."""
         with self._opening:
-            self._opened = self._opened or self._open(in_segments=self._in_segments)
+            self._opened = self._opened or self._make(in_segments=self._in_segments)
             return self._opened
 
     def _leave_segments(self, opened: "_Opened") -> None:
@@ -252,16 +257,3 @@ def _open(
     del checked, segments
     trim()
     return _Opened(session, switches)
-
-
-def trim() -> None:
-    """Give freed memory back to the system, if the C library is one that keeps it (glibc).
-
-    It is worth it after something large: opening a session over thousands of nodes frees some 50
-    MB that nothing of that size asks for again.
-    """
-    try:
-        release = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # another C library has no such function
-        return
-    release(0)

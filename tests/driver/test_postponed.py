@@ -1,0 +1,119 @@
+"""What costs time and memory is not there before a run needs it."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import cpu_sessions
+import tiny
+from models import normal, parse, save_external, with_weights
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.model.ort import ON_CPU, Providers
+from precision_bisect.options import Options
+from precision_bisect.pipeline.prepare import prepare
+from precision_bisect.pipeline.run import run_prepared
+from precision_bisect.plan import Plan
+from precision_bisect.results.endings import Status
+from precision_bisect.results.saved import read_saved
+from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.events import ignore
+
+
+class Engines(EmulatedBackend):
+    """The emulator in the place of a backend that builds engines."""
+
+    name = "engines"
+    emulated = False
+
+
+@pytest.mark.parametrize("tol", [10.0, 1e-2])
+def test_nothing_to_keep_needs_no_forecast(tol: float, tmp_path: Path) -> None:
+    """Neither the emulator nor what leaves the low type's range, from the start to the files."""
+    asked: list[str] = []
+
+    def opened() -> Providers:
+        asked.append("emulator")
+        return ON_CPU
+
+    def looked() -> Plan | None:
+        asked.append("range")
+        return prepared.leaving()
+
+    path = tiny.write_model(tmp_path / "tiny.onnx")
+    options = Options(model=path, inputs=tiny.samples(), tol=tol, threads=1, backend="emulated")
+    prepared = prepare(replace(options, out=tmp_path / "run"), ignore, tmp_path)
+    made = partial(EmulatedBackend, prepared.model, threads=1)
+    engines = Engines(prepared.model, threads=1)
+    run = replace(
+        prepared,
+        backend=engines,
+        here=engines,
+        emulator=made(providers=opened, late=True),
+        leaving=looked,
+    )
+    result = run_prepared(run, ignore, Budget(), RunFolder(run.options.folder))
+    expected = (
+        (Status.NOTHING_TO_KEEP, set()) if tol > 1 else (Status.FOUND, {"emulator", "range"})
+    )
+    assert expected == (result.status, {*asked})
+    assert [str(name) for name in result.kept] == ([] if tol > 1 else tiny.KEPT)
+
+
+def large_model(folder: Path) -> Path:
+    """Write a model of 192 MiB of weights in a file beside it, and `inputs.npz`."""
+    side, names = 4096, ("u", "v", "w")
+    text = (
+        f"(float[1, {side}] x) => (float[1, {side}] y)"
+        " { a = MatMul(x, u) b = Tanh(a) c = MatMul(b, v) d = Tanh(c) y = MatMul(d, w) }"
+    )
+    weights = {name: normal(side, side, seed=i) / 64 for i, name in enumerate(names)}
+    np.savez(folder / "inputs.npz", x=normal(1, side))
+    return save_external(with_weights(parse(text), weights), folder)
+
+
+def most_memory(command: list[str], environment: dict[str, str]) -> int:
+    """Return the largest proportional set size of a process and all that it starts, in bytes."""
+    most = 0
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as running:
+        process = psutil.Process(running.pid)
+        while running.poll() is None:
+            with suppress(psutil.Error):
+                tree = [process, *process.children(recursive=True)]
+                most = max(most, sum(each.memory_full_info().pss for each in tree))
+            time.sleep(0.02)
+    assert 0 == running.returncode
+    return most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux counts it")
+def test_memory_of_a_run_with_nothing_to_keep(tmp_path: Path) -> None:
+    """Trials in a child take less than 2.5 times the weights beside the libraries.
+
+    One session of ONNX Runtime's CPU provider alone takes twice the weights, as it packs them.
+    """
+    path = large_model(tmp_path)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(
+            (cpu_sessions.install(tmp_path / "site"), os.environ.get("PYTHONPATH", ""))
+        ),
+    }
+    command = [sys.executable, "-m", "precision_bisect"]
+    libraries = most_memory([*command, "doctor"], environment)
+    command += [str(path), "--inputs", str(tmp_path / "inputs.npz"), "--tol", "1e-2"]
+    command += ["--backend", cpu_sessions.SessionsBackend.name, "--out", str(tmp_path / "run")]
+    most = most_memory(command, environment)
+    result = read_saved(tmp_path / "run").result
+    assert (Status.NOTHING_TO_KEEP, 0) == (result.status, result.evaluations)
+    weights = (tmp_path / "model.data").stat().st_size
+    assert most - 2 * libraries < 2.5 * weights
