@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from faults import subject
+from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.errors import PluginError
 from precision_bisect.executors.local_executor import LOCAL
 from precision_bisect.isolation import child
@@ -65,6 +66,21 @@ def test_a_search_has_one_child_from_question_to_trials(folder: Path) -> None:
     assert 1 == len(judged) and judged < started
     assert 2 == len(started)  # this process, too, has loaded the script
     assert [] == subject.left_over(folder)
+
+
+def test_what_there_is_to_choose_from_is_looked_at_in_the_child(
+    spec: EvaluatorSpec, folder: Path
+) -> None:
+    """Of the name that it finds, it is the child that is asked further."""
+    model = load_model(spec.options.model)
+    open_choice = replace(spec, options=replace(spec.options, backend="auto", isolate="always"))
+    work = folder / "temp" / "work"
+    work.mkdir()
+    with LOCAL.opened(open_choice.options, work) as executor:
+        placed = executor.place(open_choice, model, work)
+        assert 1 == len([each for each in subject.processes(folder) if "LokyProcess" in each])
+    assert pick_backend(open_choice.options) == (placed.name, placed.why)
+    assert placed.here is None and placed.why
 
 
 @pytest.mark.parametrize("opened", [True, False])

@@ -18,16 +18,15 @@ SIZE = 128
 BLOCKS = SIZE // BLOCK
 
 
-def ranked(asked: Problem, seconds: float) -> tuple[Sensitivity, list[Plan]]:
-    """Rank layers that all matter alike; each forecast takes so many seconds."""
+def ranked(asked: Problem, seconds: float, opening: float = 0.0) -> tuple[Sensitivity, list[Plan]]:
+    """Rank layers that all matter alike; each forecast takes so many seconds, the first more."""
     search, plans = rank(asked), []
     batch = next(search)
     try:
         while True:
             plans += [proposal.plan for proposal in batch]
-            batch = search.send(
-                tuple(replace(oracles.outcome(1.0), wall_s=seconds) for _ in batch)
-            )
+            took, opening = seconds + opening, 0.0
+            batch = search.send(tuple(replace(oracles.outcome(1.0), wall_s=took) for _ in batch))
     except StopIteration as end:
         return end.value, plans
 
@@ -39,6 +38,12 @@ def test_single_layers_are_ranked_while_there_is_time(limit: float, singles: int
     assert BLOCKS + singles == len(plans)
     assert SIZE - singles == len(told.shared)
     assert {BLOCK} >= {*told.shared.values()}
+
+
+def test_what_the_first_forecast_takes_longer_sets_no_pace() -> None:
+    """It opens the emulator: that time is gone, and no other forecast takes it."""
+    limited = replace(oracles.problem(SIZE), forecast_s=BLOCKS + 50.0 + 24.0)
+    assert BLOCKS + 24 == len(ranked(limited, 1.0, opening=50.0)[1])
 
 
 def test_forecasts_that_take_no_time_are_not_bounded() -> None:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.backends.choose_backend import choose_backend
+from precision_bisect.backends.choose_backend import choose_backend, pick_backend
 from precision_bisect.errors import UsageError
 from precision_bisect.executors.executor import Executor, Placed, TrialTask
 from precision_bisect.executors.uniformity import require_alike_gpus
-from precision_bisect.isolation.described import Survey
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
-from precision_bisect.isolation.survey import isolated, surveyed
+from precision_bisect.isolation.survey import isolated, picked, surveyed
+from precision_bisect.machine.gpu import devices
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.search.workers import Workers, threads
@@ -54,16 +54,19 @@ class LocalExecutor:
 
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
         """Choose the backend, and make it here or ask it in a child."""
-        options, why, make = spec.options, "", None
-        # A child that is asked by name finds out itself whether the backend can be used. Loading
-        # CUDA here as well takes seconds, and memory of the GPU until the end.
-        if options.backend == "auto" or not isolated(options):
+        # A search before this one may have ended without a trial.
+        self._end_asked()
+        name, why = self._picked(spec.options, work)
+        options, make, here = replace(spec.options, backend=name), None, None
+        spec = replace(spec, options=options)
+        if not isolated(options):
+            self._end_asked()
             feeds, _ = spec.samples[SampleSet.ALL]
             chosen = choose_backend(options, feeds, work, scales=spec.scales, timed=spec.timed)
-            options, why, make = replace(options, backend=chosen.name), chosen.why, chosen.make
-        spec = replace(spec, options=options)
-        here = None if make is None or isolated(options) else make(model)
-        backend = here or self._survey(spec, work)
+            make, here = chosen.make, chosen.make(model)
+        backend = here or surveyed(spec, self._slot(options, work))
+        if not self._open:
+            self._end_asked()
         if here is None and not (options.mixed_gpus or options.backend == "emulated"):
             require_alike_gpus(options.gpus)
         settled = settle(model, backend, options.low)
@@ -72,7 +75,7 @@ class LocalExecutor:
         if here is not None and make is not None and settled is not model:
             here = make(settled)
         return Placed(
-            name=options.backend,
+            name=name,
             why=why,
             backend=backend,
             model=settled,
@@ -93,18 +96,26 @@ class LocalExecutor:
         with closing(children(task.spec, work, task.folder, slots=asked)) as evaluate:
             yield threads(evaluate, count)
 
-    def _survey(self, spec: EvaluatorSpec, work: Path) -> Survey:
-        """Ask what the backend says of itself, in the child of the first worker."""
+    def _picked(self, options: Options, work: Path) -> tuple[str, str]:
+        """Return the name of the backend, and why it is the one.
+
+        Whoever makes one that is named finds out whether it can be used. What there is to choose
+        from on a GPU is looked at in a child: here CUDA would take seconds once more, and memory
+        of the GPU until the end.
+        """
+        if options.backend != "auto":
+            return options.backend, ""
+        if options.isolate == "never" or (options.isolate == "auto" and not devices()):
+            return pick_backend(options)
+        return picked(options, self._slot(options, work))
+
+    def _slot(self, options: Options, work: Path) -> "Slot":
+        """Return the slot of the first worker."""
         # Imported here, as above.
         from precision_bisect.isolation.process_evaluator import slots_in
 
-        # A search before this one may have ended without a trial.
-        self._end_asked()
-        self._asked = slots_in(work, spec.options)
-        said = surveyed(spec, self._asked[0])
-        if not self._open:
-            self._end_asked()
-        return said
+        self._asked = self._asked or slots_in(work, options)
+        return self._asked[0]
 
     def _end_asked(self) -> None:
         asked, self._asked = self._asked, ()

@@ -47,16 +47,21 @@ def fit(folder: Path) -> int:
 
 
 def _graph(path: Path) -> onnx.GraphProto:
-    """Return the graph of a file that is valid. Raises Unfit."""
+    """Return inputs, outputs and names of weights of a file that is valid. Raises Unfit."""
     try:
-        graph: onnx.GraphProto = onnx.load(path, load_external_data=False).graph
-        # It takes an operator of TensorRT's plugins for a mistake.
+        graph = onnx.load(path, load_external_data=False).graph
         standard = [n for g in all_graphs(graph) for n in g.node if n.domain in ("", "ai.onnx")]
-        if all(onnx.defs.has(node.op_type) for node in standard):
+        # The check takes an operator of TensorRT's plugins for a mistake.
+        checks = all(onnx.defs.has(node.op_type) for node in standard)
+        names = [onnx.TensorProto(name=tensor.name) for tensor in graph.initializer]
+        ends = onnx.GraphProto(input=graph.input, output=graph.output, initializer=names)
+        # The check reads the file once more: one graph with its weights at a time.
+        del graph, standard
+        if checks:
             onnx.checker.check_model(path)
     except Exception as error:  # onnx and protobuf raise classes of their own
         raise Unfit(f"{path.name} is no valid model: {_line(error)}") from error
-    return graph
+    return ends
 
 
 def stored_samples(

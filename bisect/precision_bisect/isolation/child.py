@@ -18,6 +18,7 @@ from precision_bisect.isolation.deaths import raised
 from precision_bisect.isolation.described import Survey, survey
 from precision_bisect.isolation.evaluator_spec import Made
 from precision_bisect.machine.user_scripts import let_scripts_exit
+from precision_bisect.options import Options
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 
@@ -53,6 +54,15 @@ def load(spec: Path, work: Path) -> None:
     global _evaluator, _looked
     looked, _looked = _looked, None
     _evaluator = pickle.loads(spec.read_bytes()).evaluator(work, looked)
+
+
+def pick(options: Options, work: Path) -> tuple[str, str]:
+    """Return the name of the backend that the options ask for, and why it is the one."""
+    # Imported here: it brings in ONNX Runtime.
+    from precision_bisect.backends.choose_backend import pick_backend
+
+    del work
+    return pick_backend(options)
 
 
 def look(spec: Path, work: Path) -> Survey:

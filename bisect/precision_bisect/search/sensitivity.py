@@ -7,6 +7,7 @@ Most blocks do not matter, so a large model takes far fewer inferences than laye
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import NamedTuple
 
 from precision_bisect.plan import Plan
@@ -136,9 +137,11 @@ def bounded(problem: Problem, high: Outcome) -> Problem:
 def _affordable(problem: Problem, measured: Sequence[Outcome], most: int) -> int:
     """Return the number of forecasts that there is still time for, by the pace so far."""
     spent = sum(outcome.wall_s for outcome in measured) / problem.workers
-    if math.isinf(problem.forecast_s) or not spent:
+    # The median: with the first one the emulator opens.
+    pace = median(outcome.wall_s for outcome in measured) / problem.workers
+    if math.isinf(problem.forecast_s) or not pace:
         return most
-    return min(most, max(0, int((problem.forecast_s - spent) * len(measured) / spent)))
+    return min(most, max(0, int((problem.forecast_s - spent) / pace)))
 
 
 def _figure(outcome: Outcome) -> float:
