@@ -10,7 +10,7 @@ from precision_bisect.backends.cuda.building import BuiltSession, failure, not_h
 from precision_bisect.backends.cuda.cuda_kernels import Trace, read_profile
 from precision_bisect.backends.cuda.latency import latency_of
 from precision_bisect.machine.freed_memory import trim
-from precision_bisect.model.ort import clean
+from precision_bisect.model.ort import clean, runtime
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import Evidence, Latency, TrialStatus
 
@@ -54,7 +54,7 @@ class SessionEngine:
         session = self._open.session
         names = [output.name for output in session.get_outputs()]
         try:
-            values = session.run(names, as_bound(session, feed))
+            values = session.run(names, as_bound(session, feed), self._first())
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
         # Profiling ends with the first run, so later ones are timed without it.
@@ -85,6 +85,17 @@ class SessionEngine:
         if self._built is None:
             raise RuntimeError("this engine was left")
         return self._built
+
+    def _first(self) -> "onnxruntime.RunOptions | None":
+        """Return how the first run gives back what only its planning needs; None for later ones.
+
+        cuDNN tries algorithms in room of many sizes, and the arena keeps it all.
+        """
+        if self._trace is not None or self._device != "cuda":
+            return None
+        options = runtime().RunOptions()
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:0")
+        return options
 
     def _look(self) -> Trace:
         """Return what the kernels of the first run show. Raises BackendFailure."""
