@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
+from precision_bisect.isolation.evaluator_spec import EvaluatorSpec, Made
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 
@@ -35,9 +35,9 @@ class TimedSpec(EvaluatorSpec):
         """Return the same spec, timed."""
         return cls(**_initial(spec))
 
-    def evaluator(self, work: Path) -> Evaluator:
+    def evaluator(self, work: Path, looked: Made | None = None) -> Evaluator:
         """Return the evaluator."""
-        return Timed.of(EvaluatorSpec.evaluator(self, work))
+        return Timed.of(EvaluatorSpec.evaluator(self, work, looked))
 
 
 def _initial(record: Evaluator | EvaluatorSpec) -> dict[str, Any]:
