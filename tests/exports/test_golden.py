@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from models import load_text, normal
+from models import load_text, normal, parse, with_weights
 from precision_bisect.exports import golden
 from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.golden import RUNNER, Golden, golden_of
@@ -209,3 +209,36 @@ def test_a_check_has_no_command(tmp_path: Path) -> None:
     settings = {"check": "a.py:f", "tolerance": 0.1}
     with pytest.raises(NotWritable, match=r"does not judge by a\.py:f"):
         polygraphy_command(model, EngineSettings(), settings, [{"x": normal(1)}])
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from precision_bisect.exports.fitting import main
+
+def peak():
+    # Not `ru_maxrss`, which begins with what the process had that started this one.
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+
+before = peak()
+main(sys.argv[1])
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux counts it")
+def test_a_model_is_checked_with_one_graph_in_memory(tmp_path: Path) -> None:
+    """A file and what is parsed of it, but never the parsed one of the check beside the other."""
+    side = 4096
+    text = f"(float[1,{side}] x) => (float[1,{side}] y) {{ y = MatMul(x, w) }}"
+    proto = with_weights(parse(text), {"w": normal(side, side)})
+    onnx.save(proto, tmp_path / MIXED_MODEL)
+    made = golden_of(proto.graph, [{"x": normal(1, side)}], [{"y": normal(1, side)}])
+    (tmp_path / GOLDEN_INPUTS).write_text(made.inputs_text())
+    (tmp_path / GOLDEN_OUTPUTS).write_text(made.outputs_text())
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    told, peak = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert '{"samples": 1}' == told
+    assert int(peak) < 2.5 * (tmp_path / MIXED_MODEL).stat().st_size

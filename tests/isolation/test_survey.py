@@ -1,6 +1,9 @@
 """What a backend says of itself in a child, and when there is one at all."""
 
+import os
+import signal
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,11 +95,25 @@ def test_a_child_that_nobody_has_evaluate_is_ended(
     asked = replace(spec, options=replace(spec.options, isolate="always"))
     work = folder / "temp" / "work"
     work.mkdir()
-    with LOCAL.opened(asked.options, work) as executor:
-        (executor if opened else LOCAL).place(asked, model, work)
+    with LOCAL.opened(asked.options, work) if opened else nullcontext(LOCAL) as executor:
+        executor.place(asked, model, work)
         running = [each for each in subject.processes(folder) if "LokyProcess" in each]
         assert int(opened) == len(running)
     assert [] == [each for each in subject.processes(folder) if "LokyProcess" in each]
+
+
+def test_a_child_begins_before_it_is_asked(spec: EvaluatorSpec, folder: Path) -> None:
+    """It is there as soon as the executor is open, and dying then is told when it is asked."""
+    model = load_model(spec.options.model)
+    asked = replace(spec, options=replace(spec.options, isolate="always"))
+    work = folder / "temp" / "work"
+    work.mkdir()
+    with LOCAL.opened(asked.options, work) as executor:
+        (running,) = (each for each in subject.processes(folder) if "LokyProcess" in each)
+        os.kill(int(running.split()[0]), signal.SIGKILL)
+        with pytest.raises(PluginError, match="its process died of SIGKILL"):
+            executor.place(asked, model, work)
+        assert "emulated" == executor.place(asked, model, work).name
 
 
 def test_a_backend_that_costs_its_process_cannot_be_used(

@@ -4,7 +4,7 @@ A backend that builds engines lives in child processes: a crash there is an outc
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -44,18 +44,27 @@ class LocalExecutor:
 
     @contextmanager
     def opened(self, options: Options, work: Path) -> Iterator[Executor]:
-        """Yield an executor for one run."""
+        """Yield an executor for one run, whose first child begins to load the backend's library.
+
+        That takes seconds, while this process computes the reference.
+        """
         own = copy(self)
         own._open = True
         try:
+            if own._asks_child(options):
+                # Imported here, as below.
+                from precision_bisect.isolation import child
+                from precision_bisect.isolation.deaths import Death
+
+                # Why it cannot begin is told when it is asked.
+                with suppress(Death):
+                    own._slot(options, work).begin(child.pick, replace(options, inputs=None))
             yield own
         finally:
             own._end_asked()
 
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
         """Choose the backend, and make it here or ask it in a child."""
-        # A search before this one may have ended without a trial.
-        self._end_asked()
         name, why = self._picked(spec.options, work)
         options, make, here = replace(spec.options, backend=name), None, None
         spec = replace(spec, options=options)
@@ -105,9 +114,15 @@ class LocalExecutor:
         """
         if options.backend != "auto":
             return options.backend, ""
-        if options.isolate == "never" or (options.isolate == "auto" and not devices()):
+        if not self._asks_child(options):
             return pick_backend(options)
         return picked(options, self._slot(options, work))
+
+    def _asks_child(self, options: Options) -> bool:
+        """Tell whether a child is asked what there is."""
+        if options.backend == "auto" and options.isolate == "auto":
+            return bool(devices())
+        return isolated(options)
 
     def _slot(self, options: Options, work: Path) -> "Slot":
         """Return the slot of the first worker."""

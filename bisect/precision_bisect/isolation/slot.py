@@ -109,6 +109,15 @@ class Slot:
         limits = limits or Limits(time_s=LOAD_S)
         return self._within(limits, function, *arguments, self._work)
 
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Make the child, and have it call a function before all else; nobody waits for that.
+
+        If it costs the child, the next call raises Death.
+        """
+        if self._pool is None:
+            self._start()
+        self._pool.submit(function, *arguments, self._work)
+
     def end(self, *, lost: bool = False) -> None:
         """Kill the child and what it has started, if there is one; the next call makes another.
 
