@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from precision_bisect.comparators.check_words import READY_MADE
 from precision_bisect.comparators.tolerance import WIDE, parse_limits
 from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.options import DEFAULT_METRIC, DEFAULT_TOLERANCE, Limits
@@ -116,7 +117,8 @@ def add_verdict_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--check",
-        metavar="SCRIPT.py:FUNCTION",
-        help="judge by function(outputs, reference), lists of dicts over all samples; it returns "
-        "an error for --tol, or True or False",
+        metavar="CHECK",
+        help=f"judge by what counts in the task: {', '.join(READY_MADE)}, of all outputs or of "
+        "some (top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists "
+        "of dicts over all samples, which returns an error for --tol, or True or False",
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from precision_bisect.comparators.check_words import read_check
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import (
     exact_remark,
@@ -156,7 +157,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
 def _judge_flag(options: Options) -> str:
     """Return what the command line says of the judge."""
     check = options.check
-    return f"--metric {options.metric}" if check is None else f"--check {Path(check).name}"
+    return f"--metric {options.metric}" if check is None else f"--check {read_check(check)}"
 
 
 def _refuse_sequences(model: Model) -> None:
