@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precision_bisect.advice.case import PASSES
 from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.certificate.monotone import breaks, remarks, rows
 from precision_bisect.certificate.proving import Terms, certificate
@@ -42,13 +41,13 @@ from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
+from precision_bisect.results.advised import Advised
 from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.results.result import (
     CULPRITS_ONLY,
     SPREAD,
-    Advised,
     Diagnosis,
     Inputs,
     Pinned,
@@ -230,8 +229,9 @@ def conclude(
                 id=each.id,
                 title=each.title,
                 evidence=each.evidence,
-                passed=each.evidence.endswith(PASSES),
+                passed=each.holds,
                 layers=[name for name in each.layers if name in kept],
+                tried=each.tried,
             )
             for each in findings.advice
         ],

@@ -16,6 +16,7 @@ from precision_bisect.options import Certify
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import REPORTS, load
 from precision_bisect.precisions import HighName, LowName, PrecisionName
+from precision_bisect.results.advised import Advised
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
 from precision_bisect.results.other_targets import OnTargets
@@ -208,21 +209,6 @@ class Pinned:
 
     layer: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advised:
-    """Something to change instead of keeping layers, from `diagnosis.json`.
-
-    `passed` tells that the run has tried it, and that the outputs were within the tolerance.
-    `layers` are the kept ones that it is for.
-    """
-
-    id: str
-    title: str
-    evidence: str
-    passed: bool
-    layers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
