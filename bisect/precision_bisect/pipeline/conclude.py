@@ -37,6 +37,7 @@ from precision_bisect.pipeline.deploying import (
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -146,6 +147,11 @@ def conclude(
         if plan is not None and ending.status.answers and not part
         else []
     )
+    ranges = (
+        input_ranges(prepared, plan, late=budget.late)
+        if plan is not None and ending.status.answers and not part
+        else []
+    )
     findings, found = told.findings, [*told.findings.layers, *told.culprits]
     drawn_up = (
         Charted()
@@ -236,6 +242,7 @@ def conclude(
             for each in findings.advice
         ],
         inputs=Inputs(synthetic=prepared.options.inputs is None, samples=len(prepared.samples)),
+        input_ranges=ranges,
         fingerprint=prepared.fingerprint,
         message=_cut_short(prepared, driver, ending)
         if cut_short and ending.status in _CUT_OFF

@@ -25,6 +25,7 @@ from precision_bisect.inputs.input_files import placed_samples
 from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
+from precision_bisect.inputs.value_ranges import check_ranges
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.machine.threads import abreast, fitting, usable
@@ -277,6 +278,7 @@ def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]
                 f"--input-shapes names {name!r}, which is no input of the model",
                 f"its inputs are {', '.join(names) or 'none'}",
             )
+    check_ranges(options.ranges, names)
     if options.inputs is None:
         observer(
             Warned(

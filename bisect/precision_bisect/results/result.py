@@ -19,6 +19,7 @@ from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.results.advised import Advised
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
+from precision_bisect.results.input_ranges import InputRange
 from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.typed_json import Count
@@ -309,6 +310,7 @@ class Result:
     diagnosis: Sequence[Diagnosis]
     advice: Sequence[Advised] = ()
     inputs: Inputs | None = None
+    input_ranges: Sequence[InputRange] = ()
     fingerprint: Mapping[str, Any]
     message: str = ""
     out: Path | None = None
