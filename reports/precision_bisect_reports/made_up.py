@@ -18,9 +18,12 @@ def made_up(inputs: Inputs | None) -> str:
 
 def in_range(told: InputRange, low: str) -> str:
     """Say what an operator makes of an input's size, and what the answer came to at its ends."""
-    name, layer = printable(told.input), printable(told.layer)
+    name = printable(told.input)
     least, most = told.samples
-    who = f"{told.operator} ({layer}) depends on the size of {name}" if layer else name
+    operators = " and ".join(dict.fromkeys(told.operators))
+    first = f" ({printable(told.layers[0])})" if len(told.layers) == 1 else ""
+    verb = "depend" if len({*told.operators}) > 1 else "depends"
+    who = f"{operators}{first} {verb} on the size of {name}" if operators else name
     said = (
         f"{who}: your samples have {least:g} to {most:g}, where {low.upper()} has steps of "
         f"{told.step:.2g}"

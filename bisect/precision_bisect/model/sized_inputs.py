@@ -33,12 +33,16 @@ _INTEGERS = frozenset(
 
 
 class SizedInput(NamedTuple):
-    """A graph input, the operator that its size reaches, and the float tensor that tells it."""
+    """A graph input, the operator that its size reaches, and the float tensor that tells it.
+
+    `whole` tells that the tensor holds whole numbers, which are exact as long as steps are 1.
+    """
 
     input: str
     op_type: str
     node: str
     tensor: str
+    whole: bool = False
 
 
 def sized_inputs(model: Model) -> list[SizedInput]:
@@ -66,9 +70,11 @@ def _reached(
         for node in readers.get(name, ()):
             tensor = _told(model, node, name)
             if tensor:
-                yield SizedInput(start, node.op_type, node.name, tensor)
-            ends = tensor and (node.op_type != "Cast" or tensor == name)
-            if ends or node.op_type not in _PASSING or not _carries(node, name):
+                whole = node.op_type == "Cast" and tensor != name
+                yield SizedInput(start, node.op_type, node.name, tensor, whole)
+                if not whole:
+                    continue
+            if node.op_type not in _PASSING or not _carries(node, name):
                 continue
             fresh = [each for each in node.output if each and each not in seen]
             seen.update(fresh)

@@ -32,78 +32,75 @@ def input_ranges(prepared: Prepared, plan: Plan, *, late: bool) -> list[InputRan
 
     An answer stands without: whatever fails in here is left out.
     """
+    # What was asked for comes first.
+    found: dict[str, list[SizedInput]] = {name: [] for name in prepared.options.ranges}
     try:
-        found = sized_inputs(prepared.model)
-        known = {each.input for each in found}
-        found += [SizedInput(n, "", "", n) for n in prepared.options.ranges if n not in known]
-        # What was asked for comes first.
-        found.sort(key=lambda each: each.input not in prepared.options.ranges)
-        return [
-            each
-            for sized in found[:MOST_INPUTS]
-            if (each := _looked_at(prepared, plan, sized, late=late)) is not None
+        for each in sized_inputs(prepared.model):
+            found.setdefault(each.input, []).append(each)
+        looked = [
+            _looked_at(prepared, plan, name, some, late=late)
+            for name, some in list(found.items())[:MOST_INPUTS]
         ]
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return []
     finally:
         prepared.rest()
+    return [each for each in looked if each is not None]
 
 
 def _looked_at(
-    prepared: Prepared, plan: Plan, sized: SizedInput, *, late: bool
+    prepared: Prepared, plan: Plan, name: str, sized: Sequence[SizedInput], *, late: bool
 ) -> InputRange | None:
-    name, half = sized.input, LOW_TYPES.get(prepared.options.low, FP16)
-    feeds = prepared.samples
-    values = [feed[name] for feed in feeds if feed[name].size]
+    half, ranges = LOW_TYPES.get(prepared.options.low, FP16), prepared.options.ranges
+    values = [feed[name] for feed in prepared.samples if feed[name].size]
     if not values:
         return None
-    ends = prepared.options.ranges.get(name) or range_by_type(values[0])
-    made = [] if ends is None else at_ends(feeds[:MOST_SAMPLES], name, ends)
-    reads, at_end = (_largest(prepared, sized, some) for some in (feeds, made))
-    steps = [_step(each, half) for each in (reads, at_end)]
-    if not _matters(sized, prepared, max(steps)):
+    ends = ranges.get(name) or range_by_type(values[0])
+    made = [] if ends is None else at_ends(prepared.samples[:MOST_SAMPLES], name, ends)
+    tensors = list(dict.fromkeys(each.tensor for each in sized)) or [name]
+    known, at_end = (_largest(prepared, tensors, some) for some in (prepared.samples, made))
+    largest = {each: max(known[each], at_end[each]) for each in tensors}
+    told = [each for each in sized if _matters(each, _step(largest[each.tensor], half))]
+    if not told and name not in ranges:
         return None
     errors = [] if late else _errors(prepared, plan, made)
-    failing = [error for error, passed in errors if not passed]
-    told = [error for error, _ in errors if error is not None]
+    figures = [error for error, _ in errors if error is not None]
+    chosen = [each.tensor for each in told] or tensors
+    reads, beyond = (max(some[each] for each in chosen) for some in (known, at_end))
     return InputRange(
         input=name,
-        operator=sized.op_type,
-        layer=sized.node,
+        operators=[each.op_type for each in told],
+        layers=[each.node for each in told],
         samples=[float(min(map(np.min, values))), float(max(map(np.max, values)))],
         reads=reads,
-        step=steps[0],
+        step=_step(reads, half),
         range=None if ends is None else [*map(float, ends)],
-        reads_at_ends=at_end if made else None,
-        step_at_ends=steps[1] if made else None,
-        passed=not failing if errors else None,
-        error=max(told, default=None),
+        reads_at_ends=beyond if made else None,
+        step_at_ends=_step(beyond, half) if made else None,
+        passed=all(passed for _, passed in errors) if errors else None,
+        error=max(figures, default=None),
         variants=len(errors),
-        failed=len(failing),
+        failed=sum(not passed for _, passed in errors),
     )
 
 
-def _matters(sized: SizedInput, prepared: Prepared, step: float) -> bool:
-    if not sized.op_type or sized.op_type in _ALWAYS:
-        return True
-    # Whole numbers are exact up to where steps are 1.
-    made_float = sized.op_type == "Cast" and not _reads_float(prepared, sized)
-    return step > 1.0 if made_float else step >= TOLD
+def _matters(sized: SizedInput, step: float) -> bool:
+    return sized.op_type in _ALWAYS or (step > 1.0 if sized.whole else step >= TOLD)
 
 
-def _reads_float(prepared: Prepared, sized: SizedInput) -> bool:
-    nodes = {node.name: node for node in prepared.model.proto.graph.node}
-    return sized.tensor in nodes[sized.node].input
-
-
-def _largest(prepared: Prepared, sized: SizedInput, feeds: Sequence[Sample]) -> float:
-    """Return the largest magnitude of the tensor in FP32, 0 for no feeds."""
+def _largest(
+    prepared: Prepared, tensors: Sequence[str], feeds: Sequence[Sample]
+) -> dict[str, float]:
+    """Return the largest magnitude of each tensor in FP32, 0 for no feeds."""
+    found = dict.fromkeys(tensors, 0.0)
     if not feeds:
-        return 0.0
+        return found
     pair = Pair(low=prepared.options.low, high=prepared.options.high)
     instrument = Instrument(prepared.model, pair, prepared.options.threads)
-    seen = instrument.exactly([sized.tensor], feeds)
-    return max(float(np.abs(values[sized.tensor]).max(initial=0.0)) for _, values in seen)
+    for _, values in instrument.exactly(tensors, feeds):
+        for each, array in values.items():
+            found[each] = max(found[each], float(np.abs(array).max(initial=0.0)))
+    return found
 
 
 def _step(value: float, half: LowType) -> float:

@@ -11,18 +11,18 @@ from precision_bisect.trial import Figure
 class InputRange:
     """An input on whose size the error of an operator depends, and what its range came to.
 
-    Both names are "" for an input that no such operator reads, and --range names.
+    The `operators` and their `layers` are empty for an input that only --range names.
 
-    The samples hold values from `samples[0]` to `samples[1]`; with them `layer`, an `operator`,
-    reads at most `reads`, where the low type has steps of `step`. `range` is what --range says, or
+    The samples hold values from `samples[0]` to `samples[1]`; with them a layer reads at most
+    `reads`, where the low type has steps of `step`. `range` is what --range says, or
     the data type; None where neither does. At its ends it `reads_at_ends` at most. Of `variants`,
     made of the samples with the input at an end, so many have `failed`, `error` being the largest;
     `passed` is None where none was tried.
     """
 
     input: str
-    operator: str
-    layer: str
+    operators: Sequence[str]
+    layers: Sequence[str]
     samples: Sequence[Figure]
     reads: Figure
     step: Figure
