@@ -120,6 +120,15 @@ def samples(judged: int = 1, held_out: int = 0) -> Sets:
     return {name: (some, [{"y": np.zeros(1)} for _ in some]) for name, some in chosen.items()}
 
 
+def copies_of(sets: Sets, count: int = 16) -> Copies:
+    """Return copies whose feeds are floats that FP16 does not hold."""
+    floats = {
+        name: ([{"x": feed["x"] + 3.1} for feed in feeds], reference)
+        for name, (feeds, reference) in sets.items()
+    }
+    return Copies(samples=floats, count=count, refer=lambda feed: {"y": np.zeros(1)})
+
+
 def driver_of(
     path: Path,
     backend: Backend,

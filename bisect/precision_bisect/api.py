@@ -37,6 +37,7 @@ class FindOptions(TypedDict, total=False):
     fuse_norms: bool
     take_branches: bool
     input_shapes: Mapping[str, tuple[int, ...]]
+    ranges: Mapping[str, tuple[float, float]]
     synthetic: int
     holdout: int
     metric: str

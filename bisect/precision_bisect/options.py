@@ -79,7 +79,8 @@ class Options:
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.input_files`) or the samples themselves; `reference` is the file of their FP32
     outputs, ENGINE_REFERENCE for those of the backend's own engine, None to have ONNX Runtime
-    compute them. With a `ladder`, lowest type first, `low` and `high` say nothing. An answer is
+    compute them. `ranges` has the ends between which an input may lie. With a
+    `ladder`, lowest type first, `low` and `high` say nothing. An answer is
     judged on `copies` of the samples, of which `copies_failing` may fail. Before the search a run
     ends `until` the culprits or the curve. `export_point` is one of EXPORT_POINTS or a number of
     kept layers. `target` is what the emulator predicts, where it judges. `gpus` has one for each
@@ -97,6 +98,7 @@ class Options:
     fuse_norms: bool = False
     take_branches: bool = False
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     synthetic: int = 4
     holdout: int = 0
     metric: str = DEFAULT_METRIC

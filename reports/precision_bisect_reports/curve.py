@@ -1,13 +1,13 @@
 """What the final screen says of the curve: culprits, rounding, and a small table."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
 from precision_bisect.errors import UsageError, printable
 from precision_bisect.options import ANSWER
+from precision_bisect.results.advised import Tried
 from precision_bisect.results.chosen_point import find_point
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Culprit, CurvePoint, Result
@@ -18,7 +18,6 @@ MOST_NAMED = 2
 COARSER = 3.0
 """Beside the tolerance a limit that is so many times as large is told."""
 _NAMES = {"all_low": "all low"}
-_TRIED = re.compile(r"(?:with (\d+) of the \d+ layers kept: )?(error [^,;]*), which passes")
 
 
 def curve(result: Result) -> Iterator[tuple[str, str]]:
@@ -32,7 +31,7 @@ def curve(result: Result) -> Iterator[tuple[str, str]]:
     yield from _table(result.curve)
     helping = [each for each in result.advice if each.passed]
     if helping:
-        yield "instead", f"{helping[0].title}: {_outcome(helping[0].evidence)}"
+        yield "instead", f"{printable(helping[0].title)}{_outcome(helping[0].tried)}"
 
 
 def _unfinished(result: Result) -> str:
@@ -169,13 +168,13 @@ def _listed(result: Result) -> bool:
     return bool(result.kept) and None not in (together, limit) and together <= limit  # type: ignore[operator] # neither is None
 
 
-def _outcome(evidence: str) -> str:
-    """Return what the evidence says came of trying: the error, and how many layers are left."""
-    found = _TRIED.search(evidence)
-    if found is None:
-        return printable(evidence.rpartition("; ")[2])
-    left = f", {found[1]} kept" if found[1] else ""
-    return printable(f"{found[2]}{left}")
+def _outcome(tried: Tried | None) -> str:
+    """Return what came of trying: the error, how many layers are left, and what has judged it."""
+    if tried is None:
+        return ""
+    error = "" if tried.error is None else f"error {tried.error:.3g}, "
+    also = f", holds on {tried.variants} variants" if tried.variants else ""
+    return f": {error}{tried.kept} kept{also}"
 
 
 def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:

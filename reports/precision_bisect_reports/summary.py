@@ -21,7 +21,7 @@ from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed, judging_steps
 from precision_bisect_reports.folding import folded, step
-from precision_bisect_reports.made_up import made_up
+from precision_bisect_reports.made_up import in_range, made_up
 from precision_bisect_reports.next_steps import (
     ALWAYS,
     EVIDENCE,
@@ -240,6 +240,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     yield from _deployed(result)
     if result.emulated and answered and not told and not judging_steps(result):
         yield "backend", "emulated: predicted on this machine; confirm on the target", ALWAYS
+    for each in result.input_ranges:
+        yield "range", in_range(each, result.low), ALWAYS if each.failed else EVIDENCE
     if said := made_up(result.inputs):
         yield "inputs", said, ALWAYS
     spread = result.message == f"{SPREAD} over the network" and bool(result.curve)

@@ -18,10 +18,13 @@ from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import DiagnosedModel
 from precision_bisect.advice.exact_constants import clamped, raised
 from precision_bisect.advice.scaling import bits_for, folds_of, scaled
+from precision_bisect.advice.text import as_text
+from precision_bisect.advice.variants import COPIES
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.diagnosis.diagnose import Question, diagnose
+from precision_bisect.diagnosis.findings import read_diagnosis
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
@@ -32,6 +35,7 @@ from precision_bisect.results.result import Result
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Listed
 from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect_reports.curve import curve
 
 
 def searched(
@@ -164,6 +168,49 @@ def test_bf16_serves_where_only_range_is_short(tmp_path: Path) -> None:
     everywhere, _ = searched(parse(OVERFLOW), feeds, tmp_path, "low", low="bf16")
     assert [] == everywhere.kept
     assert "bf16-everywhere" in advice
+
+
+@pytest.mark.parametrize("unseen", [[301.0, 303.0, 258.0], []])
+def test_advice_is_judged_like_an_answer(tmp_path: Path, unseen: list[float]) -> None:
+    """BF16 serves for 256, which it holds, and not for 301, be it given or a copy."""
+    feeds: list[Sample] = [{"x": np.array([each], np.float32)} for each in (256.0, *unseen)]
+    result, advice = searched(
+        parse(OVERFLOW), feeds, tmp_path, tol=None, rtol=4e-3, holdout=len(unseen)
+    )
+    assert result.kept
+    tried = advice["bf16-kept"]["tried"]
+    assert tried["on_samples"] and tried["variants"] == len(unseen) + COPIES
+    assert 2 * bool(unseen) <= tried["failed"] > 0
+    said = f"passes on your samples, fails on {tried['failed']} of {tried['variants']} variants"
+    assert said in advice["bf16-kept"]["evidence"]
+    assert {"scale"} == {each.id for each in result.advice if each.passed}
+    assert dict(curve(result))["instead"].startswith("Scale before squaring: error ")
+    assert "What helps: Scale before squaring" in as_text(read_diagnosis(tmp_path / "run"))
+
+
+def test_advice_that_holds_says_on_what(tmp_path: Path) -> None:
+    """A factor before the square serves on the samples, on those held out, and on copies."""
+    feeds: list[Sample] = [
+        {"x": np.array([[300.0, -500.0, 20.0, each]], np.float32)} for each in (700.0, 650.0)
+    ]
+    result, advice = searched(parse(SQUARE), feeds, tmp_path, holdout=1)
+    tried = advice["scale"]["tried"]
+    assert (True, 1 + COPIES, 0) == (tried["on_samples"], tried["variants"], tried["failed"])
+    assert f"which passes, on {1 + COPIES} variants, too" in advice["scale"]["evidence"]
+    (first, *_) = [each for each in result.advice if each.passed]
+    assert first.tried is not None and first.tried.holds
+    assert "What helps" in as_text(read_diagnosis(tmp_path / "run"))
+
+
+def test_advice_without_float_inputs_is_judged_by_factors(tmp_path: Path) -> None:
+    """Where no input is a float, copies change what layers compute, of the changed model, too."""
+    text = SQUARE.replace("(float[1,4] x)", "(int64[1,4] i)")
+    text = text.replace("{ a", "{ x = Cast <to = 1> (i) a")
+    feeds: list[Any] = [{"i": np.array([[300, -500, 20, 700]])}]
+    result, advice = searched(parse(text), feeds, tmp_path)
+    assert result.kept
+    tried = advice["scale"]["tried"]
+    assert tried["on_samples"] and COPIES == tried["variants"]
 
 
 def test_large_models_are_not_tried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

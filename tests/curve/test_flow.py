@@ -5,11 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
 import oracles
-from precision_bisect.inputs.copies import Copies
 from precision_bisect.options import Until
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
@@ -18,7 +16,7 @@ from precision_bisect.results.endings import Status
 from precision_bisect.search.evaluation import CURVE_COPIES
 from precision_bisect.search.precision_curve import DRAW
 from precision_bisect.trial import Kind, Phase, Proposal
-from simulated import SIZE, Sets, Simulated, driver_of
+from simulated import SIZE, Simulated, copies_of, driver_of
 
 ERRORS = [40.0, 30.0, 0.5, 0.45, 0.4, 0.4, 0.35, 0.35, 0.3, 0.3, 0.25, 0.25]
 
@@ -42,15 +40,6 @@ def rule(plan: Plan, feed: Sample) -> float:
     """Add up what runs low as independent errors; the copies agree."""
     del feed
     return math.hypot(*(ERRORS[i] for i in range(SIZE) if i not in plan.kept))
-
-
-def copies_of(sets: Sets) -> Copies:
-    """Return sixteen copies whose feeds are floats."""
-    floats = {
-        name: ([{"x": feed["x"] + 3.1} for feed in feeds], reference)
-        for name, (feeds, reference) in sets.items()
-    }
-    return Copies(samples=floats, count=16, refer=lambda feed: {"y": np.zeros(1)})
 
 
 def test_a_strategy_is_given_a_plan_that_passes(tmp_path: Path) -> None:

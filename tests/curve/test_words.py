@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from precision_bisect.results.advised import Advised, Tried
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import (
-    Advised,
     Certificate,
     Culprit,
     CurvePoint,
@@ -136,10 +137,34 @@ def test_advice_that_passed_is_named() -> None:
     """The first that was tried and passes, in one line; others are in the files."""
     tried = [
         Advised(id="a", title="Do this", evidence="error 0.5, which fails", passed=False),
-        Advised(id="b", title="Fuse the norm", evidence="error 0.001, which passes", passed=True),
+        Advised(
+            id="b",
+            title="Fuse the norm",
+            evidence="",
+            passed=True,
+            tried=Tried(error=0.001, on_samples=True, kept=0, before=3, variants=8),
+        ),
     ]
     facts = dict(curve(replace(RESULT, advice=tried)))
-    assert "Fuse the norm: error 0.001" == facts["instead"]
+    assert "Fuse the norm: error 0.001, 0 kept, holds on 8 variants" == facts["instead"]
+    assert "instead" not in dict(curve(replace(RESULT, advice=tried[:1])))
+
+
+@pytest.mark.parametrize(
+    ("on_samples", "failed", "holds", "words"),
+    [
+        (True, 0, True, "error 0.00996, which passes, on 10 variants, too"),
+        (True, 9, False, "error 0.00996: passes on your samples, fails on 9 of 10 variants"),
+        (False, 0, False, "error 0.00996, which fails"),
+    ],
+)
+def test_what_was_tried_is_said(on_samples: bool, failed: int, holds: bool, words: str) -> None:
+    """Only what passes on every variant, too, holds; where it does not, both counts are said."""
+    variants = 10 * on_samples
+    tried = Tried(
+        error=0.00996, on_samples=on_samples, kept=0, before=3, variants=variants, failed=failed
+    )
+    assert (holds, words) == (tried.holds, str(tried))
 
 
 def test_the_table_is_small_and_keeps_what_has_a_name() -> None:

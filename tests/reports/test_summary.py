@@ -7,10 +7,10 @@ import pytest
 
 from final_screens import KEPT, RESULT, need, screen, words
 from precision_bisect.errors import ExitCode
+from precision_bisect.results.advised import Advised
 from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import (
-    Advised,
     Certificate,
     Culprit,
     Diagnosis,

@@ -14,7 +14,6 @@ import oracles
 from precision_bisect.certificate.confirmed_forecasts import sample_of
 from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.certificate.proving import Terms, certificate
-from precision_bisect.inputs.copies import Copies
 from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.stability import clear_limit
@@ -24,7 +23,7 @@ from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import Kind, Phase, SampleSet
 from precision_bisect_strategies.guided import Guided
-from simulated import SIZE, Evaluate, Simulated, driver_of
+from simulated import SIZE, Evaluate, Simulated, copies_of, driver_of
 
 
 def course(
@@ -47,15 +46,6 @@ def course(
         how = Course(copies=True, held_out=held_out > 0, curve=curve, certify=certify)
         ending = driver.run(flow(asked, Guided(), how))
     return ending, driver
-
-
-def copies_of(sets: dict[SampleSet, tuple[list[Sample], list[Sample]]], count: int) -> Copies:
-    """Return copies whose feeds are floats that FP16 does not hold."""
-    floats = {
-        name: ([{"x": feed["x"] + 3.1} for feed in feeds], reference)
-        for name, (feeds, reference) in sets.items()
-    }
-    return Copies(samples=floats, count=count, refer=lambda feed: {"y": np.zeros(1)})
 
 
 def spread(sigma: float, errors: list[float]) -> Evaluate:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 
+from precision_bisect.advice.variants import Variants
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.diagnosis.diagnose import MOST_EMULATED
 from precision_bisect.diagnosis.findings import Finding, Findings
@@ -15,6 +16,8 @@ from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import Decomposed
+from precision_bisect.inputs.copies import FACTORS
+from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import SETTLED
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED, LowType
@@ -24,6 +27,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Comparator, Sample
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.results.advised import Tried
 from precision_bisect.search.evaluation import judged
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Listed, Verdict
@@ -32,32 +36,6 @@ from precision_bisect.typed.typed_graph import TypedGraph, TypedWeight
 
 LARGEST_TRIED_BYTES = 2**30
 """Models with more weights are not tried out: each trial holds them once more, rounded."""
-
-
-PASSES = ", which passes"
-"""How the evidence of advice ends that was tried and is within the tolerance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """What a change came to with `left` layers kept of `before`, and whether it passed.
-
-    `error` is on the tolerance's scale.
-    """
-
-    error: float | None
-    passed: bool
-    left: int
-    before: int
-
-    @property
-    def clause(self) -> str:
-        """What to append to the evidence of a change that was applied to a copy."""
-        return f"; applied, with {self.left} of the {self.before} layers kept: {self}"
-
-    def __str__(self) -> str:
-        figure = "no figure" if self.error is None else f"error {self.error:.3g}"
-        return f"{figure}{PASSES if self.passed else ', which fails'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +54,8 @@ class DiagnosedModel:
 
     `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
     folder for models that are tried out, `threads` ONNX Runtime's; `scales` those of everything
-    that is quantized, found by `calibration`; a change has to pass on all `targets`.
+    that is quantized, found by `calibration`; a change has to pass on all `targets`, and on the
+    `variants`, too.
     """
 
     model: Model
@@ -93,6 +72,7 @@ class DiagnosedModel:
     scales: Scales = field(default_factory=Scales)
     targets: Sequence[TargetName] = DEFAULT_TARGETS
     calibration: CalibrationName = DEFAULT_CALIBRATION
+    variants: Variants = field(default_factory=Variants)
 
     @property
     def low(self) -> LowType:
@@ -144,18 +124,40 @@ class DiagnosedModel:
                 pair.high,
                 scales,
                 targets=self.targets,
+                factors=self.variants.factors,
                 whole=True,
             )
             reference = change.reference or self.reference
             found = judged(backend, plan, self.samples, reference, self.comparator)
+            passed = found.verdict is Verdict.PASS
+            failing = self._on_variants(backend, plan, model, change) if passed else []
         except (PrecisionBisectError, BackendFailure):
             return None
         return Tried(
             error=found.error,
-            passed=found.verdict is Verdict.PASS,
-            left=len(plan),
+            on_samples=passed,
+            kept=len(plan),
             before=len(self.kept),
+            variants=len(failing),
+            failed=sum(failing),
         )
+
+    def _on_variants(
+        self, backend: EmulatedBackend, plan: Plan, model: Model, change: ModelChange
+    ) -> list[bool]:
+        """Return which variants a change fails on that has passed on the samples."""
+
+        def refer(feed: Sample) -> Sample:
+            inputs = {name: array for name, array in feed.items() if name != FACTORS}
+            return reference_outputs(model, [inputs], self.threads)[0]
+
+        pairs = self.variants.pairs(
+            len(model.table.candidates), None if change.reference is None else refer
+        )
+        return [
+            judged(backend, plan, feeds, reference, self.comparator).verdict is not Verdict.PASS
+            for feeds, reference in pairs
+        ]
 
     def _fits(self, change: ModelChange) -> bool:
         """Whether a changed file computes as this one: it has neither scales nor fixed layers."""

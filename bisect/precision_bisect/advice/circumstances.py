@@ -10,6 +10,7 @@ from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.results.advised import Tried
 
 _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
 _MOST_NAMED = 3
@@ -49,18 +50,20 @@ def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
             layers.append(name)
             beside = beside or found[0]
     if layers:
+        tried = _unrounded(case, layers)
         yield Advice(
             id="already-rounded",
             title="Search the FP32 model: this one already rounds here",
             text="Export the model before it was converted or quantized, and search that one.",
             layers=layers,
             evidence=f"{_listed(layers)}: the file itself rounds beside it, at {beside}"
-            f"{_unrounded(case, layers)}",
+            f"{tried.clause if tried else ''}",
+            tried=tried,
         )
 
 
-def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> str:
-    """Return what the model comes to without its own rounding, "" where that cannot be tried.
+def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
+    """Return what the model comes to without its own rounding, None where that cannot be tried.
 
     Its reference is its own: without quantization it computes something else.
     """
@@ -70,9 +73,8 @@ def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> str:
         model = case.loaded(editor.edited(), "unrounded")
         reference = reference_outputs(model, case.samples, case.threads)
     except (PrecisionBisectError, OSError):
-        return ""
-    tried = case.tried(case.kept.difference(layers), ModelChange(model=model, reference=reference))
-    return tried.clause if tried else ""
+        return None
+    return case.tried(case.kept.difference(layers), ModelChange(model=model, reference=reference))
 
 
 def _rounds(case: DiagnosedModel, layer: Layer) -> bool:

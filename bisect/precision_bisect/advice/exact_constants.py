@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 import onnx
 
-from precision_bisect.advice.case import DiagnosedModel, Tried
+from precision_bisect.advice.case import DiagnosedModel
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.model.classify import is_follower
+from precision_bisect.results.advised import Tried
 
 _MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
 _MASK = -10000.0
@@ -45,6 +46,7 @@ def masks(case: DiagnosedModel) -> Iterator[Advice]:
             layers=list(layers),
             evidence=f"{name} holds {value:.3g}{becomes}; 0 times -inf, or a row of nothing else, "
             f"is NaN{tried.clause if tried else ''}",
+            tried=tried,
         )
 
 
@@ -86,6 +88,7 @@ def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
             layers=list(layers),
             evidence=f"{name} is {value:.3g} and becomes 0: the smallest number of "
             f"{case.low.name} is {smallest:.3g}{tried.clause if tried else ''}",
+            tried=tried,
         )
 
 
@@ -98,9 +101,9 @@ def _least_that_passes(
     """
     normal = case.low.smallest_normal
     tried = case.applied(raised(case, names, normal), layers)
-    if tried and not tried.passed:
+    if tried and not tried.holds:
         other = case.applied(raised(case, names, smallest), layers)
-        if other and other.passed:
+        if other and other.holds:
             return smallest, other
     return normal, tried
 

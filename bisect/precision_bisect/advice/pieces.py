@@ -8,6 +8,7 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.fusing.found import SINCE, Decomposed, Kind
 from precision_bisect.fusing.fuse import fuse
 from precision_bisect.model.graph import opset
+from precision_bisect.results.advised import Tried
 
 
 def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
@@ -16,7 +17,8 @@ def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
     for each in case.decomposed:
         if case.kept.intersection(each.members):
             hit.setdefault(each.kind, []).append(each)
-    measured = _measured(case) if hit else ""
+    tried = _put_together(case) if hit else None
+    measured = tried.clause.replace("applied", "put together") if tried else ""
     for kind, every in hit.items():
         layers = [name for each in every for name in each.members if name in case.kept]
         yield Advice(
@@ -28,6 +30,7 @@ def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
             evidence=f"of {len(case.kept)} layers here {len(layers)} are pieces of {kind}, which "
             f"the export took apart{f' in {len(every)} places' if len(every) > 1 else ''}"
             f"{measured}",
+            tried=tried,
         )
 
 
@@ -39,14 +42,11 @@ def _how(case: DiagnosedModel, kind: Kind) -> str:
     )
 
 
-def _measured(case: DiagnosedModel) -> str:
-    """Return what putting everything together comes to, "" where that cannot be tried here."""
+def _put_together(case: DiagnosedModel) -> Tried | None:
+    """Return what putting everything together comes to, None where that cannot be tried here."""
     try:
         model = fuse(case.model, case.samples, case.reference, case.work).model
     except PrecisionBisectError:
-        return ""
+        return None
     left = [name for name in case.kept if name in model.table.names]
-    tried = case.tried(left, ModelChange(model=model))
-    if tried is None:
-        return ""
-    return f"; put together, with {tried.left} of the {tried.before} layers kept: {tried}"
+    return case.tried(left, ModelChange(model=model))

@@ -7,7 +7,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.advice.case import DiagnosedModel, ModelChange, Tried
+from precision_bisect.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice, Finding
 from precision_bisect.errors import PrecisionBisectError
@@ -19,6 +19,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.quantization.calibration import Calibration, calibrate
 from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.quantization.scales import Scales
+from precision_bisect.results.advised import Tried
 from precision_bisect.typed.pinning import pin_formless
 
 _CHANNEL_RATIO = 4.0
@@ -60,6 +61,7 @@ def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
         evidence=f"channel {worst.figures['channel']} of {worst.figures['tensor']} reaches "
         f"{worst.figures['largest']:.3g}, {_ratio(worst):.0f} times as much as the median one"
         f"{tried.clause if tried else ''}",
+        tried=tried,
     )
 
 
@@ -74,7 +76,7 @@ def calibration(case: DiagnosedModel) -> Iterator[Advice]:
             continue
         scales = _scales(case, case.model, case.pair, method)
         tried = case.tried(case.kept.difference(hit), ModelChange(scales=scales))
-        if tried is not None and tried.passed:
+        if tried is not None and tried.on_samples:
             yield Advice(
                 id="calibration",
                 title="Calibrate in another way",
@@ -82,6 +84,7 @@ def calibration(case: DiagnosedModel) -> Iterator[Advice]:
                 layers=hit,
                 evidence=f"{len(hit)} layers lose most to scales that {case.calibration} has "
                 f"found; with {method}{tried.clause}",
+                tried=tried,
             )
             return
 
@@ -93,7 +96,7 @@ def fp16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     pair = Pair(low=case.pair.low, high="fp16")
     change = ModelChange(pair=pair, scales=_scales(case, case.model, pair, case.calibration))
     tried = case.tried(case.kept, change)
-    if tried is not None and tried.passed:
+    if tried is not None and tried.on_samples:
         yield Advice(
             id="fp16-kept",
             title="Keep these layers in FP16 instead of FP32",
@@ -101,6 +104,7 @@ def fp16_instead(case: DiagnosedModel) -> Iterator[Advice]:
             "quantized takes half the memory.",
             layers=sorted(case.kept),
             evidence=f"with all that is not {pair.low} in FP16: {tried}",
+            tried=tried,
         )
 
 

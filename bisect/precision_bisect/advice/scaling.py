@@ -59,6 +59,7 @@ def scaling(case: DiagnosedModel) -> Iterator[Advice]:
         layers=layers,
         evidence=f"squares reach {worst.largest:.3g}; scaled so, at most "
         f"{worst.largest * 4.0**-bits:.3g}{tried.clause if tried else ''}",
+        tried=tried,
     )
 
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from precision_bisect.advice.case import PASSES
 from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
 from precision_bisect.errors import printable
 
@@ -64,7 +63,7 @@ def _verdict(found: Findings) -> Iterator[str]:
     count = f"{len(told)} layer{'s' * (len(told) != 1)}"
     kept_from = f" kept from {low}" if kept else ""
     yield f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
-    helping = [each for each in found.advice if each.evidence.endswith(PASSES)]
+    helping = [each for each in found.advice if each.holds]
     if helping:
         yield from _wrapped(f"What helps: {helping[0].title}", 0)
     elif not found.advice:

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from precision_bisect.comparators.check_words import READY_MADE
 from precision_bisect.comparators.tolerance import WIDE, parse_limits
 from precision_bisect.inputs.input_shapes import parse_shapes
+from precision_bisect.inputs.value_ranges import parse_ranges
 from precision_bisect.options import DEFAULT_METRIC, DEFAULT_TOLERANCE, Limits
 from precision_bisect.plugins import COMPARATORS, installed
 
@@ -25,6 +27,7 @@ class JudgedInputs(TypedDict):
     inputs: Path | None
     reference: Path | None
     input_shapes: Mapping[str, tuple[int, ...]]
+    ranges: Mapping[str, tuple[float, float]]
     synthetic: int
     holdout: int
     metric: str
@@ -41,6 +44,7 @@ def judged(parsed: argparse.Namespace) -> JudgedInputs:
         inputs=parsed.inputs,
         reference=parsed.reference,
         input_shapes=parse_shapes(parsed.input_shapes or ()),
+        ranges=parse_ranges(parsed.range or ()),
         synthetic=parsed.synthetic,
         holdout=parsed.holdout,
         metric=parsed.metric,
@@ -74,6 +78,13 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         action="append",
         metavar="NAME:1x3x224x224",
         help="shapes for made-up inputs with dynamic dimensions; comma separated or repeated",
+    )
+    group.add_argument(
+        "--range",
+        action="append",
+        metavar="NAME=0:999",
+        help="between which values an input may lie: the answer is tried at both ends, where the "
+        "error of an operator grows with the input; comma separated or repeated",
     )
     group.add_argument(
         "--synthetic", type=int, default=4, metavar="N", help="how many to make up (4)"
@@ -116,7 +127,8 @@ def add_verdict_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--check",
-        metavar="SCRIPT.py:FUNCTION",
-        help="judge by function(outputs, reference), lists of dicts over all samples; it returns "
-        "an error for --tol, or True or False",
+        metavar="CHECK",
+        help=f"judge by what counts in the task: {', '.join(READY_MADE)}, of all outputs or of "
+        "some (top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists "
+        "of dicts over all samples, which returns an error for --tol, or True or False",
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.comparators.check_words import read_check
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.executors.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size
@@ -143,7 +144,7 @@ def _job(
     options = to_options(parser.parse_args([*arguments, "--", model]))
     load_strategy(options.strategy)
     executor_plugin(options)
-    script = options.check and options.check.rpartition(":")[0]
+    script = read_check(options.check).script if options.check else None
     reference = None if options.reference == ENGINE_REFERENCE else options.reference
     for needed in (model, options.inputs, reference, script):
         # A lookup that cannot fail: names are untrusted.

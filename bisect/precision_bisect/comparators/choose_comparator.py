@@ -1,15 +1,16 @@
-"""The comparator that the options ask for: an installed one, or the user's own script.
+"""The comparator that the options ask for: an installed one, a check, or the user's own script.
 
 To add one, write a `MakeComparator` and name it in the entry points of the group
 `precision_bisect.comparators`, under what `--metric` calls it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias, cast
 
+from precision_bisect.comparators.check_words import read_check
 from precision_bisect.comparators.guarded import Guarded
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.comparators.ready_made import ready_made
 from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.comparators.tolerance import tolerance_from
 from precision_bisect.errors import UsageError
@@ -32,22 +33,20 @@ def choose_comparator(
     Raises what that does, and PluginError for a metric that is not installed.
     """
     if options.check is not None:
-        return _script(options, options.check)
+        return _check(options, options.check, outputs)
     make = cast("MakeComparator", load(COMPARATORS, options.metric))
     made = make(options, outputs, classes)
     ours = isinstance(made, PolygraphyComparator)
     return made if ours else Guarded(comparator=made, name=options.metric)
 
 
-def _script(options: Options, check: str) -> Comparator:
-    path, colon, name = check.rpartition(":")
-    if not colon or not name:
-        raise UsageError(
-            f"--check {check!r} names no function", "write --check script.py:function"
-        )
+def _check(options: Options, check: str, outputs: Sequence[str]) -> Comparator:
+    words = read_check(check)
     if options.atol is not None or options.rtol is not None:
         raise UsageError("--check has one figure of its own", "give its limit by --tol")
     if isinstance(options.tol, Mapping):
         raise UsageError("--check judges all outputs at once", "give one number to --tol")
     tolerance = tolerance_from(options.tol, "--tol", zero=True).default
-    return ScriptComparator(Path(path), name, tolerance)
+    if words.script is None:
+        return ready_made(words, outputs, tolerance)
+    return ScriptComparator(words.script, words.name, tolerance)

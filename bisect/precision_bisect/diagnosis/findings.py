@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from precision_bisect.errors import RunFolderError
+from precision_bisect.results.advised import Tried
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import DIAGNOSIS
 from precision_bisect.run_folder.typed_json import Count, read_typed
@@ -88,13 +89,22 @@ class Birth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something to change, for the layers named, with one sentence of evidence."""
+    """Something to change, for the layers named, with one sentence of evidence.
+
+    `tried` is what came of it, None where it was not tried.
+    """
 
     id: str
     title: str
     text: str
     layers: Sequence[str]
     evidence: str
+    tried: Tried | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was tried, and holds as an answer has to."""
+        return self.tried is not None and self.tried.holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

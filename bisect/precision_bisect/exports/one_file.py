@@ -9,23 +9,20 @@ from pathlib import Path
 def one_file(template: str, filled: dict[str, str]) -> str:
     """Return a template as a script that runs without this package.
 
-    In place of its one import from here it has what that module defines, whose other imports must
-    be the template's, too. `filled` has the new value of a variable, as source, by the line that
-    defines it.
+    In place of its imports from here, which stand together, it has what those modules define;
+    what these import must be among the template's imports, too. `filled` has the new value of a
+    variable, as source, by the line that defines it.
     """
     text = files(__package__).joinpath(template).read_text(encoding="utf-8")
-    (ours,) = [node for node in ast.parse(text).body if _of_ours(node)]
+    imports = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if str(node.module).startswith("precision_bisect.")]
     lines = text.splitlines(keepends=True)
-    assert isinstance(ours, ast.ImportFrom) and ours.end_lineno
-    before, after = lines[: ours.lineno - 1], lines[ours.end_lineno :]
+    before, after = lines[: ours[0].lineno - 1], lines[ours[-1].end_lineno :]
     for line, value in filled.items():
         place = after.index(line)
         after[place] = f"{line.partition(' = ')[0]} = {value}\n"
-    return "".join((*before, _definitions(str(ours.module)), *after))
-
-
-def _of_ours(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and str(node.module).startswith("precision_bisect.")
+    definitions = "\n\n".join(_definitions(str(node.module)) for node in ours)
+    return "".join((*before, definitions, *after))
 
 
 def _definitions(module: str) -> str:

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from precision_bisect.comparators.matched_boxes import DoesNotFit
+from precision_bisect.comparators.task_checks import judge_task
 from precision_bisect.exports.target_metrics import CannotJudge, multiple
 
 SETTINGS: dict[str, Any] = {}
@@ -270,10 +272,18 @@ def read(path: Path) -> Any:
 
 
 def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
-    """Judge by the user's own function. Raises CannotJudge where it does not run."""
+    """Judge by a check, the user's or one of ours. Raises CannotJudge where it does not run."""
     file, _, name = SETTINGS["limits"]["check"].rpartition(":")
     limit = SETTINGS["limits"]["tolerance"]
     finite = all(np.isfinite(a).all() for o in outputs for a in o.values() if a.dtype.kind == "f")
+    if finite and not file:
+        chosen = SETTINGS["limits"]["outputs"]
+        both = ([{n: s[n] for n in chosen} for s in each] for each in (outputs, wanted))
+        try:
+            with np.errstate(all="ignore"):
+                return Judged(name, judge_task(name, *both).error, limit)
+        except DoesNotFit as error:
+            raise CannotJudge(one_line(error)) from error
     if not finite:
         return Judged(f"{name}()", math.inf, limit or 0.0)
     # Copies: other judgements read the arrays, too.

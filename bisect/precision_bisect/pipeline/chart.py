@@ -38,6 +38,11 @@ def chart(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> S
 def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
     yield from sweep(curve)
     plan = ending.plan if ending.status is Status.FOUND else None
+    for each in ending.passed_over:
+        told = answered(driver, each, ending.samples)
+        yield from complete(curve, each, told)
+        if told is not None:
+            curve.tried[each] = told
     if plan is not None:
         yield from complete(curve, plan, answered(driver, plan, ending.samples))
         if prepared.problem.builds and not prepared.problem.timed:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precision_bisect.advice.case import PASSES
 from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.certificate.monotone import breaks, remarks, rows
 from precision_bisect.certificate.proving import Terms, certificate
@@ -37,18 +36,20 @@ from precision_bisect.pipeline.deploying import (
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
+from precision_bisect.results.advised import Advised
 from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.results.input_ranges import InputRange
 from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.results.result import (
     CULPRITS_ONLY,
     SPREAD,
-    Advised,
     Diagnosis,
     Inputs,
     Pinned,
@@ -133,6 +134,7 @@ def conclude(
     drawn_up = Charted() if part else charted(prepared, driver, curve, ending, plan)
     told = Explained(Findings(low=prepared.options.low))
     others: Sequence[OnTargets] = ()
+    ranges: Sequence[InputRange] = ()
     options = session_options(prepared.options.engine, final.opening)
     written = Written(reason="", deployment=Deployment.by(options))
     diagnosis: Sequence[Diagnosis] = ()
@@ -155,6 +157,7 @@ def conclude(
                 told = explained(prepared, answer)
             if plan is not None and ending.status.answers:
                 others = other_targets(prepared, plan, late=budget.late)
+                ranges = input_ranges(prepared, plan, late=budget.late)
             drawn_up = caused(prepared, drawn_up, told, ending, late=budget.late)
             diagnosis = [
                 Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
@@ -224,12 +227,14 @@ def conclude(
                 id=each.id,
                 title=each.title,
                 evidence=each.evidence,
-                passed=each.evidence.endswith(PASSES),
+                passed=each.holds,
                 layers=[name for name in each.layers if name in kept],
+                tried=each.tried,
             )
             for each in findings.advice
         ],
         inputs=Inputs(synthetic=prepared.options.inputs is None, samples=len(prepared.samples)),
+        input_ranges=ranges,
         fingerprint=prepared.fingerprint,
         message=_cut_short(prepared, driver, ending)
         if cut_short and ending.status in _CUT_OFF

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import onnx
 
 from precision_bisect.advice.advise import advised
 from precision_bisect.advice.case import DiagnosedModel
+from precision_bisect.advice.variants import Variants
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.near import NearMiss, near_misses
@@ -118,6 +120,11 @@ def with_advice(
                 scales=prepared.scales,
                 targets=prepared.options.targets,
                 calibration=prepared.options.calibration,
+                variants=Variants(
+                    unseen=(prepared.samples[judging:], prepared.reference[judging:]),
+                    copies=prepared.copies,
+                    until=time.monotonic() + most_s,
+                ),
             ),
             most_s,
         )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from precision_bisect.comparators.check_words import read_check
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import (
     exact_remark,
@@ -24,6 +25,7 @@ from precision_bisect.inputs.input_files import placed_samples
 from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
+from precision_bisect.inputs.value_ranges import check_ranges
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.machine.freed_memory import trim
@@ -159,7 +161,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
 def _judge_flag(options: Options) -> str:
     """Return what the command line says of the judge."""
     check = options.check
-    return f"--metric {options.metric}" if check is None else f"--check {Path(check).name}"
+    return f"--metric {options.metric}" if check is None else f"--check {read_check(check)}"
 
 
 def _refuse_sequences(model: Model) -> None:
@@ -279,6 +281,7 @@ def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]
                 f"--input-shapes names {name!r}, which is no input of the model",
                 f"its inputs are {', '.join(names) or 'none'}",
             )
+    check_ranges(options.ranges, names)
     if options.inputs is None:
         observer(
             Warned(

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.comparators.comparison_remarks import limits_in_words
 from precision_bisect.errors import RunFolderError
 from precision_bisect.executors.executor import Executor
@@ -13,9 +14,10 @@ from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.stopping import Stopped, past_deadline
 from precision_bisect.model.layers_file import write_layers
 from precision_bisect.options import DEFAULT_STRATEGY, Options
-from precision_bisect.pipeline.chart import chart
+from precision_bisect.pipeline.best_known import Standing, best_known
+from precision_bisect.pipeline.chart import answered, chart
 from precision_bisect.pipeline.conclude import conclude
-from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.pipeline.course import Course, flow, on_samples
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
@@ -28,7 +30,8 @@ from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.events import Observer, RunStarted, TrialsEnded, together
-from precision_bisect.trial import Kind
+from precision_bisect.search.precision_curve import Curve
+from precision_bisect.trial import Kind, SampleSet
 
 
 def run_pair(
@@ -70,7 +73,7 @@ def run_prepared(
             observer(_started(prepared, len(recorded)))
             ending = _search(prepared, driver, part=part)
             if not part:
-                _chart(prepared, driver, ending)
+                ending = _charted(prepared, driver, ending)
         if driver.lost and ending.status in WITHOUT_ANSWER:
             # It was decided by a process that was lost, which says nothing of the plan.
             ending = replace(ending, status=Status.ABORTED)
@@ -101,15 +104,49 @@ def _keep_answer(options: Options) -> None:
         )
 
 
-def _chart(prepared: Prepared, driver: Driver, ending: Ending) -> None:
-    """Complete the curve; its points change nothing of the ending."""
+def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+    """Complete the curve; return the ending, with a better plan of the curve if there is one."""
     options = prepared.options
-    answered = ending.status is Status.FOUND and options.until == "answer"
-    if not answered and (ending.status is not Status.STOPPED or options.until != "curve"):
-        return
+    found = ending.status is Status.FOUND and options.until == "answer"
+    if not found and (ending.status is not Status.STOPPED or options.until != "curve"):
+        return ending
     # The answer stands: whatever ends this early costs only points of the curve.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
-        driver.run(chart(prepared, driver, prepared.curve, ending))
+        while True:
+            curve = prepared.curve
+            driver.run(chart(prepared, driver, curve, ending))
+            # Another strategy is asked for by its name: its plan is the answer.
+            if not found or prepared.strategy.name != DEFAULT_STRATEGY:
+                break
+            better = _better(prepared, driver, curve, ending)
+            if better is None:
+                break
+            ending = better
+    return ending
+
+
+def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Ending | None:
+    """Judge plans of the curve that are better than the answer; None where none holds."""
+    assert ending.plan is not None
+    outcome = answered(driver, ending.plan, ending.samples)
+    if outcome is None:
+        return None
+    problem, options = prepared.problem, prepared.options
+    again = ending.samples is SampleSet.ALL
+    seen = JudgedTrials(
+        tolerance=problem.tolerance, size=problem.size, allowed=options.copies_failing
+    )
+    standing = Standing(
+        ending=ending,
+        outcome=outcome,
+        refuted=driver.refuted,
+        copies=prepared.copies is not None,
+        held_out=options.holdout > 0 and not again,
+        # What all samples judge is read off other trials than those noted here.
+        certify="none" if again else prepared.certify,
+        seen=seen.having(driver.trials),
+    )
+    return driver.run(on_samples(ending.samples, best_known(problem, curve, standing)))
 
 
 def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:

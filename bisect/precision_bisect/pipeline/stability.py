@@ -19,6 +19,8 @@ from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 ROOM = 1.645
 """Standard deviations of ln(error) between builds that an answer stays below the tolerance: the
 95% quantile of the normal distribution."""
+NARROWED = 5
+"""Halvings of the last step of a widening that no figure has chosen: 32 layers to one. A bound."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,12 +125,32 @@ class StabilityCheck:
         self.spread = self.spread or _refuted(plan, refuted)
         outcome, added = refuted, 0
         while added < law.steps:
+            fails = added, outcome
             added = law.next(added, outcome, self.problem.tolerance, self.builds)
-            wider = plan.with_(law.order[:added])
-            outcome = yield from self.judge(wider, f"{len(plan)} layers and {added} more")
-            if outcome.passed and self.leaves_room(wider):
-                return wider
+            outcome = yield from self._wider(plan, law, added)
+            if outcome.passed and self.leaves_room(plan.with_(law.order[:added])):
+                return (yield from self._narrowed(plan, law, fails, added))
         return None
+
+    def _wider(self, plan: Plan, law: Law, added: int) -> Search[Outcome]:
+        wider = plan.with_(law.order[:added])
+        return (yield from self.judge(wider, f"{len(plan)} layers and {added} more"))
+
+    def _narrowed(
+        self, plan: Plan, law: Law, fails: tuple[int, Outcome], passes: int
+    ) -> Search[Plan]:
+        """Return a plan between two, by halves, where the law had no figure to choose it by."""
+        count, outcome = fails
+        for _ in range(NARROWED):
+            if law.tells(outcome) or passes - count < 2:
+                break
+            middle = (count + passes) // 2
+            told = yield from self._wider(plan, law, middle)
+            if told.passed and self.leaves_room(plan.with_(law.order[:middle])):
+                passes = middle
+            else:
+                count, outcome = middle, told
+        return plan.with_(law.order[:passes])
 
 
 def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:

@@ -1,5 +1,6 @@
 """How a run can end, and how each ending is put into words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -42,7 +43,8 @@ class Ending:
 
     `found` is the plan that was searched for and certified, where speed made another of it.
     `limit` is the error that the search stayed below, where that is less than the tolerance.
-    `spread` says why the answer had to be widened: nothing is certified then.
+    `spread` says why the answer had to be widened: nothing is certified then. `passed_over` are
+    answers in whose place plans of the curve stand.
     """
 
     status: Status
@@ -52,6 +54,7 @@ class Ending:
     found: Plan | None = None
     limit: float | None = None
     spread: str = ""
+    passed_over: Sequence[Plan] = ()
 
 
 def culprits_alone(count: int) -> str:

@@ -16,8 +16,10 @@ from precision_bisect.options import Certify
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import REPORTS, load
 from precision_bisect.precisions import HighName, LowName, PrecisionName
+from precision_bisect.results.advised import Advised
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
+from precision_bisect.results.input_ranges import InputRange
 from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.typed_json import Count
@@ -211,21 +213,6 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advised:
-    """Something to change instead of keeping layers, from `diagnosis.json`.
-
-    `passed` tells that the run has tried it, and that the outputs were within the tolerance.
-    `layers` are the kept ones that it is for.
-    """
-
-    id: str
-    title: str
-    evidence: str
-    passed: bool
-    layers: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
     """What computes in one type: `count` layers, those among them that the search chose `layers`.
 
@@ -323,6 +310,7 @@ class Result:
     diagnosis: Sequence[Diagnosis]
     advice: Sequence[Advised] = ()
     inputs: Inputs | None = None
+    input_ranges: Sequence[InputRange] = ()
     fingerprint: Mapping[str, Any]
     message: str = ""
     out: Path | None = None

@@ -170,6 +170,15 @@ class Driver:
         known = self._known.get(proposal.identity)
         return known.outcome if known else None
 
+    @property
+    def refuted(self) -> frozenset[Plan]:
+        """The plans that have failed as an answer, on copies or when they were built afresh."""
+        return frozenset(
+            trial.proposal.plan
+            for trial in self.trials
+            if trial.proposal.phase is Phase.RECHECK and trial.outcome.failed
+        )
+
     def on_copies(self, plan: Plan) -> Outcome | None:
         """Return the last outcome of a plan on copies of the samples, None if there is none.
 

@@ -56,6 +56,11 @@ class Law:
         """The number of layers that can be added."""
         return len(self.order)
 
+    @staticmethod
+    def tells(outcome: Outcome) -> bool:
+        """Tell whether an outcome has a figure that the law can learn from."""
+        return 0 < (typical(outcome) or 0.0) < math.inf
+
     def next(self, added: int, outcome: Outcome, tolerance: float | None, builds: float) -> int:
         """Return how many layers to keep, more than `added`, whose plan has this outcome.
 
@@ -69,7 +74,7 @@ class Law:
         if (
             tolerance is None
             or error is None
-            or not 0 < error < math.inf
+            or not self.tells(outcome)
             or not 0 < left < math.inf
         ):
             # Without a figure there is nothing to learn: go on in steps that double.

@@ -1,0 +1,199 @@
+"""The boxes of a detector, matched: their number and order may change behind NonMaxSuppression.
+
+The error is 1 - panoptic quality, weighted by score: 1 - 2 sum(score * IoU) / sum(scores), where
+the first sum is over pairs of one class with an IoU of at least 0.5, the lower score of each pair,
+and the second over the boxes of both sides. Boxes of little score weigh little, padding nothing.
+numpy alone and Python 3.9: `run_onnxruntime.py` takes these definitions along.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_LEAST_IOU = 0.5
+"""What panoptic quality calls a match."""
+_CENTRED = 0.1
+"""Where more boxes than this share would end before they begin, they are (x, y, width, height)."""
+_MOST = 1000
+"""Boxes by image, those of the highest scores: a raw head has thousands, most of them near 0."""
+_LAYOUTS = {5: ("bbbbs",), 6: ("bbbbsl", "lsbbbb"), 7: ("lbbbbls", "lbbbbsl")}
+"""What the columns of rows may be, by their number: b of the box, s the score, l whole numbers."""
+
+
+class DoesNotFit(Exception):
+    """An output of the reference that a check cannot judge."""
+
+    def __init__(self, name: str, array: Any, why: str) -> None:
+        super().__init__(f"output {name!r} {list(array.shape)} of {array.dtype} {why}")
+
+
+class Found(NamedTuple):
+    """An error, and in words what was found."""
+
+    error: float
+    told: str
+
+
+class _Boxes(NamedTuple):
+    """The boxes of an image, by score: corners (boxes, 4), scores (boxes), labels (boxes, any)."""
+
+    corners: Any
+    scores: Any
+    labels: Any
+
+
+class _Roles(NamedTuple):
+    """Which output says what; `layout` is that of the rows where they have more than the box."""
+
+    boxes: str
+    scores: str | None
+    labels: str | None
+    layout: str
+    centred: bool
+
+
+def matched_boxes(outputs: list[Any], reference: list[Any]) -> Found:
+    """Judge lists with a dict of arrays per sample. Raises DoesNotFit for the reference."""
+    roles = _roles(reference)
+    same = total = 0.0
+    pairs = unmatched = 0
+    for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.9
+        sides = [_images(sample, roles) for sample in (got, want)]
+        if len(sides[0]) != len(sides[1]):
+            return Found(math.inf, "the number of images is another one")
+        for one, other in zip(*sides):  # noqa: B905 - Python 3.9
+            shared, matched = _overlap(one, other)
+            same, pairs = same + 2 * shared, pairs + matched
+            total += float(one.scores.sum() + other.scores.sum())
+            unmatched += len(one.scores) + len(other.scores) - 2 * matched
+    told = f"{pairs} pairs of boxes, {unmatched} boxes without"
+    # Sums in another order may differ in their last digits.
+    error = 1 - same / total if total else float(unmatched > 0)
+    return Found(error if error > 1e-12 else 0.0, told)
+
+
+def _overlap(got: _Boxes, want: _Boxes) -> tuple[float, int]:
+    """Return score * IoU summed over the pairs, and how many there are: the best scores first."""
+    free = np.ones(len(got.scores), bool)
+    shared, pairs = 0.0, 0
+    for corners, score, label in zip(*want):  # noqa: B905 - Python 3.9
+        fits = got.labels.shape[-1] == len(label)
+        own = free & ((got.labels == label).all(-1) if fits else False)
+        overlaps = np.where(own, _iou(got.corners, corners), 0.0)
+        if overlaps.size and overlaps.max() >= _LEAST_IOU:
+            best = int(overlaps.argmax())
+            free[best] = False
+            shared += float(min(score, got.scores[best]) * overlaps[best])
+            pairs += 1
+    return shared, pairs
+
+
+def _iou(many: Any, one: Any) -> Any:
+    low, high = np.maximum(many[:, :2], one[:2]), np.minimum(many[:, 2:], one[2:])
+    inner = np.maximum(high - low, 0).prod(-1)
+    sizes = [np.maximum(x[..., 2:] - x[..., :2], 0).prod(-1) for x in (many, one)]
+    union = sizes[0] + sizes[1] - inner
+    alike = (many == one).all(-1)
+    return np.where(alike, 1.0, inner / np.where(union > 0, union, 1.0))
+
+
+def _images(sample: Any, roles: _Roles) -> list[_Boxes]:
+    """Return the boxes of each image of a sample; whatever its shapes are, it raises nothing."""
+    rows, columns = np.asarray(sample[roles.boxes], np.float64), np.array(list(roles.layout))
+    rows = rows[None] if rows.ndim == 2 else rows
+    if rows.ndim != 3 or rows.shape[-1] != len(columns):
+        rows = np.zeros((1, 0, len(columns)))
+    images = []
+    for number, table in enumerate(rows):
+        corners, labels = table[:, columns == "b"], table[:, columns == "l"]
+        scores = table[:, columns == "s"].min(-1, initial=1.0)
+        if roles.scores:
+            given = _part(sample[roles.scores], number, rows)
+            scores = given.max(-1, initial=0.0)
+            labels = given.argmax(-1)[:, None] if given.shape[-1] > 1 else labels
+        if roles.labels:
+            labels = _part(sample[roles.labels], number, rows)
+        images.append(_sorted(corners, scores, labels, roles.centred))
+    return images
+
+
+def _sorted(corners: Any, scores: Any, labels: Any, centred: bool) -> _Boxes:
+    if not len(corners) == len(scores) == len(labels):
+        corners, scores, labels = corners[:0], scores[:0], labels[:0]
+    if centred:
+        half = corners[:, 2:] / 2
+        corners = np.concatenate([corners[:, :2] - half, corners[:, :2] + half], -1)
+    scores = np.clip(scores, 0.0, 1.0)
+    order = np.argsort(-scores, kind="stable")[:_MOST]
+    order = order[scores[order] > 0]
+    return _Boxes(corners[order], scores[order], labels[order])
+
+
+def _part(array: Any, image: int, rows: Any) -> Any:
+    """Return what an output says of one image, as (boxes, columns); nothing of other boxes."""
+    array, (images, boxes, _) = np.asarray(array, np.float64), rows.shape
+    if not boxes or array.size % (images * boxes):
+        return np.zeros((0, 1))
+    return array.reshape(images, boxes, -1)[image]
+
+
+def _roles(reference: list[Any]) -> _Roles:
+    """Find what each output says, by its shape and its values. Raises DoesNotFit."""
+    arrays = {n: [np.asarray(s[n]) for s in reference] for n in reference[0]}
+    boxes = [n for n, of in arrays.items() if all(_is_rows(each) for each in of)]
+    if not boxes:
+        name, of = next(iter(arrays.items()))
+        raise DoesNotFit(name, of[0], "has no boxes: rows of 4 to 7 numbers")
+    found: dict[str, str] = {"boxes": max(boxes, key=lambda n: arrays[n][0].shape[-1] == 4)}
+    rows = [each.shape[:-1] for each in arrays[found["boxes"]]]
+    for name in (n for n in arrays if n != found["boxes"]):
+        of = arrays[name]
+        role = "scores" if of[0].dtype.kind == "f" else "labels"
+        if role in found or not all(
+            _by_row(each, shape)
+            for each, shape in zip(of, rows)  # noqa: B905 - Python 3.9
+        ):
+            raise DoesNotFit(name, of[0], f"has no {role} of the boxes in {found['boxes']!r}")
+        if role == "scores" and not all(_within(each) for each in of):
+            raise DoesNotFit(name, of[0], "has scores outside of 0 to 1")
+        found[role] = name
+    table = np.concatenate(
+        [each.reshape(-1, each.shape[-1]).astype(np.float64) for each in arrays[found["boxes"]]]
+    )
+    layout = _layout(found["boxes"], table)
+    corners = table[:, [i for i, kind in enumerate(layout) if kind == "b"]]
+    corners = corners[corners.any(-1)]
+    turned = int((corners[:, 2:] < corners[:, :2]).any(-1).sum())
+    centred = turned > _CENTRED * len(corners)
+    return _Roles(found["boxes"], found.get("scores"), found.get("labels"), layout, centred)
+
+
+def _is_rows(array: Any) -> bool:
+    return array.ndim in (2, 3) and (array.shape[-1] == 4 or array.shape[-1] in _LAYOUTS)
+
+
+def _by_row(array: Any, rows: Any) -> bool:
+    """Tell whether an array has one value or more for each row, in the order of the rows."""
+    shape = array.shape
+    images = rows[0] if len(rows) > 1 else 1
+    flat = (images, rows[-1]) if len(rows) > 1 and shape[:1] == (images,) else rows[-1:]
+    return shape[: len(flat)] == flat and len(shape) - len(flat) <= 1
+
+
+def _within(scores: Any) -> bool:
+    return bool(((scores >= 0) & (scores <= 1)).all())
+
+
+def _layout(name: str, table: Any) -> str:
+    if table.shape[-1] == 4:
+        return "bbbb"
+    for layout in _LAYOUTS[table.shape[-1]]:
+        kinds = dict.fromkeys(layout)
+        columns = {k: table[:, [i for i, each in enumerate(layout) if each == k]] for k in kinds}
+        whole = bool((columns.get("l", table[:, :0]) % 1 == 0).all())
+        if whole and _within(columns["s"]):
+            return layout
+    raise DoesNotFit(name, table, "has no score from 0 to 1, or no whole numbers as labels")

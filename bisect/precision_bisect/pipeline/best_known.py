@@ -1,0 +1,142 @@
+"""An answer is never worse than another plan of its own curve.
+
+The curve is completed once there is an answer, and a point of it may be the better one: a search
+ends where no single layer can go, and a plan that was widened keeps what the law asked for.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from precision_bisect.certificate.certifying import certify
+from precision_bisect.certificate.judged_trials import JudgedTrials
+from precision_bisect.options import Certify
+from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.results.endings import Ending
+from precision_bisect.search.limits_and_noise import passing_within
+from precision_bisect.search.precision_curve import DRAW, Curve
+from precision_bisect.search.rounding_law import SPREADS, typical
+from precision_bisect.speed.settle import still_fast
+from precision_bisect.trial import Outcome, SampleSet
+
+TRIED = 3
+"""Points that are judged beside one answer, at most. A bound on builds."""
+DRAWS = 16
+"""Draws that are left for each answer: two for each of `TRIED`, and those of a certificate."""
+FAR_BETTER = 2.0
+"""Factor by which the error must fall for a plan that keeps as many layers, or a few more. A bound
+of taste."""
+FEW_MORE, FEW_MORE_SHARE = 2, 0.1
+"""Layers that such a plan may keep more, and that as a share of the answer's. Bounds of taste."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """An answer beside its curve, and what a plan that takes its place has to hold.
+
+    `outcome` is the answer's. `refuted` are the plans that have failed on some copies. With
+    `held_out` samples that had no part judge, too. `seen` has the trials that a certificate can
+    rest on, which is made as `certify` says.
+    """
+
+    ending: Ending
+    outcome: Outcome
+    refuted: Collection[Plan]
+    copies: bool
+    held_out: bool
+    certify: Certify
+    seen: JudgedTrials
+
+    def far(self, told: Outcome, tolerance: float | None) -> bool:
+        """Tell whether a plan is as far below the tolerance as one that is widened has to be.
+
+        What a search has found need not be. Nor need a plan whose error is not above the answer's.
+        """
+        error, own = typical(told), typical(self.outcome)
+        if not self.ending.spread or tolerance is None or error is None:
+            return True
+        stability = told.evidence.stability
+        jitter = (stability.jitter if stability else None) or 0.0
+        room = tolerance * math.exp(-SPREADS * jitter)
+        return error <= max(room, own or 0.0)
+
+
+def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[Ending | None]:
+    """Return the ending with a better plan of the curve as its answer; None where there is none.
+
+    Such a plan holds as an answer does: on two draws that had no part in choosing it. Fewer layers
+    are certified anew, and a layer that can go goes.
+    """
+    ending = standing.ending
+    first = DRAW + 1 + DRAWS * len(ending.passed_over)
+    for place, plan in enumerate(_better(curve, standing)[:TRIED]):
+        if plan in standing.refuted:
+            continue
+        holding = StabilityCheck(
+            problem=problem,
+            copies=standing.copies,
+            rebuilds=problem.builds,
+            drawn=first + 2 * place,
+        )
+        held = yield from _held(holding, plan, curve.tried[plan], standing)
+        if held is None:
+            continue
+        plan = yield from _certified(holding, plan, held, standing, first + 2 * TRIED)
+        assert ending.plan is not None
+        return replace(
+            ending, plan=plan, found=None, passed_over=(*ending.passed_over, ending.plan)
+        )
+    return None
+
+
+def _better(curve: Curve, standing: Standing) -> list[Plan]:
+    """Return the plans that passed and are better than the answer, the fewest layers first."""
+    ending, error = standing.ending, typical(standing.outcome)
+    assert ending.plan is not None
+    kept = len(ending.plan)
+    # Where a certificate says that no layer can go, none is added.
+    more = min(FEW_MORE, int(FEW_MORE_SHARE * kept)) if ending.spread else 0
+    found = []
+    for plan, outcome in curve.tried.items():
+        if not passing_within(outcome, ending.limit).passed or plan == ending.plan:
+            continue
+        own = typical(outcome)
+        far = own is not None and error is not None and FAR_BETTER * own <= error
+        if len(plan) < kept or (len(plan) <= kept + more and far):
+            found.append(plan)
+    return sorted(plan for plan in found if plan not in ending.passed_over)
+
+
+def _held(
+    holding: StabilityCheck, plan: Plan, point: Outcome, standing: Standing
+) -> Search[Outcome | None]:
+    """Return the outcome of a plan on its second draw; None where it does not hold."""
+    holding.note(plan, point)
+    told = yield from holding.judge(plan, "a better plan of the curve, on copies")
+    if told.passed and standing.far(told, holding.problem.tolerance):
+        # The samples that had no part judge last, beside the others.
+        samples = SampleSet.ALL if standing.held_out else SampleSet.JUDGED
+        told = yield from holding.judge(plan, "a better plan of the curve, once more", samples)
+    far = standing.far(told, holding.problem.tolerance)
+    if not told.passed or not far or not holding.leaves_room(plan):
+        return None
+    if holding.problem.speed and not (yield from still_fast(holding.problem, plan)):
+        return None
+    return told
+
+
+def _certified(
+    holding: StabilityCheck, plan: Plan, held: Outcome, standing: Standing, draw: int
+) -> Search[Plan]:
+    """Certify a plan, and return what is left of it if that holds, else the plan."""
+    mode = "none" if standing.ending.spread else standing.certify
+    seen = standing.seen
+    seen.copies, seen.clear = standing.copies, clear_limit(holding.problem.tolerance, held)
+    less = yield from certify(holding.problem, plan, mode, seen, draw if standing.copies else 0)
+    if less == plan:
+        return plan
+    holding.drawn = draw
+    told = yield from holding.judge(less, "what the certificate has left, judged afresh")
+    return less if told.passed and holding.leaves_room(less) else plan

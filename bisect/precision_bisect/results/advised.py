@@ -1,0 +1,59 @@
+"""Advice in `result.json`, and what came of trying it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.trial import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What a change came to that was tried with `kept` layers, `before` without it.
+
+    `error` is on the tolerance's scale, `on_samples` tells whether it passes on the samples that
+    have judged the search. Of `variants`, which are samples that took no part and copies, so many
+    have `failed`; there are none where the samples fail.
+    """
+
+    error: Figure | None
+    on_samples: bool
+    kept: int
+    before: int
+    variants: int = 0
+    failed: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether it passes on all that has judged it, as an answer has to."""
+        return self.on_samples and not self.failed
+
+    @property
+    def clause(self) -> str:
+        """What to append to the evidence of a change that was applied to a copy."""
+        return f"; applied, with {self.kept} of the {self.before} layers kept: {self}"
+
+    def __str__(self) -> str:
+        figure = "no figure" if self.error is None else f"error {self.error:.3g}"
+        if not self.on_samples:
+            return f"{figure}, which fails"
+        if self.failed:
+            where = f"fails on {self.failed} of {self.variants} variants"
+            return f"{figure}: passes on your samples, {where}"
+        also = f", on {self.variants} variants, too" if self.variants else ""
+        return f"{figure}, which passes{also}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """Something to change instead of keeping layers, from `diagnosis.json`.
+
+    `passed` tells that the run has tried it, and that it holds. `layers` are the kept ones that it
+    is for.
+    """
+
+    id: str
+    title: str
+    evidence: str
+    passed: bool
+    layers: Sequence[str] = ()
+    tried: Tried | None = None
