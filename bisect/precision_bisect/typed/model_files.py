@@ -77,12 +77,11 @@ class TypedFolder:
     def _own(self, weight: TypedWeight) -> Place | None:
         """Return where a data file of the model has a weight as it is stored; None for nowhere."""
         source = weight.source
-        stays = weight.quantization is None and weight.dtype == source.dtype
-        if self.root is None or not (stays and isinstance(source, np.memmap) and source.filename):
+        if not isinstance(source, np.memmap) or not source.filename or not weight.as_it_is:
             return None
         file = Path(source.filename)
         # Windows has a root for each drive.
-        if Path(file.absolute().anchor) != self.root:
+        if self.root is None or Path(file.absolute().anchor) != self.root:
             return None
         return Place(_below(self.root, file), source.offset, source.nbytes)
 
