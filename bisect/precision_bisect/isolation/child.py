@@ -11,13 +11,16 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from precision_bisect.isolation.deaths import raised
 from precision_bisect.isolation.described import Survey, survey
 from precision_bisect.machine.user_scripts import let_scripts_exit
+from precision_bisect.plan import Plan
 from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.speed.kernel_times import KernelTimes
 from precision_bisect.trial import Outcome, Proposal
 
 _WATCH_S = 0.5
@@ -52,6 +55,15 @@ def load(spec: Path, work: Path) -> None:
 def look(spec: Path, work: Path) -> Survey:
     """Return what the backend of a pickled spec says of itself."""
     return survey(pickle.loads(spec.read_bytes()).backend(work))
+
+
+def times(spec: Path, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes]:
+    """Return how long the kernels of plans take, on the backend of a pickled spec.
+
+    Raises RefusedError where it cannot tell.
+    """
+    told: Sequence[KernelTimes] = pickle.loads(spec.read_bytes()).kernel_times(plans, work)
+    return told
 
 
 def evaluate(proposal: Proposal) -> Outcome:

@@ -28,6 +28,7 @@ from precision_bisect.pipeline.chart import (
     culprits_of,
     retraced,
 )
+from precision_bisect.pipeline.costing import costs_of
 from precision_bisect.pipeline.deploying import (
     Written,
     judge_of,
@@ -172,6 +173,11 @@ def conclude(
     if prepared.backend.emulated:
         builds = 0
     timed = latencies(driver, everything, final)
+    costs = (
+        costs_of(prepared, plan, medians(timed) or {}, budget)
+        if plan is not None and ending.status.answers and not part
+        else None
+    )
     # Last of all: it opens the files as they were written.
     if deployment is not None and not part and ending.status is not Status.INTERRUPTED:
         deployment = rechecked(prepared, folder, deployment)
@@ -206,6 +212,7 @@ def conclude(
         wall_s=round(budget.elapsed_s(), 3),
         latency_ms=medians(timed),
         latency_method=next((each.method for each in timed if each), None),
+        costs=costs,
         speed=timings.report(prepared.options.speed, final.latency, searched),
         front=front_rows(timings.front(), names),
         honoured=final.honoured,

@@ -1,0 +1,137 @@
+"""How long each node of an ONNX Runtime session takes, and which layers it computes.
+
+On CUDA the profile's time of a node is that of its launch, unless launches wait for their kernels:
+the process has to begin with `provider.ONE_BY_ONE`. Names do not tell what a fused node computes:
+a Gelu may have a name of its own, and a Conv that took in an Add keeps its own. Tensors do, as the
+optimizer keeps their names: a node computes all that lies between the tensors that it writes and
+those that still exist. So the optimised graph is written to a file, and laid over the typed one.
+"""
+
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from precision_bisect.backends.cuda.building import TypedSessions, failure
+from precision_bisect.backends.cuda.cuda_engine import as_bound
+from precision_bisect.backends.cuda.cuda_kernels import TIMED, layer_called
+from precision_bisect.backends.cuda.latency import latency_of
+from precision_bisect.backends.cuda.opening import Opener
+from precision_bisect.backends.timing import WARM_UP_RUNS, middle
+from precision_bisect.layer_table import Exclusion, LayerTable
+from precision_bisect.model.ort import clean
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.speed.kernel_times import KernelTimes, TimedKernel
+from precision_bisect.trial import TrialStatus
+from precision_bisect.typed.rewrite import TypedWriter
+
+MOST_BYTES = 2**29
+"""Weights of an optimised graph that is written, at most; of a larger model names have to tell. A
+bound: half a gigabyte takes about a second."""
+_RENAMED = "InsertedPrecisionFreeCast_"
+"""How ONNX Runtime begins the name of a tensor beside a Cast that it has inserted."""
+_QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
+_RUN = "model_run"
+
+
+def times_of(
+    sessions: TypedSessions, writer: TypedWriter, plan: Plan, opener: Opener, feed: Sample, on: str
+) -> KernelTimes:
+    """Return the times of a plan's nodes on the device `on` ("cuda" or "cpu").
+
+    `sessions` and `opener` open it. Raises BackendFailure.
+    """
+    typed = writer.write(plan, guard_islands=False).proto.graph
+    weights = sum(weight.nbytes for weight in writer.model.weights.values())
+    optimised = opener.profiles.with_name("optimised.onnx")
+    written = optimised if weights <= MOST_BYTES else None
+    session = sessions.open(plan, replace(opener, optimised=written)).session
+    try:
+        latency_of(session, as_bound(session, feed), on)
+    except Exception as error:  # onnxruntime's classes share no base but Exception
+        raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
+    profile = Path(session.end_profiling())
+    took = _took(json.loads(profile.read_text(encoding="utf-8")))
+    profile.unlink()
+    graph = typed
+    if written is not None:
+        graph = onnx.load(written, load_external_data=False).graph
+        written.unlink()
+    return KernelTimes("onnxruntime_profile", _kernels(took, graph, typed, writer.model.table))
+
+
+def _took(events: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+    """Return by node the milliseconds of a run; what ran inside another node is a part of it."""
+    begun = sorted(each["ts"] for each in events if each["name"] == _RUN)
+    nodes = (each for each in events if each.get("cat") == "Node")
+    # The outer of two that begin at a time comes first.
+    ordered = sorted(nodes, key=lambda each: (each["ts"], -each["dur"]))
+    took: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(begun))
+    end = 0
+    for each in ordered:
+        run, last = bisect_right(begun, each["ts"]) - 1, each["ts"] + each["dur"]
+        if run >= 0 and last > end and each["name"].endswith(TIMED):
+            took[each["name"].removesuffix(TIMED)][run] += each["dur"]
+            end = last
+    return {name: middle(runs[WARM_UP_RUNS:]) / 1e3 for name, runs in took.items()}
+
+
+def _kernels(
+    took: Mapping[str, float], graph: onnx.GraphProto, typed: onnx.GraphProto, table: LayerTable
+) -> list[TimedKernel]:
+    """Return what ran as kernels, by the graph that the session ran and the one it was given."""
+    layers = {str(layer.name): layer for layer in table.layers}
+    makers = {name: node for node in typed.node for name in node.output if name}
+    nodes = {node.name: node for node in graph.node}
+    # What a Cast writes is the same value.
+    kept = {_own(name) for node in graph.node if node.op_type != "Cast" for name in node.output}
+    found = []
+    for name, ms in took.items():
+        node = nodes.get(name, onnx.NodeProto(name=name))
+        inserted = name not in layers
+        casts = inserted and node.op_type == "Cast"
+        covered = set() if casts else _covered(node, makers, kept)
+        covered |= {layer_called(name, layers)}
+        held = [layers[each] for each in covered & layers.keys()]
+        found.append(
+            TimedKernel(
+                ms=ms,
+                layers=frozenset(each.name for each in held if each.exclusion is None),
+                casts=casts,
+                quantizes=inserted and node.op_type in _QUANTIZING,
+                moves=not casts and {each.exclusion for each in held} <= {Exclusion.FOLLOWER},
+                reads=tuple(node.input),
+                writes=tuple(node.output),
+            )
+        )
+    return found
+
+
+def _covered(
+    node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], kept: Set[str]
+) -> set[str]:
+    """Return the nodes of the typed graph that one of the optimised graph computes.
+
+    They lie between what it writes and the tensors that are `kept`.
+    """
+    found: set[str] = set()
+    waiting = [_own(name) for name in node.output]
+    while waiting:
+        maker = makers.get(waiting.pop())
+        if maker is not None and maker.name not in found:
+            found.add(maker.name)
+            waiting += [name for name in maker.input if name not in kept]
+    return found
+
+
+def _own(name: str) -> str:
+    """Return the model's name of a tensor."""
+    while name.startswith(_RENAMED):
+        name = name.removeprefix(_RENAMED)
+    return name

@@ -1,0 +1,57 @@
+"""What the kept layers of an answer cost, measured kernel by kernel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from precision_bisect.trial import Figure
+
+ProfileMethod: TypeAlias = Literal["onnxruntime_profile", "tensorrt_profiler"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCost:
+    """What a kept layer takes in the answer, and with every layer low, in milliseconds.
+
+    A kernel that computes several layers counts in equal parts.
+    """
+
+    layer: str
+    ms: Figure
+    low_ms: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IslandCost:
+    """Kept layers that depend on each other for their time, in network order.
+
+    They exchange values, or one kernel computes them. `ms` is what they take in the answer,
+    `casts_ms` what the Casts around them do; of a Cast between two islands each has its part.
+    `saves_ms` is how much faster the answer would be with all of them low: with their Casts and
+    the fusions that they prevent, but for what they take when low.
+    """
+
+    layers: Sequence[str]
+    ms: Figure
+    casts_ms: Figure
+    saves_ms: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The time of an answer by kept layers and islands; `left_out` says why there is none.
+
+    `total_ms` is the sum over all kernels of the answer, `low_ms` with every layer low, and
+    `other_ms` what of the total no candidate accounts for. All times are scaled so that the sums
+    are the latencies, where these were measured; `profiled_ms` is the total before that. Islands
+    are in the order of what they save.
+    """
+
+    method: ProfileMethod | None = None
+    left_out: str = ""
+    total_ms: Figure | None = None
+    low_ms: Figure | None = None
+    other_ms: Figure | None = None
+    profiled_ms: Figure | None = None
+    layers: Sequence[LayerCost] = ()
+    islands: Sequence[IslandCost] = ()
