@@ -11,13 +11,13 @@ from precision_bisect.errors import shortened
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.results.layer_costs import Costs
+from precision_bisect.precisions import Pair
+from precision_bisect.results.layer_costs import MATTERS, Costs
 from precision_bisect.search.budget import Budget
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.island_costs import island_costs
+from precision_bisect.typed.rewrite import TypedWriter
 
-MATTERS = 0.05
-"""Share of the latency that kept layers must cost to be profiled, or shown. Of taste."""
 SHARE, LEAST_S = 0.1, 6.0
 """Share of the run's time so far that profiling may take, and seconds that are added: a process
 with CUDA starts in about four. Bounds."""
@@ -69,7 +69,8 @@ def _profiled(
         answer, low = slot.call_bare(child.times, spec, [plan, Plan.of(())], limits=limits)
     finally:
         slot.end()
-    model = prepared.model
+    model, options = prepared.model, prepared.options
+    writer = TypedWriter(model, Pair(low=options.low, high=options.high), prepared.scales)
     shapes = {name: array.shape for name, array in prepared.samples[0].items()}
     graph = prepared.graph or cost_graph(model, shapes)
-    return island_costs(graph, model.table.names, plan, (answer, low), latencies)
+    return island_costs(writer, graph, plan, (answer, low), latencies)

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal, TypeAlias
 
 from precision_bisect.trial import Figure
 
 ProfileMethod: TypeAlias = Literal["onnxruntime_profile", "tensorrt_profiler"]
+MATTERS = 0.05
+"""Share of the latency that kept layers must cost to be profiled, or told on screen. Of taste."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,20 @@ class IslandCost:
     casts_ms: Figure
     saves_ms: Figure
 
+    @property
+    def name(self) -> str:
+        """The island in a few words: its layer, their common module, or the first one."""
+        first, *others = self.layers
+        if not others:
+            return first
+        scopes = zip(*(name.split("/")[:-1] for name in self.layers), strict=False)
+        shared = "/".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, scopes))
+        return (
+            f"{shared} ({len(self.layers)} layers)"
+            if shared
+            else f"{first} and {len(others)} more"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
@@ -55,3 +72,24 @@ class Costs:
     profiled_ms: Figure | None = None
     layers: Sequence[LayerCost] = ()
     islands: Sequence[IslandCost] = ()
+
+    @property
+    def cost_ms(self) -> float:
+        """What the islands cost together: what those save that save something."""
+        return sum(max(each.saves_ms, 0.0) for each in self.islands)
+
+    @property
+    def matter(self) -> bool:
+        """Whether the islands cost enough to be told first."""
+        return self.cost_ms > 0 and self.cost_ms >= MATTERS * (self.total_ms or 0.0)
+
+    @property
+    def dearest(self) -> Sequence[IslandCost]:
+        """The fewest islands that make up half of the cost."""
+        found, left = [], self.cost_ms / 2
+        for each in self.islands:
+            if left <= 0:
+                break
+            found.append(each)
+            left -= each.saves_ms
+        return found

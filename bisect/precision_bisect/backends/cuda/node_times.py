@@ -8,6 +8,7 @@ those that still exist. So the optimised graph is written to a file, and laid ov
 """
 
 import json
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
@@ -36,8 +37,9 @@ MOST_BYTES = 2**29
 bound: half a gigabyte takes about a second."""
 _RENAMED = "InsertedPrecisionFreeCast_"
 """How ONNX Runtime begins the name of a tensor beside a Cast that it has inserted."""
-_QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 _RUN = "model_run"
+_FOLDED = (Exclusion.CONSTANT, Exclusion.SHAPE)
+"""Nodes that are computed once for all, for any number of layers."""
 
 
 def times_of(
@@ -63,7 +65,7 @@ def times_of(
     if written is not None:
         graph = onnx.load(written, load_external_data=False).graph
         written.unlink()
-    return KernelTimes("onnxruntime_profile", _kernels(took, graph, typed, writer.model.table))
+    return times_on(took, graph, typed, writer.model.table)
 
 
 def _took(events: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
@@ -82,35 +84,40 @@ def _took(events: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
     return {name: middle(runs[WARM_UP_RUNS:]) / 1e3 for name, runs in took.items()}
 
 
-def _kernels(
+def times_on(
     took: Mapping[str, float], graph: onnx.GraphProto, typed: onnx.GraphProto, table: LayerTable
-) -> list[TimedKernel]:
-    """Return what ran as kernels, by the graph that the session ran and the one it was given."""
-    layers = {str(layer.name): layer for layer in table.layers}
-    makers = {name: node for node in typed.node for name in node.output if name}
-    nodes = {node.name: node for node in graph.node}
-    # What a Cast writes is the same value.
-    kept = {_own(name) for node in graph.node if node.op_type != "Cast" for name in node.output}
+) -> KernelTimes:
+    """Return times by the names of nodes as those of kernels.
+
+    `graph` is the one that the session ran, `typed` the one that it was given.
+    """
+    folded = {layer.name for layer in table.layers if layer.exclusion in _FOLDED}
+    computing = [node for node in typed.node if node.name not in folded]
+    makers = {name: node for node in computing for name in node.output if name}
+    given = {node.name for node in computing}
+    kept = {_own(name) for node in graph.node for name in node.output}
     found = []
-    for name, ms in took.items():
-        node = nodes.get(name, onnx.NodeProto(name=name))
-        inserted = name not in layers
-        casts = inserted and node.op_type == "Cast"
-        covered = set() if casts else _covered(node, makers, kept)
-        covered |= {layer_called(name, layers)}
-        held = [layers[each] for each in covered & layers.keys()]
-        found.append(
-            TimedKernel(
-                ms=ms,
-                layers=frozenset(each.name for each in held if each.exclusion is None),
-                casts=casts,
-                quantizes=inserted and node.op_type in _QUANTIZING,
-                moves=not casts and {each.exclusion for each in held} <= {Exclusion.FOLLOWER},
-                reads=tuple(node.input),
-                writes=tuple(node.output),
-            )
-        )
-    return found
+    for name, node in _ran(list(took), graph).items():
+        covered = set() if node is None else _covered(node, makers, kept)
+        covered |= {layer_called(name, given)} & given
+        found.append(TimedKernel(ms=took[name], nodes=frozenset(covered)))
+    return KernelTimes("onnxruntime_profile", found)
+
+
+def _ran(names: Sequence[str], graph: onnx.GraphProto) -> Mapping[str, onnx.NodeProto | None]:
+    """Return the node that each name of a profile means, None where that is not known.
+
+    A node without a name is called after its operator and a number, `Exp_435`. Both the profile
+    and the file have them in the order in which they run.
+    """
+    found: dict[str, onnx.NodeProto | None] = {node.name: node for node in graph.node}
+    for op_type in {node.op_type for node in graph.node if not node.name}:
+        nodes = [node for node in graph.node if not node.name and node.op_type == op_type]
+        numbered = re.compile(rf"{op_type}_\d+")
+        called = [name for name in names if name not in found and numbered.fullmatch(name)]
+        if len(called) == len(nodes):
+            found |= zip(called, nodes, strict=True)
+    return {name: found.get(name) for name in names}
 
 
 def _covered(

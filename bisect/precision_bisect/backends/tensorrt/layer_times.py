@@ -5,20 +5,19 @@ nodes of the graph they hold.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import ModuleType
 from typing import Any
 
 import onnx
 
 from precision_bisect.backends.timing import WARM_UP_RUNS, measure, middle
-from precision_bisect.inspection.engine_kernels import Kernel, find_kernels, unlisted_kernel
+from precision_bisect.inspection.engine_kernels import find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.inspection.rules import computes
-from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.protocols import Sample
-from precision_bisect.speed.kernel_times import TimedKernel
+from precision_bisect.speed.kernel_times import KernelTimes, TimedKernel
 
 _FLOATS = frozenset(("fp32", "fp16", "bf16"))
 _JOINED = " + "
@@ -58,37 +57,48 @@ def layer_times(
     return {name: middle(times) for name, times in timed.items()}
 
 
-def timed_kernels(
+def timed_layers(
     took: Mapping[str, float],
     layers: Sequence[EngineLayer],
     proto: onnx.ModelProto,
-    table: LayerTable,
-) -> list[TimedKernel]:
-    """Return an engine's layers as kernels; `proto` is the graph that it was built from."""
+    kept: Set[str],
+) -> KernelTimes:
+    """Return the times of an engine's layers as those of kernels.
+
+    `proto` is the graph that it was built from, `kept` are the layers that its plan keeps.
+    """
     graph = GraphNodes(proto)
-    holding = {kernel.layer.name: kernel for kernel in find_kernels(graph, layers)}
+    holding = {
+        kernel.layer.name: frozenset(
+            graph.nodes[i].name for i in kernel.span if computes(graph, kernel, i)
+        )
+        for kernel in find_kernels(graph, layers)
+    }
     told = {layer.name: layer for layer in layers}
+    beside = _beside(layers, holding, kept)
     found = []
     for name, ms in took.items():
-        layer = told.get(name, EngineLayer(name=name))
-        found.append(_timed(ms, holding.get(name, unlisted_kernel(layer)), graph, table))
-    return found
+        nodes = holding.get(name) or frozenset(graph.index.keys() & name.split(_JOINED))
+        if not nodes and name in told and _converts(told[name]):
+            nodes = beside(told[name])
+        found.append(TimedKernel(ms=ms, nodes=nodes))
+    return KernelTimes("tensorrt_profiler", found)
 
 
-def _timed(ms: float, kernel: Kernel, graph: GraphNodes, table: LayerTable) -> TimedKernel:
-    layer, span = kernel.layer, kernel.span
-    named = {graph.nodes[i].name for i in span if computes(graph, kernel, i)}
-    if not span:
-        named = set(layer.name.split(_JOINED))
-    computed = named.intersection(table.names)
-    read, written = ({t.dtype for t in each} & _FLOATS for each in (layer.inputs, layer.outputs))
-    converts = bool(read and written) and read != written
-    casts = not computed and (converts or (bool(span) and span <= graph.casts))
-    return TimedKernel(
-        ms=ms,
-        layers=frozenset(map(LayerName, computed)),
-        casts=casts,
-        moves=not computed and not casts,
-        reads=tuple(each.name for each in layer.inputs),
-        writes=tuple(each.name for each in layer.outputs),
+def _beside(
+    layers: Sequence[EngineLayer], holding: Mapping[str, frozenset[str]], kept: Set[str]
+) -> Callable[[EngineLayer], frozenset[str]]:
+    """Return what tells the kept layers whose values a layer reads, or that read its own."""
+    ends: dict[str, set[str]] = defaultdict(set)
+    for layer in layers:
+        for tensor in (*layer.inputs, *layer.outputs):
+            ends[tensor.name] |= holding.get(layer.name, frozenset()) & kept
+    return lambda layer: frozenset[str]().union(
+        *(ends[tensor.name] for tensor in (*layer.inputs, *layer.outputs))
     )
+
+
+def _converts(layer: EngineLayer) -> bool:
+    """Tell whether an engine layer is seen to change the type of floats."""
+    read, written = ({t.dtype for t in each} & _FLOATS for each in (layer.inputs, layer.outputs))
+    return bool(read and written) and read != written

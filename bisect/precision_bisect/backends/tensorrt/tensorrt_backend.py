@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from precision_bisect.backends.tensorrt.build import BuiltEngine, Marks, Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
-from precision_bisect.backends.tensorrt.layer_times import timed_kernels
+from precision_bisect.backends.tensorrt.layer_times import timed_layers
 from precision_bisect.backends.tensorrt.low_kernels import (
     FP8_CAPABILITY,
     has_fp8,
@@ -127,8 +127,8 @@ class TensorRTBackend:
         proto = self._model.proto
         if self._typing == "strong":
             proto = self._writer.write(plan, guard_islands=self._settings.guard_islands).proto
-        kernels = timed_kernels(took, layers, proto, self._model.table)
-        return KernelTimes("tensorrt_profiler", kernels)
+        names = self._model.table.names
+        return timed_layers(took, layers, proto, {names[index] for index in plan.indices})
 
     def _built(self, source: Path, marks: Marks | None = None, *, afresh: bool) -> BuiltEngine:
         recipe = Recipe(
