@@ -11,7 +11,7 @@ import json
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,15 +92,13 @@ def times_on(
     `graph` is the one that the session ran, `typed` the one that it was given.
     """
     folded = {layer.name for layer in table.layers if layer.exclusion in _FOLDED}
-    computing = [node for node in typed.node if node.name not in folded]
-    makers = {name: node for node in computing for name in node.output if name}
-    given = {node.name for node in computing}
-    kept = {_own(name) for node in graph.node for name in node.output}
+    computing = {node.name: node for node in typed.node if node.name not in folded}
+    covered = _Covered(computing, typed, graph)
     found = []
     for name, node in _ran(list(took), graph).items():
-        covered = set() if node is None else _covered(node, makers, kept)
-        covered |= {layer_called(name, given)} & given
-        found.append(TimedKernel(ms=took[name], nodes=frozenset(covered)))
+        nodes = {layer_called(name, computing)} & computing.keys()
+        nodes |= set() if node is None else covered.by(node)
+        found.append(TimedKernel(ms=took[name], nodes=frozenset(nodes)))
     return KernelTimes("onnxruntime_profile", found)
 
 
@@ -120,21 +118,43 @@ def _ran(names: Sequence[str], graph: onnx.GraphProto) -> Mapping[str, onnx.Node
     return {name: found.get(name) for name in names}
 
 
-def _covered(
-    node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], kept: Set[str]
-) -> set[str]:
-    """Return the nodes of the typed graph that one of the optimised graph computes.
+class _Covered:
+    """Which nodes of the `typed` graph each node of the optimised one computes.
 
-    They lie between what it writes and the tensors that are `kept`.
+    Only those count that are `computing`, by name.
     """
-    found: set[str] = set()
-    waiting = [_own(name) for name in node.output]
-    while waiting:
-        maker = makers.get(waiting.pop())
-        if maker is not None and maker.name not in found:
-            found.add(maker.name)
-            waiting += [name for name in maker.input if name not in kept]
-    return found
+
+    def __init__(
+        self,
+        computing: Mapping[str, onnx.NodeProto],
+        typed: onnx.GraphProto,
+        graph: onnx.GraphProto,
+    ) -> None:
+        self._makers = {name: node for node in computing.values() for name in node.output if name}
+        self._known = {name for node in typed.node for name in node.output}
+        self._still = {_own(name) for node in graph.node for name in node.output}
+        self._readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in graph.node:
+            for name in node.input:
+                self._readers[name].append(node)
+
+    def by(self, node: onnx.NodeProto) -> set[str]:
+        """Return the nodes between what a node writes and the tensors that still exist.
+
+        A node inside of an operator's body, or one that was inserted, writes a tensor that the
+        typed graph has not: it works for those that read it.
+        """
+        found: set[str] = set()
+        waiting = list(map(_own, node.output))
+        if self._known.isdisjoint(waiting):
+            readers = (each for name in node.output for each in self._readers[name])
+            return found.union(*map(self.by, readers))
+        while waiting:
+            maker = self._makers.get(waiting.pop())
+            if maker is not None and maker.name not in found:
+                found.add(maker.name)
+                waiting += [name for name in maker.input if name not in self._still]
+        return found
 
 
 def _own(name: str) -> str:
