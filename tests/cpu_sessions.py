@@ -4,6 +4,9 @@ The CPU provider computes 16-bit graphs in FP32, so nothing that it returns is j
 are real ones. `install` makes it a plug-in in this process and in its children.
 """
 
+import os
+import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +22,9 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Backend, Engine, Sample
+from precision_bisect.protocols import Backend, BackendFailure, Engine, Sample
 from precision_bisect.speed.kernel_times import KernelTimes
+from precision_bisect.trial import Outcome, TrialStatus
 from precision_bisect.typed.rewrite import TypedWriter
 
 NAME = "cpu-sessions"
@@ -69,8 +73,47 @@ class CpuSessions(CpuTimes):
         return self._emulator.build(plan, afresh=afresh)
 
 
+class Refusing(CpuSessions):
+    """Has no profile."""
+
+    def kernel_times(self, plan: Plan, feed: Sample) -> KernelTimes:
+        """Raise BackendFailure."""
+        message = "no profile today"
+        raise BackendFailure(Outcome(status=TrialStatus.RUN_FAILED, message=message))
+
+
+class Raising(CpuSessions):
+    """Has a mistake."""
+
+    def kernel_times(self, plan: Plan, feed: Sample) -> KernelTimes:
+        """Raise an error that no backend should raise."""
+        raise ZeroDivisionError("division by zero")
+
+
+class Dying(CpuSessions):
+    """Has a bad driver."""
+
+    def kernel_times(self, plan: Plan, feed: Sample) -> KernelTimes:
+        """End the process."""
+        os.kill(os.getpid(), signal.SIGSEGV)
+        raise AssertionError("the signal ends it")
+
+
+class Hanging(CpuSessions):
+    """Has a worse one."""
+
+    def kernel_times(self, plan: Plan, feed: Sample) -> KernelTimes:
+        """Never return."""
+        while True:
+            time.sleep(1.0)
+
+
 class CpuSessionsPlugin:
-    """See `BackendPlugin`."""
+    """See `BackendPlugin`; it makes backends of a `kind`, which tell no `times` if so asked."""
+
+    def __init__(self, kind: type[CpuSessions] = CpuSessions, *, times: bool = True) -> None:
+        self._kind = kind
+        self._times = times
 
     def availability(self) -> Availability:
         """Return that it works."""
@@ -81,12 +124,30 @@ class CpuSessionsPlugin:
         emulator = EMULATOR.make(task)
 
         def made(model: Model) -> Backend:
-            return CpuSessions(task.writer(model), task.work, emulator(model))
+            made = self._kind(task.writer(model), task.work, emulator(model))
+            return made if self._times else Untimed(made)
 
         return made
 
 
+class Untimed:
+    """A backend of others that does not know of kernels."""
+
+    name: ClassVar[str] = NAME
+    emulated: ClassVar[bool] = False
+
+    def __init__(self, backend: Backend) -> None:
+        self.versions = backend.versions
+        self.unbuildable = backend.unbuildable
+        self.build = backend.build
+
+
 CPU_SESSIONS = CpuSessionsPlugin()
+REFUSING = CpuSessionsPlugin(Refusing)
+RAISING = CpuSessionsPlugin(Raising)
+DYING = CpuSessionsPlugin(Dying)
+HANGING = CpuSessionsPlugin(Hanging)
+SILENT = CpuSessionsPlugin(times=False)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, plugin: str = "CPU_SESSIONS") -> None:

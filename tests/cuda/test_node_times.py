@@ -111,7 +111,7 @@ def test_the_parts_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         told.append(loads(text))
         return told[-1]
 
-    monkeypatch.setattr(node_times.json, "loads", noted)
+    monkeypatch.setattr(json, "loads", noted)
     model = load_text(
         "(float[64,64] x) => (float[64,64] y) { [m] a = MatMul(x, x) [e] y = Exp(a) }", tmp_path
     )
