@@ -48,7 +48,7 @@ class Additive:
     def costs(self, plan: Plan) -> Costs:
         """Return what the kept layers of a plan cost."""
         times = (self.times(plan), self.times(Plan.of(())))
-        return island_costs(self.writer, cost_graph(self.model, {}), plan, times, (None, None))
+        return island_costs(self.writer, cost_graph(self.model, {}), plan, times, None)
 
 
 @given(st.data())

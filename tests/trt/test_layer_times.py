@@ -118,7 +118,7 @@ def test_islands_of_two_real_builds(
     assert ["tensorrt_profiler"] * 2 == [each.method for each in times]
     assert [2.0 * len(each.kernels) for each in times] == [each.total_ms for each in times]
     graph = cost_graph(model, {"x": (1, 8, 16, 16)})
-    costs = island_costs(writer, graph, plan, (times[0], times[1]), (None, None))
+    costs = island_costs(writer, graph, plan, (times[0], times[1]), None)
     (island,) = costs.islands
     assert ["second"] == list(island.layers)
     assert 0.0 < island.ms <= times[0].total_ms

@@ -41,16 +41,18 @@ def costs_of(
         return Costs(left_out=f"every layer low takes {low:.3g} ms, the answer {kept:.3g}")
     limit_s = LEAST_S + SHARE * budget.elapsed_s()
     try:
-        return _profiled(prepared, plan, (kept, low), limit_s)
+        return profiled(prepared, plan, kept, limit_s)
     except KeyboardInterrupt:
         return Costs(left_out="interrupted")
     except Exception as error:  # whatever an engine's library raises: the answer stands
         return Costs(left_out=shortened(first_line(error)))
 
 
-def _profiled(
-    prepared: Prepared, plan: Plan, latencies: tuple[float | None, float | None], limit_s: float
-) -> Costs:
+def profiled(prepared: Prepared, plan: Plan, latency: float | None, limit_s: float) -> Costs:
+    """Return what a plan of this latency costs, by a process that is ended after `limit_s`.
+
+    Raises what goes wrong there.
+    """
     # Imported here: loky and psutil are for runs that need them.
     from precision_bisect.isolation import child
     from precision_bisect.isolation.slot import Limits, Slot
@@ -73,4 +75,4 @@ def _profiled(
     writer = TypedWriter(model, Pair(low=options.low, high=options.high), prepared.scales)
     shapes = {name: array.shape for name, array in prepared.samples[0].items()}
     graph = prepared.graph or cost_graph(model, shapes)
-    return island_costs(writer, graph, plan, (answer, low), latencies)
+    return island_costs(writer, graph, plan, (answer, low), latency)

@@ -59,9 +59,9 @@ class Costs:
     """The time of an answer by kept layers and islands; `left_out` says why there is none.
 
     `total_ms` is the sum over all kernels of the answer, `low_ms` with every layer low, and
-    `other_ms` what of the total no candidate accounts for. All times are scaled so that the sums
-    are the latencies, where these were measured; `profiled_ms` is the total before that. Islands
-    are in the order of what they save.
+    `other_ms` what of the total no node of the graph accounts for. All times are scaled so that
+    the total is the answer's latency, where that was measured; `profiled_ms` is the total before
+    that. Islands are in the order of what they save.
     """
 
     method: ProfileMethod | None = None

@@ -24,13 +24,10 @@ count alone. A bound: a graph of a thousand nodes takes 50 ms."""
 
 
 class Engine:
-    """The kernels of one engine as milliseconds of its latency; without one, as they are."""
+    """The kernels of one engine, with their times multiplied by `scale`."""
 
-    def __init__(
-        self, times: KernelTimes, latency: float | None, candidates: frozenset[str]
-    ) -> None:
-        self.total_ms = latency or times.total_ms
-        scale = self.total_ms / times.total_ms if times.total_ms else 1.0
+    def __init__(self, times: KernelTimes, scale: float, candidates: frozenset[str]) -> None:
+        self.total_ms = times.total_ms * scale
         self.kernels = [(each.ms * scale, each.nodes) for each in times.kernels]
         self._candidates = candidates
 
@@ -84,15 +81,17 @@ def island_costs(
     graph: CostGraph,
     plan: Plan,
     times: tuple[KernelTimes, KernelTimes],
-    latencies: tuple[float | None, float | None],
+    latency: float | None,
 ) -> Costs:
     """Return what a plan's layers cost, by the `times` of the plan and of every layer low.
 
-    `graph` tells which candidates exchange values. The `latencies` of both in milliseconds scale
-    the times, where they are known: single kernels add up to more, or less.
+    `graph` tells which candidates exchange values. The plan's `latency` in milliseconds scales the
+    times of both, where it is known: kernels that run one by one add up to more. Both have one
+    scale, as they are profiled one after the other, and latencies at other times of the run.
     """
-    names = writer.model.table.names
-    answer, low = (Engine(*each, frozenset(names)) for each in zip(times, latencies, strict=True))
+    names, total = writer.model.table.names, times[0].total_ms
+    scale = latency / total if latency and total else 1.0
+    answer, low = (Engine(each, scale, frozenset(names)) for each in times)
     kept, graphs = [names[index] for index in plan.indices], Graphs(writer, plan)
     parts = _parts(graph, names, plan, [*answer.together(), *low.together()])
     taking = {part: sum(answer.by_layer.get(names[i], 0.0) for i in part) for part in parts}
@@ -116,7 +115,7 @@ def island_costs(
         total_ms=answer.total_ms,
         low_ms=low.total_ms,
         other_ms=sum((ms for ms, nodes in answer.kernels if not nodes), 0.0),
-        profiled_ms=times[0].total_ms,
+        profiled_ms=total,
         layers=[
             LayerCost(
                 layer=name,
