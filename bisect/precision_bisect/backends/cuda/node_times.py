@@ -142,10 +142,11 @@ class _Covered:
         """Return the nodes between what a node writes and the tensors that still exist.
 
         A node inside of an operator's body, or one that was inserted, writes a tensor that the
-        typed graph has not: it works for those that read it.
+        typed graph has not: it works for those that read it. So does a Cast for a kernel of the
+        CPU; what that kernel writes has the name of the Cast behind it.
         """
         found: set[str] = set()
-        waiting = list(map(_own, node.output))
+        waiting = [name if node.op_type == "Cast" else _own(name) for name in node.output]
         if self._known.isdisjoint(waiting):
             readers = (each for name in node.output for each in self._readers[name])
             return found.union(*map(self.by, readers))
