@@ -53,8 +53,9 @@ def cost(result: Result) -> str:
     if costs is None or costs.total_ms is None or not costs.matter:
         return ""
     dear, count = costs.dearest, len(costs.islands)
-    cost = "costs" if count == 1 else "cost"
-    said = f"{_islands(count)} of kept layers {cost} {costs.cost_ms:.2g} of {costs.total_ms:.3g} ms"
+    verb = "costs" if count == 1 else "cost"
+    figures = f"{costs.cost_ms:.2g} of {costs.total_ms:.3g} ms"
+    said = f"{_islands(count)} of kept layers {verb} {figures}"
     if len(dear) < count:
         part = sum(each.saves_ms for each in dear)
         said += f", {_islands(len(dear))} {part:.2g} of it"
