@@ -3,10 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from precision_bisect.errors import printable
 from precision_bisect.results.endings import Status
+from precision_bisect.results.layer_costs import IslandCost
 from precision_bisect.results.result import FrontPoint, Result, SpeedReport
 
 MOST_ROWS = 8
+MOST_ISLANDS, LONGEST_NAME = 2, 28
 
 
 def speed(result: Result) -> Iterator[tuple[str, str]]:
@@ -45,6 +48,31 @@ def no_faster(result: Result) -> str:
         return said
     count, faster = max(pays)
     return f"{said}; {count} kept layers take {faster:.3g} ms"
+
+
+def cost(result: Result) -> str:
+    """Say what the kept layers cost, and the dearest islands of them; "" where it is little."""
+    costs = result.costs
+    if costs is None or costs.total_ms is None or not costs.matter:
+        return ""
+    dear, count = costs.dearest, len(costs.islands)
+    verb = "costs" if count == 1 else "cost"
+    figures = f"{costs.cost_ms:.2g} of {costs.total_ms:.3g} ms"
+    said = f"{_islands(count)} of kept layers {verb} {figures}"
+    if len(dear) < count:
+        part = sum(each.saves_ms for each in dear)
+        said += f", {_islands(len(dear))} {part:.2g} of it"
+    more = f" and {len(dear) - MOST_ISLANDS} more" * (len(dear) > MOST_ISLANDS)
+    return f"{said}: {', '.join(map(_shown, dear[:MOST_ISLANDS]))}{more}"
+
+
+def _islands(count: int) -> str:
+    return f"{count} island" + "s" * (count != 1)
+
+
+def _shown(island: IslandCost) -> str:
+    name = printable(island.name)
+    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
 
 
 def _against_limits(report: SpeedReport, limits: str) -> str:

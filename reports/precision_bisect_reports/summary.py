@@ -32,7 +32,7 @@ from precision_bisect_reports.next_steps import (
 )
 from precision_bisect_reports.predicted import predicted
 from precision_bisect_reports.proof import proof
-from precision_bisect_reports.speed import no_faster, speed
+from precision_bisect_reports.speed import cost, no_faster, speed
 
 WIDTH = 80
 MOST_LINES = 25
@@ -289,6 +289,8 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
         method = result.latency_method
         by = "" if method is None else f", by {METHOD_WORDS[method]}"
         yield "latency", ", ".join(times) + by, ALWAYS
+    if said := cost(result):
+        yield "cost", said, MORE
     yield from (
         (label, text, ALWAYS if label == "speed" else EVIDENCE) for label, text in speed(result)
     )

@@ -53,6 +53,7 @@ OWNERS: dict[str, dict[str, str]] = {
     "parsing.py": MODULE | {"parser": "OnnxParser", "error": "ParserError"},
     "tensorrt_engine.py": MODULE
     | {"runner.engine": "ICudaEngine", "runner.context": "IExecutionContext"},
+    "layer_times.py": MODULE | {"runner.context": "IExecutionContext"},
     "inspector.py": MODULE
     | {
         "engine": "ICudaEngine",
@@ -270,6 +271,7 @@ def test_the_surface_is_what_the_code_touches() -> None:
         found["inspector.py"]
     )
     assert "EngineInspector.execution_context" in found["inspector.py"]
+    assert {"IProfiler.__init__", "IExecutionContext.profiler"} <= set(found["layer_times.py"])
     assert "ProfilingVerbosity.DETAILED" in found["build.py"]
     assert "ComputeCapability.__members__" not in found["flavour.py"]
 

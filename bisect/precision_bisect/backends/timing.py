@@ -1,7 +1,7 @@
 """How long one inference takes: the median over many runs after a warm-up."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -38,6 +38,12 @@ def measure_by(timed: Callable[[], float], method: LatencyMethod) -> Latency:
     return Latency(
         median_ms=float(median), spread_ms=float(high - low), runs=len(seconds), method=method
     )
+
+
+def middle(runs: Sequence[float]) -> float:
+    """Return the mean of the middle half: for figures that are too coarse for a median."""
+    aside = len(runs) // 4
+    return float(np.sort(np.asarray(runs))[aside : len(runs) - aside].mean())
 
 
 def _runs(timed: Callable[[], float], least: int, lasting_s: float) -> list[float]:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from precision_bisect.isolation.described import Survey, survey
 from precision_bisect.isolation.evaluator_spec import Made
 from precision_bisect.machine.user_scripts import let_scripts_exit
 from precision_bisect.options import Options
+from precision_bisect.plan import Plan
 from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.speed.kernel_times import KernelTimes
 from precision_bisect.trial import Outcome, Proposal
 
 _WATCH_S = 0.5
@@ -70,6 +73,15 @@ def look(spec: Path, work: Path) -> Survey:
     global _looked
     _looked = pickle.loads(spec.read_bytes()).made(work)
     return survey(_looked.backend)
+
+
+def times(spec: Path, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes]:
+    """Return how long the kernels of plans take, on the backend of a pickled spec.
+
+    Raises RefusedError where it cannot tell.
+    """
+    told: Sequence[KernelTimes] = pickle.loads(spec.read_bytes()).kernel_times(plans, work)
+    return told
 
 
 def evaluate(proposal: Proposal) -> Outcome:

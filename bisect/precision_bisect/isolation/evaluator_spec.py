@@ -4,20 +4,22 @@ A spec is pickled and sent; the model, which may have gigabytes, is read from it
 """
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from precision_bisect.errors import ModelError, RunFolderError
+from precision_bisect.errors import ModelError, RefusedError, RunFolderError
 from precision_bisect.inputs.copies import Refers, Samples, copies_for
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Backend, Comparator
+from precision_bisect.protocols import Backend, BackendFailure, Comparator
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.stopwatch import Stopwatch
+from precision_bisect.speed.kernel_times import KernelTimes, TimesKernels
 from precision_bisect.trial import SampleSet
 
 if TYPE_CHECKING:
@@ -114,6 +116,21 @@ class EvaluatorSpec:
             return looked
         model = replace(looked.model, table=self.table)
         return Made(model, self._backend(model, work))
+
+    def kernel_times(self, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes]:
+        """Return how long the kernels of plans take with the first sample; see `evaluator`.
+
+        Raises RefusedError where the backend does not tell that, or cannot build a plan.
+        """
+        backend, (feeds, _) = self.made(work).backend, self.samples[SampleSet.ALL]
+        if not isinstance(backend, TimesKernels):
+            why, hint = f"{backend.name} does not time its kernels", "profile it by its own tools"
+            raise RefusedError(why, hint)
+        try:
+            return [backend.kernel_times(plan, feeds[0]) for plan in plans]
+        except BackendFailure as failed:
+            hint = "verify builds the answer by itself"
+            raise RefusedError(failed.outcome.message, hint) from failed
 
     def _model(self) -> "Model":
         # Imported here: ONNX is of no use to a process that only sends a spec.

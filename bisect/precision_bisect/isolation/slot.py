@@ -65,12 +65,13 @@ class Slot:
     """A child process that is made when it is needed, and made anew after it was lost.
 
     `spec` is the file of the pickled spec, `folder` is for the child's files. `gpu` is its
-    CUDA_VISIBLE_DEVICES, None to leave that as it is.
+    CUDA_VISIBLE_DEVICES, None to leave that as it is; `variables` are others of its environment.
     """
 
     spec: Path
     folder: Path
     gpu: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
     _pool: Any = field(init=False, default=None)
     _loaded: bool = field(init=False, default=False)
     _process: Any = field(init=False, default=None)
@@ -167,6 +168,7 @@ class Slot:
 
     def _environment(self) -> Mapping[str, str]:
         own = {"LOKY_MAX_MEMORY_LEAK_SIZE": _NO_LEAK_LIMIT, "TMPDIR": str(self._work)}
+        own |= self.variables
         return own if self.gpu is None else {**own, "CUDA_VISIBLE_DEVICES": self.gpu}
 
     def _silence(self) -> None:

@@ -27,6 +27,7 @@ from precision_bisect.pipeline.chart import (
     culprits_of,
     retraced,
 )
+from precision_bisect.pipeline.costing import costs_of
 from precision_bisect.pipeline.deploying import (
     Written,
     deploying,
@@ -135,6 +136,11 @@ def conclude(
     told = Explained(Findings(low=prepared.options.low))
     others: Sequence[OnTargets] = ()
     ranges: Sequence[InputRange] = ()
+    timed = latencies(driver, everything, final)
+    costs = None
+    if plan is not None and ending.status.answers and not part:
+        # Before anything else is on the device: the check of the files would be timed with it.
+        costs = costs_of(prepared, plan, timed.medians or {}, budget)
     options = session_options(prepared.options.engine, final.opening)
     written = Written(reason="", deployment=Deployment.by(options))
     diagnosis: Sequence[Diagnosis] = ()
@@ -170,7 +176,6 @@ def conclude(
     builds = len(driver.trials if prepared.emulator is None else counted)
     if prepared.backend.emulated:
         builds = 0
-    timed = latencies(driver, everything, final)
     result = Result(
         status=ending.status,
         backend=prepared.backend.name,
@@ -203,6 +208,7 @@ def conclude(
         latency_ms=timed.medians,
         latency_spread_ms=timed.spread_ms,
         latency_method=timed.method,
+        costs=costs,
         speed=timings.report(prepared.options.speed, final.latency, searched),
         front=front_rows(timings.front(), names),
         honoured=final.honoured,

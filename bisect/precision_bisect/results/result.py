@@ -20,6 +20,7 @@ from precision_bisect.results.advised import Advised
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
 from precision_bisect.results.input_ranges import InputRange
+from precision_bisect.results.layer_costs import Costs
 from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.typed_json import Count
@@ -264,7 +265,7 @@ class Result:
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
-    answer does elsewhere. `message` and `out` are not part of the file.
+    answer does elsewhere. `costs` are of an engine. `message` and `out` are not part of the file.
     """
 
     schema: Literal[1] = SCHEMA
@@ -300,6 +301,7 @@ class Result:
     latency_ms: Mapping[str, Figure | None] | None
     latency_spread_ms: Figure | None = None
     latency_method: LatencyMethod | None = None
+    costs: Costs | None = None
     speed: SpeedReport | None = None
     front: Sequence[FrontPoint] = ()
     honoured: bool | None
@@ -316,8 +318,7 @@ class Result:
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        share = len(self.kept) / self.candidates if self.candidates else 0.0
-        object.__setattr__(self, "kept_fraction", share)
+        object.__setattr__(self, "kept_fraction", len(self.kept) / max(self.candidates, 1))
 
     @property
     def gains_little(self) -> bool:
@@ -352,8 +353,7 @@ class Result:
 
     def to_text(self) -> str:
         """Return `result.json` as text."""
-        told = {key: getattr(self, key) for key in KEYS}
-        return plain_json.dumps(told, indent=2) + "\n"
+        return plain_json.dumps(self.to_json(), indent=2) + "\n"
 
     def __str__(self) -> str:
         """Return the answer in one line."""

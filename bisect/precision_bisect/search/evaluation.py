@@ -121,8 +121,9 @@ class Evaluator:
                 _keep(engine, self.keep)
             elif self.engines is not None and proposal.kind is Kind.JUDGE and not proposal.draw:
                 evidence = _stored(engine, engine_folder(self.engines, proposal.plan), evidence)
-            # The engine passes to the stopwatch, which closes it; `held` is emptied by that.
-            if proposal.timed:
+            # The engine passes to the stopwatch, which closes it; `held` is emptied by that. One
+            # without a figure is of no use to it.
+            if proposal.timed and evidence.latency is not None:
                 self.stopwatch.adopt(proposal.plan, engine, held)
         if proposal.kind is Kind.JUDGE and not proposal.draw:
             self._last = proposal.plan, proposal.samples, outputs

@@ -15,6 +15,7 @@ from precision_bisect_reports.html.diagnosed import diagnosed
 from precision_bisect_reports.html.network import Network
 from precision_bisect_reports.html.source import Source, foreign
 from precision_bisect_reports.html.trials import best, candidates_of, columns, sensitivities
+from precision_bisect_reports.speed import cost
 
 SCHEMA = 1
 
@@ -47,6 +48,7 @@ def _view(source: Source) -> dict[str, Any]:
         "front": [_without_layers(each) for each in result.front] if result else [],
         "curve": _curve(result),
         "groups": _groups(result) if result else [],
+        "islands": _islands(result),
         "confirm": _confirm(result),
         **diagnosed(source.diagnosis, network.index),
         "exports": dict(source.exports),
@@ -99,9 +101,10 @@ def _kept(result: Result, verified: Seen | None) -> list[dict[str, Any]]:
     causes = {each.layer: each for each in result.diagnosis}
     looked = verified.layers if verified and verified.layers else result.honoured_layers
     honours = {each.layer: each for each in looked}
+    costs = {each.layer: each for each in result.costs.layers} if result.costs else {}
     rows = []
     for name in result.kept:
-        cause, honour = causes.get(name), honours.get(name)
+        cause, honour, cost = causes.get(name), honours.get(name), costs.get(name)
         rows.append(
             {
                 "layer": name,
@@ -110,6 +113,8 @@ def _kept(result: Result, verified: Seen | None) -> list[dict[str, Any]]:
                 "evidence": cause and cause.evidence.partition(WITHOUT_IT)[0],
                 "honoured": honour and honour.honoured,
                 "seen": honour and honour.evidence,
+                "ms": cost and cost.ms,
+                "low_ms": cost and cost.low_ms,
             }
         )
     return rows
@@ -127,6 +132,23 @@ def _groups(result: Result) -> list[dict[str, Any]]:
         }
         for each in groups_of(result, result.kept)
     ]
+
+
+def _islands(result: Result | None) -> dict[str, Any]:
+    """Return what the islands of kept layers cost, the dearest first, and what they say in words.
+
+    Where nothing was profiled the words say why; there are none where no engine judged.
+    """
+    costs = result.costs if result else None
+    if result is None or costs is None:
+        return {"words": "", "rows": []}
+    if costs.left_out:
+        return {"words": f"What they cost was not profiled: {costs.left_out}", "rows": []}
+    rows = [
+        {"name": each.name, "ms": each.ms, "casts_ms": each.casts_ms, "saves_ms": each.saves_ms}
+        for each in costs.islands
+    ]
+    return {"words": cost(result), "rows": rows}
 
 
 def _confirm(result: Result | None) -> str:

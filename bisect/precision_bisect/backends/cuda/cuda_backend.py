@@ -13,13 +13,16 @@ from typing import ClassVar
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_check import require_cuda
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
+from precision_bisect.backends.cuda.node_times import times_of
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.cuda.provider import deployed, on_cuda, searching
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 from precision_bisect.model.ort import runtime
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.speed.kernel_times import KernelTimes
 from precision_bisect.typed.rewrite import TypedWriter
 
 _FATAL = 4
@@ -55,6 +58,7 @@ class CudaBackend:
             timeout_s=settings.build_timeout_s,
         )
         self._as_deployed = replace(opener, providers=on_cuda(self._deployed))
+        self._writer = writer
         self._sessions = TypedSessions(writer, opener, workdir / "typed")
 
     @property
@@ -84,3 +88,7 @@ class CudaBackend:
         """Open a session for the plan; `afresh` as it is deployed. Raises BackendFailure."""
         opener = self._as_deployed if afresh else None
         return SessionEngine(self._sessions.open(plan, opener), "cuda")
+
+    def kernel_times(self, plan: Plan, feed: Sample) -> KernelTimes:
+        """See `TimesKernels`; the environment of the process has to hold `provider.ONE_BY_ONE`."""
+        return times_of(self._sessions, self._writer, plan, self._as_deployed, feed, "cuda")

@@ -21,7 +21,7 @@ from precision_bisect.trial import Honour, LayerHonour
 if TYPE_CHECKING:
     import onnxruntime
 
-_TIMED = "_kernel_time"
+TIMED = "_kernel_time"
 _FUSED = re.compile(r"(.+)/\w+Fusion(?:/.*)?")
 _NAMES: Mapping[HighName, str] = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16"}
 """The types that layers are kept in, in the words of ONNX Runtime."""
@@ -58,9 +58,9 @@ def read_profile(path: Path) -> list[CudaKernel]:
     """Return the kernels that ran, in order, from a profile that a session wrote."""
     events = json.loads(path.read_text(encoding="utf-8"))
     return [
-        _kernel(event["name"].removesuffix(_TIMED), event["args"])
+        _kernel(event["name"].removesuffix(TIMED), event["args"])
         for event in events
-        if event.get("cat") == "Node" and event["name"].endswith(_TIMED)
+        if event.get("cat") == "Node" and event["name"].endswith(TIMED)
     ]
 
 
@@ -81,7 +81,7 @@ class Trace:
     def __init__(self, kernels: Sequence[CudaKernel], layers: Collection[str]) -> None:
         self._of: dict[str, list[CudaKernel]] = {}
         for kernel in kernels:
-            self._of.setdefault(_layer(kernel.name, layers), []).append(kernel)
+            self._of.setdefault(layer_called(kernel.name, layers), []).append(kernel)
 
     def on_cpu(self, names: Collection[LayerName]) -> list[LayerName]:
         """Return those of the layers that a kernel of the CPU provider computed."""
@@ -111,7 +111,7 @@ class Trace:
         return self._of.get(name, ())
 
 
-def _layer(kernel: str, layers: Collection[str]) -> str:
+def layer_called(kernel: str, layers: Collection[str]) -> str:
     """Return the name of the layer that a kernel is called after, or its own."""
     fused = _FUSED.fullmatch(kernel)
     # A model may have a node with such a name.

@@ -74,13 +74,15 @@ class Opener:
     Sessions record which provider takes which node. They also write a profile, until they are told
     to end it, in files whose names begin with `profiles`. `timeout_s` is the limit in seconds on
     one opening with all its attempts, None for no limit. Files of weights are looked for from the
-    folder `data` on, None for that of the graph.
+    folder `data` on, None for that of the graph. The optimised graph is written to the file
+    `optimised`, if one is named.
     """
 
     providers: Providers
     profiles: Path
     timeout_s: float | None = None
     data: Path | None = None
+    optimised: Path | None = None
 
     def open(self, path: Path) -> Opened:
         """Open a graph. Raises OpeningError where every attempt fails, TimeoutError."""
@@ -133,6 +135,8 @@ class Opener:
         options.enable_profiling = True
         # ONNX Runtime adds the time in seconds, which sessions that open side by side share.
         options.profile_file_prefix = f"{self.profiles}-{next(_PROFILES)}"
+        if self.optimised is not None:
+            options.optimized_model_filepath = str(self.optimised)
         with _cancelled_at(deadline, options):
             try:
                 return ort.InferenceSession(

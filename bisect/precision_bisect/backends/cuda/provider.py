@@ -20,6 +20,8 @@ CPU_LAYOUTS = frozenset(("NchwcTransformer", "NhwcTransformer"))
 """Optimizers that are never wanted: they change only nodes of the CPU provider, where no layer
 should run. The first has ended the process (ONNX Runtime 1.31.1), on a typed graph after
 MatmulTransposeFusion."""
+ONE_BY_ONE: Mapping[str, str] = {"CUDA_LAUNCH_BLOCKING": "1"}
+"""The environment of a process in which each launch waits for its kernel to end."""
 _NONE: Mapping[str, str] = {}
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from precision_bisect.backends.tensorrt.build import BuiltEngine, Marks, Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
+from precision_bisect.backends.tensorrt.layer_times import timed_layers
 from precision_bisect.backends.tensorrt.low_kernels import (
     FP8_CAPABILITY,
     has_fp8,
@@ -23,8 +24,10 @@ from precision_bisect.model.lowtypes import LOW_TYPES
 from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import TIMING_CACHE
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.speed.kernel_times import KernelTimes
 from precision_bisect.typed.high_nodes import told, with_precision
 from precision_bisect.typed.model_files import TypedFolder
 from precision_bisect.typed.rewrite import TypedWriter
@@ -116,6 +119,16 @@ class TensorRTBackend:
             self._why_not(),
             lambda layers: judge_layers(self._model, plan, typed, layers, self._pair, rtx=rtx),
         )
+
+    def kernel_times(self, plan: Plan, feed: Sample) -> KernelTimes:
+        """See `TimesKernels`; kernels are those of the timing cache, as far as it has them."""
+        with self.build(plan) as engine:
+            took, layers = engine.layer_times(feed)
+        proto = self._model.proto
+        if self._typing == "strong":
+            proto = self._writer.write(plan, guard_islands=self._settings.guard_islands).proto
+        names = self._model.table.names
+        return timed_layers(took, layers, proto, {names[index] for index in plan.indices})
 
     def _built(self, source: Path, marks: Marks | None = None, *, afresh: bool) -> BuiltEngine:
         recipe = Recipe(

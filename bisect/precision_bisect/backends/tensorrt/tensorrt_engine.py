@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precision_bisect.backends.launches import LaunchError, launches
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.inspector import information, inspected
+from precision_bisect.backends.tensorrt.layer_times import layer_times
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import first_error
 from precision_bisect.backends.timing import measure_by
@@ -42,7 +42,7 @@ class TensorRTEngine:
         self._why_not = why_not
         self._judge = judge
         self._runner: Any = None
-        self._held: list[NDArray[Any]] = []
+        self._held: list[Any] = []
 
     def __enter__(self) -> Self:
         return self
@@ -91,6 +91,16 @@ class TensorRTEngine:
                     raise LaunchError("TensorRT did not launch the engine")
 
             return measure_by(lambda: timer.seconds(launch), timer.method)
+
+    def layer_times(self, feed: Sample) -> tuple[Mapping[str, float], Sequence[EngineLayer]]:
+        """Return the milliseconds of each of the engine's layers by its name, and these layers.
+
+        Raises BackendFailure where the run fails, RefusedError where this machine cannot run it.
+        """
+        with self._running() as runner:
+            bound = _as_bound(runner, feed)
+            took = layer_times(self._flavour.module, runner, bound, self._held)
+        return took, self._layers()
 
     def evidence(self) -> Evidence:
         """Return which kept layers were honoured, and the builder's remarks.

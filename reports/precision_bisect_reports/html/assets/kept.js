@@ -15,6 +15,7 @@ function drawKept() {
     });
     draw();
   }
+  drawIslands();
   drawMisses();
   drawAdvice();
   drawSpread();
@@ -32,6 +33,17 @@ function drawGroups() {
     [el("b", {}, each.title), String(each.layers), each.cause || "not known", ...(tried ? [each.without ? span(each.without) : "not tried"] : []), ...(placed ? [where(each.places)] : [])], 8));
 }
 
+// What the kept layers cost that have to go low together, the dearest first.
+function drawIslands() {
+  const { words, rows } = data.islands;
+  if (!words && !rows.length) return;
+  const ms = (value) => `${spell(value)} ms`;
+  byId("islands").append(el("h3", {}, "What they cost"));
+  if (words) byId("islands").append(el("p", { class: "hint" }, sentence(words)));
+  if (rows.length) byId("islands").append(table(["Island", "Its layers take", "Casts around it take", "Saved if all of it ran low"], rows, (row) =>
+    [el("b", {}, row.name), ms(row.ms), ms(row.casts_ms), ms(row.saves_ms)], 8));
+}
+
 function drawMisses() {
   const rows = data.diagnosis.filter((row) => !row.kept && row.cause);
   if (!rows.length || !data.answer.answered) return;
@@ -46,14 +58,15 @@ const evidenceOf = (row) => diagnosisByLayer.get(layerByName.get(row.layer))?.ev
 
 function keptTable(rows) {
   const seen = rows.some((row) => row.honoured);
-  const headings = ["Layer", ...(SEVERAL_TYPES ? ["Cannot be"] : []), "Cause", "Evidence", "Proof", ...(seen ? ["Engine"] : [])];
+  const timed = rows.some((row) => row.ms !== null);
+  const headings = ["Layer", ...(SEVERAL_TYPES ? ["Cannot be"] : []), "Cause", "Evidence", "Proof", ...(seen ? ["Engine"] : []), ...(timed ? ["Takes, if low"] : [])];
   const cellsOf = (row) => {
     const type = SEVERAL_TYPES ? [(diagnosisByLayer.get(layerByName.get(row.layer))?.low ?? "").toUpperCase()] : [];
     const cells = [...type, causeOf(row), evidenceOf(row), row.certificate ? proofText(row.certificate) : "not tested"];
     return seen ? [...cells, (row.honoured ?? "not seen").replaceAll("_", " ")] : cells;
   };
-  return table(headings, together(rows, cellsOf), ({ names, cells }) =>
-    [keptName(names), ...cells.map((cell, place) => (headings[place + 1] === "Cause" ? el("span", { class: "cause" }, cell) : cell))], 8);
+  return table(headings, together(rows, cellsOf), ({ names, cells, ms, low_ms }) =>
+    [keptName(names), ...cells.map((cell, place) => (headings[place + 1] === "Cause" ? el("span", { class: "cause" }, cell) : cell)), ...(timed ? [`${spell(ms)}, ${spell(low_ms)} ms`] : [])], 8);
 }
 
 // What one layer of a module writes the next one reads: where all else is the same, too, they share a row.
@@ -65,8 +78,10 @@ function together(rows, cellsOf) {
     const last = shared.at(-1);
     if (scopeOf(row.layer) && last?.alike === alike) {
       last.names.push(row.layer);
+      last.ms += number(row.ms);
+      last.low_ms += number(row.low_ms);
       last.cells = last.cells.map((cell) => cell.replace("the answer without it", "the answer without one of them"));
-    } else shared.push({ names: [row.layer], cells, alike });
+    } else shared.push({ names: [row.layer], cells, alike, ms: number(row.ms), low_ms: number(row.low_ms) });
   });
   return shared;
 }

@@ -1,0 +1,104 @@
+"""How long each layer of a TensorRT engine takes, and which layers of the model it computes.
+
+TensorRT reports times by the names of its own layers. What the inspector says of these tells which
+nodes of the graph they hold.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
+from types import ModuleType
+from typing import Any
+
+import onnx
+
+from precision_bisect.backends.timing import WARM_UP_RUNS, measure, middle
+from precision_bisect.inspection.engine_kernels import find_kernels
+from precision_bisect.inspection.engine_layers import EngineLayer
+from precision_bisect.inspection.graph_nodes import GraphNodes
+from precision_bisect.inspection.rules import computes
+from precision_bisect.protocols import Sample
+from precision_bisect.speed.kernel_times import KernelTimes, TimedKernel
+
+_FLOATS = frozenset(("fp32", "fp16", "bf16"))
+_JOINED = " + "
+"""Between the names of the nodes that a layer's own name lists."""
+
+
+def layer_times(
+    module: ModuleType, runner: Any, feed: Sample, held: list[Any]
+) -> Mapping[str, float]:
+    """Return the milliseconds of each engine layer in a run of Polygraphy's active runner.
+
+    `held` must live as long as the context, which points to the profiler in it.
+    """
+    runs: list[dict[str, float]] = []
+
+    class Profiler(module.IProfiler):  # type: ignore[misc, name-defined]
+        """Notes what the context reports, run by run."""
+
+        def __init__(self) -> None:
+            module.IProfiler.__init__(self)
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            """Note the time of a layer; one in a loop is reported again and again."""
+            runs[-1][layer_name] = runs[-1].get(layer_name, 0.0) + ms
+
+    def run() -> None:
+        runs.append({})
+        runner.infer(feed)
+
+    held.append(Profiler())
+    runner.context.profiler = held[-1]
+    measure(run)
+    timed: dict[str, list[float]] = defaultdict(list)
+    for told in runs[WARM_UP_RUNS:]:
+        for name, ms in told.items():
+            timed[name].append(ms)
+    return {name: middle(times) for name, times in timed.items()}
+
+
+def timed_layers(
+    took: Mapping[str, float],
+    layers: Sequence[EngineLayer],
+    proto: onnx.ModelProto,
+    kept: Set[str],
+) -> KernelTimes:
+    """Return the times of an engine's layers as those of kernels.
+
+    `proto` is the graph that it was built from, `kept` are the layers that its plan keeps.
+    """
+    graph = GraphNodes(proto)
+    holding = {
+        kernel.layer.name: frozenset(
+            graph.nodes[i].name for i in kernel.span if computes(graph, kernel, i)
+        )
+        for kernel in find_kernels(graph, layers)
+    }
+    told = {layer.name: layer for layer in layers}
+    beside = _beside(layers, holding, kept)
+    found = []
+    for name, ms in took.items():
+        nodes = holding.get(name) or frozenset(graph.index.keys() & name.split(_JOINED))
+        if not nodes and name in told and _converts(told[name]):
+            nodes = beside(told[name])
+        found.append(TimedKernel(ms=ms, nodes=nodes))
+    return KernelTimes("tensorrt_profiler", found)
+
+
+def _beside(
+    layers: Sequence[EngineLayer], holding: Mapping[str, frozenset[str]], kept: Set[str]
+) -> Callable[[EngineLayer], frozenset[str]]:
+    """Return what tells the kept layers whose values a layer reads, or that read its own."""
+    ends: dict[str, set[str]] = defaultdict(set)
+    for layer in layers:
+        for tensor in (*layer.inputs, *layer.outputs):
+            ends[tensor.name] |= holding.get(layer.name, frozenset()) & kept
+    return lambda layer: frozenset[str]().union(
+        *(ends[tensor.name] for tensor in (*layer.inputs, *layer.outputs))
+    )
+
+
+def _converts(layer: EngineLayer) -> bool:
+    """Tell whether an engine layer is seen to change the type of floats."""
+    read, written = ({t.dtype for t in each} & _FLOATS for each in (layer.inputs, layer.outputs))
+    return bool(read and written) and read != written

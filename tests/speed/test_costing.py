@@ -1,0 +1,133 @@
+"""Whole runs on an engine that times its kernels: what they tell of costs, whatever goes wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernel_sessions
+import tiny
+from precision_bisect import find
+from precision_bisect.options import Options
+from precision_bisect.pipeline import costing
+from precision_bisect.pipeline.costing import costs_of
+from precision_bisect.pipeline.prepare import prepare
+from precision_bisect.plan import Plan
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import Result
+from precision_bisect.results.saved import read_result
+from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.events import ignore
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Return what makes a plug-in of `kernel_sessions` known."""
+    return lambda plugin="CPU_SESSIONS": kernel_sessions.install(
+        monkeypatch, tmp_path / "site", plugin
+    )
+
+
+def searched(folder: Path, **more: Any) -> Result:
+    """Search the small model."""
+    model = tiny.write_model(folder / "tiny.onnx")
+    return find(
+        model,
+        tol=1e-2,
+        inputs=tiny.samples(),
+        backend=kernel_sessions.NAME,
+        out=folder / "run",
+        threads=1,
+        **more,
+    )
+
+
+def test_a_run_tells_what_its_islands_cost(tmp_path: Path, install: Install) -> None:
+    """Islands have the kept layers, each once; the file says all of it, and is read back."""
+    install()
+    result = searched(tmp_path)
+    assert result.kept
+    costs = result.costs
+    assert costs is not None
+    assert ("onnxruntime_profile", "") == (costs.method, costs.left_out)
+    assert sorted(result.kept) == sorted(name for each in costs.islands for name in each.layers)
+    assert list(result.kept) == [each.layer for each in costs.layers]
+    saved = [each.saves_ms for each in costs.islands]
+    assert sorted(saved, reverse=True) == saved
+    assert costs.total_ms is not None
+    assert 0 < sum(each.ms for each in costs.layers) <= costs.total_ms
+    again = read_result(tmp_path / "run" / RESULT, "")
+    assert again.costs == costs
+    assert not [*(tmp_path / "run").rglob("profile*")]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "reason"),
+    [
+        ("REFUSING", "no profile today; verify builds the answer by itself"),
+        ("RAISING", "division by zero"),
+        ("DYING", "its process died of SIGSEGV (Segmentation fault)"),
+        ("SILENT", "cpu-sessions does not time its kernels; profile it by its own tools"),
+    ],
+)
+def test_a_profile_that_fails_costs_only_itself(
+    tmp_path: Path, install: Install, plugin: str, reason: str
+) -> None:
+    """The answer stands, and says why it has no costs."""
+    install(plugin)
+    result = searched(tmp_path)
+    assert Status.FOUND is result.status
+    assert result.costs is not None
+    assert reason == result.costs.left_out
+    assert result.costs.method is None
+
+
+def test_a_profile_has_a_limit_in_time(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs is ended, and told."""
+    monkeypatch.setattr(costing, "LEAST_S", 3.0)
+    monkeypatch.setattr(costing, "SHARE", 0.0)
+    install("HANGING")
+    result = searched(tmp_path)
+    assert Status.FOUND is result.status
+    assert result.costs is not None
+    assert "took longer than 3 s, and was killed" == result.costs.left_out
+
+
+@pytest.mark.parametrize(
+    ("latencies", "late", "expected"),
+    [
+        ({"all_low": 1.0, "kept": 1.04}, False, "every layer low takes 1 ms, the answer 1.04"),
+        ({}, True, "the time was spent"),
+    ],
+)
+def test_what_is_not_worth_a_profile(
+    tmp_path: Path, install: Install, latencies: dict[str, float], late: bool, expected: str
+) -> None:
+    """Layers that cost next to nothing are not profiled, nor is any after the time is over."""
+    install()
+    options = Options(
+        model=tiny.write_model(tmp_path / "tiny.onnx"),
+        tol=1e-2,
+        inputs=tiny.samples(),
+        backend=kernel_sessions.NAME,
+        out=tmp_path / "run",
+    )
+    prepared = prepare(options, ignore, tmp_path)
+    budget = Budget(max_time_s=0.0 if late else None)
+    costs = costs_of(prepared, Plan.of([0]), latencies, budget)
+    assert costs is not None
+    assert expected == costs.left_out
+    assert costs_of(prepared, Plan.of(()), latencies, budget) is None
+
+
+def test_the_emulator_has_no_kernels(tmp_path: Path) -> None:
+    """A predicted answer has no costs, and none are left out."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    result = find(model, tol=1e-2, inputs=tiny.samples(), backend="emulated", out=tmp_path / "run")
+    assert result.costs is None
