@@ -59,6 +59,9 @@ class Stopwatch:
                 return _alone(engine, feed)
             if plan == self._baseline:
                 return _of_baseline(_alone(engine, feed))
+            # Without a clock no baseline is needed; the turn warms up what has one.
+            if engine.time(feed) is None:
+                return None
             if self._engine is None:
                 try:
                     self._engine = self._held.enter_context(self._build(self._baseline))
@@ -89,8 +92,7 @@ def _of_baseline(found: Latency | None) -> Latency | None:
 
 
 def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
-    """Time both in turns; the first turn of each warms them up and is not counted."""
-    engine.time(feed)
+    """Time an engine that is warm in turns with the baseline, whose first turn is not counted."""
     baseline.time(feed)
     theirs, ours = [baseline.time(feed)], []
     for _ in range(ROUNDS):
