@@ -81,6 +81,19 @@ def test_nodes_without_names_belong_to_their_layer(tmp_path: Path) -> None:
     assert 1 < nodes.count(frozenset({"first"})) == nodes.count(frozenset({"second"}))
 
 
+def test_what_serves_several_layers_belongs_to_none(tmp_path: Path) -> None:
+    """A weight that is cast once for two layers does not make them one."""
+    text = """(float[2,8] x, float[8] v) => (float[2,8] y) <float[8] w = {1,2,3,4,5,6,7,8}> {
+      [first] a = Add(x, w)
+      [exp] e = Exp(a)
+      [second] y = Add(e, w) }"""
+    model = load_text(text, tmp_path)
+    names = list(map(str, model.table.names))
+    times = timed(model, Plan.of(()), tmp_path, {"x": normal(2, 8), "v": normal(8)})
+    assert frozenset() in [kernel.nodes for kernel in times.kernels]
+    assert {1} == {len(each) for each in computed(times, names)}
+
+
 def test_a_large_model_is_told_by_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its optimised graph is not written; what keeps its name, or has it in its own, is found."""
     monkeypatch.setattr(node_times, "MOST_BYTES", -1)

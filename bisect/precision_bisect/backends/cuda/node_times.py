@@ -142,14 +142,15 @@ class _Covered:
         """Return the nodes between what a node writes and the tensors that still exist.
 
         A node inside of an operator's body, or one that was inserted, writes a tensor that the
-        typed graph has not: it works for those that read it. So does a Cast for a kernel of the
-        CPU; what that kernel writes has the name of the Cast behind it.
+        typed graph has not: it works for those that read it, if these compute the same. So does a
+        Cast for a kernel of the CPU; what that kernel writes has the name of the Cast behind it.
         """
         found: set[str] = set()
         waiting = [name if node.op_type == "Cast" else _own(name) for name in node.output]
         if self._known.isdisjoint(waiting):
             readers = (each for name in node.output for each in self._readers[name])
-            return found.union(*map(self.by, readers))
+            served = {frozenset(self.by(each)) for each in readers}
+            return set(served.pop()) if len(served) == 1 else found
         while waiting:
             maker = self._makers.get(waiting.pop())
             if maker is not None and maker.name not in found:
