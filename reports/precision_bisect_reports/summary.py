@@ -31,6 +31,7 @@ from precision_bisect_reports.next_steps import (
     next_steps,
 )
 from precision_bisect_reports.predicted import predicted
+from precision_bisect_reports.promise import unseen
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import no_faster, speed
 
@@ -240,6 +241,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     yield from _deployed(result)
     if result.emulated and answered and not told and not judging_steps(result):
         yield "backend", "emulated: predicted on this machine; confirm on the target", ALWAYS
+    if answered and not told and (said := unseen(result)):
+        yield "unseen", said, ALWAYS
     if said := made_up(result.inputs):
         yield "inputs", said, ALWAYS
     spread = result.message == f"{SPREAD} over the network" and bool(result.curve)

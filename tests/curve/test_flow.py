@@ -17,8 +17,9 @@ from precision_bisect.protocols import Problem, Sample, Search
 from precision_bisect.results.endings import Status
 from precision_bisect.search.evaluation import CURVE_COPIES
 from precision_bisect.search.precision_curve import DRAW
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.trial import Kind, Phase, Proposal
-from simulated import SIZE, Sets, Simulated, driver_of
+from simulated import SIZE, Simulated, driver_of
 
 ERRORS = [40.0, 30.0, 0.5, 0.45, 0.4, 0.4, 0.35, 0.35, 0.3, 0.3, 0.25, 0.25]
 
@@ -44,12 +45,9 @@ def rule(plan: Plan, feed: Sample) -> float:
     return math.hypot(*(ERRORS[i] for i in range(SIZE) if i not in plan.kept))
 
 
-def copies_of(sets: Sets) -> Copies:
+def copies_of(sets: SampleSets) -> Copies:
     """Return sixteen copies whose feeds are floats."""
-    floats = {
-        name: ([{"x": feed["x"] + 3.1} for feed in feeds], reference)
-        for name, (feeds, reference) in sets.items()
-    }
+    floats = replace(sets, feeds=[{"x": feed["x"] + 3.1} for feed in sets.feeds])
     return Copies(samples=floats, count=16, refer=lambda feed: {"y": np.zeros(1)})
 
 

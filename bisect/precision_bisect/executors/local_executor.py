@@ -17,7 +17,6 @@ from precision_bisect.isolation.survey import isolated, surveyed
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.search.workers import Workers, threads
-from precision_bisect.trial import SampleSet
 from precision_bisect.typed.pinning import settle
 
 
@@ -35,7 +34,7 @@ class LocalExecutor:
 
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
         """Choose the backend, and make it here or ask it in a child."""
-        feeds, _ = spec.samples[SampleSet.ALL]
+        feeds = spec.samples.feeds
         chosen = choose_backend(spec.options, feeds, work, scales=spec.scales, timed=spec.timed)
         options = replace(spec.options, backend=chosen.name)
         spec = replace(spec, options=options)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.inputs.copies import Refers, Samples, copies_for
+from precision_bisect.inputs.copies import Refers, copies_for
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Comparator
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import SampleSet
 
@@ -37,7 +38,7 @@ class EvaluatorSpec:
     digest: str
     table: LayerTable
     comparator: Comparator
-    samples: Samples
+    samples: SampleSets
     scales: Scales
     keep: Path
     engines: Path | None = None
@@ -63,18 +64,20 @@ class EvaluatorSpec:
         """
         model = self._model()
         backend = self._backend(model, work)
+        refer = self._refer(model, backend)
+        samples = replace(self.samples, refer=refer)
         return Evaluator(
             backend=backend,
             emulator=backend,
             comparator=self.comparator,
-            samples=self.samples,
+            samples=samples,
             keep=self.keep,
             engines=self.engines,
             stopwatch=Stopwatch(backend.build, self.baseline),
             copies=copies_for(
                 self.options,
-                self.samples,
-                self._refer(model, backend),
+                samples,
+                refer,
                 emulated=backend.emulated,
                 layers=len(self.table.candidates),
             ),
@@ -89,7 +92,7 @@ class EvaluatorSpec:
         on_cpu = ReferenceSession(model, self.options.threads, optimised=self.optimised)
         if backend.name != "onnxruntime":
             return on_cpu
-        feeds, reference = self.samples[SampleSet.ALL]
+        feeds, reference = self.samples[SampleSet.JUDGED]
         return GpuReference(model, on_cpu, (feeds[0], reference[0]), self.comparator)
 
     def backend(self, work: Path) -> Backend:
@@ -118,6 +121,6 @@ class EvaluatorSpec:
 
         if self.forecasts:
             return forecaster(model, self.options, self.scales, on_gpu=True)
-        feeds, _ = self.samples[SampleSet.ALL]
+        feeds = self.samples.feeds
         chosen = choose_backend(self.options, feeds, work, scales=self.scales, timed=self.timed)
         return chosen.make(model)

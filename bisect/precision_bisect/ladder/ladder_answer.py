@@ -26,6 +26,7 @@ from precision_bisect.results.result import (
 )
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
+from precision_bisect.trial import SampleSet
 
 
 def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
@@ -51,7 +52,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     others = []
     if last.answered and last.result.status.answers and not climbed.interrupted:
         whole = replace(last.prepared, comparator=climbed.comparator)
-        others = other_targets(whole, _plan(last), late=budget.late)
+        others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
     written = write_answer(last.prepared, held, folder, diagnosis, judge)
     deployment = written.deployment
     if deployment is not None and not climbed.interrupted:

@@ -21,7 +21,7 @@ def final_build(driver: Driver, plan: Plan | None, samples: SampleSet) -> Eviden
     builds = [
         trial
         for trial in _builds(driver, plan)
-        if trial.proposal.samples is samples or trial.proposal.kind is Kind.REBUILD
+        if trial.proposal.samples == samples or trial.proposal.kind is Kind.REBUILD
     ]
     return builds[-1].outcome.evidence if builds else Evidence()
 
@@ -39,8 +39,7 @@ def output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequ
         (
             trial.outcome.evidence.output_errors
             for trial in reversed(_builds(driver, plan))
-            if trial.proposal.samples in (samples, SampleSet.ALL)
-            and trial.outcome.evidence.output_errors
+            if trial.proposal.samples == samples and trial.outcome.evidence.output_errors
         ),
         (),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.layer_table import LayerName
-from precision_bisect.pipeline.course import on_samples
+from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.explanation import explain_layers
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -31,7 +31,7 @@ class Charted:
 
 def chart(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
     """Return the search that draws the curve of a run with this ending, as far as it went."""
-    return on_samples(ending.samples, _drawn(prepared, driver, curve, ending))
+    return on_samples(driver.searched, _drawn(prepared, driver, curve, ending))
 
 
 def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
@@ -143,7 +143,7 @@ def charted(
         culprits=[
             Culprit(
                 layer=name,
-                error_without=_without(driver, curve, i, ending.samples),
+                error_without=_without(driver, curve, i, driver.searched),
                 error_with=typical(together),
                 cause=causes.get(name, ""),
             )

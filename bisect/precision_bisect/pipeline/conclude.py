@@ -28,6 +28,7 @@ from precision_bisect.pipeline.chart import (
     culprits_of,
     retraced,
 )
+from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.deploying import (
     Written,
     judge_of,
@@ -105,18 +106,20 @@ def conclude(
     drawn = driver.on_copies(judged)
     outcome = driver.outcome_of(judged, samples) or drawn
     stability = None if drawn is None else drawn.evidence.stability
-    noise = driver.outcome_of(everything, samples, Kind.REPEAT)
+    searched = driver.searched
+    noise = driver.outcome_of(everything, searched, Kind.REPEAT)
     # The larger of both: an answer near the tolerance varies by its copies where builds repeat
     # exactly.
-    floor = max(noise_between(driver.outcome_of(everything, samples), noise), _noise_of(stability))
+    between = noise_between(driver.outcome_of(everything, searched), noise)
+    floor = max(between, _noise_of(stability))
     names, limit = prepared.model.table.names, prepared.comparator.tolerance
-    alone = JudgedTrials(tolerance=limit, size=len(names), samples=samples)
+    alone = JudgedTrials(tolerance=limit, size=len(names), samples=searched)
     alone.having(each for each in driver.trials if not each.proposal.draw)
     broken = breaks(alone, floor)
     seen = JudgedTrials(
         tolerance=limit,
         size=len(names),
-        samples=samples,
+        samples=searched,
         copies=drawn is not None,
         clear=clear_limit(limit, drawn),
         allowed=prepared.options.copies_failing,
@@ -124,7 +127,7 @@ def conclude(
     proof = certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending))
     final = final_build(driver, plan, samples)
     timings = _timings(prepared, driver, samples)
-    searched = None if ending.found is None else _names(prepared, ending.found)
+    first = None if ending.found is None else _names(prepared, ending.found)
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     told = Explained(Findings(low=prepared.options.low))
     curve = prepared.curve if part else retraced(prepared, driver, ending)
@@ -140,10 +143,11 @@ def conclude(
             culprits=culprits_of(prepared, curve),
             late=budget.late,
             advice_s=max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s()),
+            samples=samples,
         )
         told = explained(prepared, answer)
     others = (
-        other_targets(prepared, plan, late=budget.late)
+        other_targets(prepared, plan, samples, late=budget.late)
         if plan is not None and ending.status.answers and not part
         else []
     )
@@ -188,6 +192,7 @@ def conclude(
         stability=stability,
         other_targets=others,
         output_errors=output_errors(driver, plan, samples),
+        unseen=None if plan is None or part else promised(driver.trials, plan, prepared.sets),
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),
         kept=kept,
@@ -206,7 +211,7 @@ def conclude(
         wall_s=round(budget.elapsed_s(), 3),
         latency_ms=medians(timed),
         latency_method=next((each.method for each in timed if each), None),
-        speed=timings.report(prepared.options.speed, final.latency, searched),
+        speed=timings.report(prepared.options.speed, final.latency, first),
         front=front_rows(timings.front(), names),
         honoured=final.honoured,
         honoured_layers=final.honours,
@@ -235,7 +240,7 @@ def conclude(
             )
             for each in findings.advice
         ],
-        inputs=Inputs(synthetic=prepared.options.inputs is None, samples=len(prepared.samples)),
+        inputs=Inputs(synthetic=prepared.options.inputs is None, samples=len(prepared.sets.feeds)),
         fingerprint=prepared.fingerprint,
         message=_cut_short(prepared, driver, ending)
         if cut_short and ending.status in _CUT_OFF

@@ -65,7 +65,7 @@ def write_answer(
         settings=prepared.options.engine,
         scales=prepared.scales,
         diagnosis=diagnosis,
-        shapes=sample_shapes(prepared.model, prepared.samples),
+        shapes=sample_shapes(prepared.model, prepared.sets.feeds),
         run=prepared.fingerprint,
     )
     if not gains(export):

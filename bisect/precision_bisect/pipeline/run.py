@@ -126,6 +126,8 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
                 prepared.strategy,
                 Course(
                     certify=prepared.certify,
+                    pool=prepared.sets.pool if prepared.sets.others else (),
+                    others=prepared.sets.others > 0,
                     held_out=prepared.options.holdout > 0,
                     copies=prepared.copies is not None,
                     copies_failing=prepared.options.copies_failing,
@@ -155,7 +157,7 @@ def _started(prepared: Prepared, recorded: int) -> RunStarted:
         assumption=prepared.strategy.assumption,
         candidates=len(prepared.model.table.candidates),
         layers_total=len(prepared.model.table.layers),
-        samples=prepared.judging,
+        samples=len(prepared.sets.feeds) - prepared.options.holdout,
         held_out=prepared.options.holdout,
         tolerance=prepared.comparator.tolerance,
         resumed_trials=recorded,

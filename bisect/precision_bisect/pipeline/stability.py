@@ -7,14 +7,14 @@ soon as a sum is ordered otherwise. An accepted plan is judged on a fresh draw o
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
 from precision_bisect.search.rounding_law import Law, typical
 from precision_bisect.search.sensitivity import rank
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 ROOM = 1.645
 """Standard deviations of ln(error) between builds that an answer stays below the tolerance: the
@@ -44,15 +44,18 @@ class StabilityCheck:
         self.drawn += 1
         return self.drawn
 
-    def judge(
-        self, plan: Plan, reason: str, samples: SampleSet = SampleSet.JUDGED
-    ) -> Search[Outcome]:
+    def renewed(self) -> "StabilityCheck":
+        """Return a check on other samples: of plans nothing is known, of builds all that is."""
+        fresh = replace(self, spread="")
+        fresh._steps = self._steps
+        return fresh
+
+    def judge(self, plan: Plan, reason: str) -> Search[Outcome]:
         """Judge a plan on a fresh draw, in a fresh build where plans are built."""
         (outcome,) = yield (
             Proposal(
                 plan=plan,
                 phase=Phase.RECHECK,
-                samples=samples,
                 kind=Kind.REBUILD if self.rebuilds else Kind.JUDGE,
                 draw=self.fresh() if self.copies else 0,
                 timed=self.rebuilds,
@@ -142,6 +145,9 @@ def _refuted(plan: Plan, outcome: Outcome) -> str:
     what = f"widened, since {first}"
     if outcome.passed:
         return f"{what} leave less room than builds differ by"
+    if told := outcome.evidence.one_by_one:
+        judged = len(told.numbers) - len(told.unjudged)
+        return f"{what} fail on {len(told.failed)} of {judged} samples that did not choose them"
     if stability is None:
         return f"{what} failed when they were built afresh"
     return (

@@ -72,13 +72,11 @@ def noisy(noise: Outcome) -> str:
     )
 
 
-def refuted(recheck: Outcome, *, afresh: bool) -> str:
-    """Say what the re-check with the samples held out came to, of an engine built `afresh`."""
+def refuted(recheck: Outcome) -> str:
+    """Say what samples held out say of an answer that they do not pass."""
     if recheck.verdict is None:
-        return f"had no verdict with the samples held out ({shortened(recheck.message)})"
-    if afresh:
-        return "failed when it was built afresh and judged by all samples"
-    return "failed on the samples held out"
+        return f"no verdict on the samples held out ({shortened(recheck.message)})"
+    return "the answer fails on the samples held out"
 
 
 def not_reproduced(recheck: Outcome) -> str:

@@ -19,6 +19,7 @@ from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
 from precision_bisect.results.other_targets import OnTargets
+from precision_bisect.results.unseen import Unseen
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.typed_json import Count
 from precision_bisect.search.precision_curve import PointName
@@ -277,8 +278,7 @@ class Result:
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. `target` is what the emulator predicted where it judged, and
-    `other_targets` how the answer does on those that compute the model in another way. `message`
-    and `out` are not part of the file.
+    `other_targets` how the answer does on others. `message` and `out` are not part of the file.
     """
 
     schema: Literal[1] = SCHEMA
@@ -294,6 +294,7 @@ class Result:
     stability: Stability | None = None
     other_targets: Sequence[OnTargets] = ()
     output_errors: Sequence[OutputError] = ()
+    unseen: Unseen | None = None
     layers_total: Count
     candidates: Count
     kept: Sequence[str]
@@ -364,8 +365,7 @@ class Result:
 
     def to_text(self) -> str:
         """Return `result.json` as text."""
-        told = {key: getattr(self, key) for key in KEYS}
-        return plain_json.dumps(told, indent=2) + "\n"
+        return plain_json.dumps({key: getattr(self, key) for key in KEYS}, indent=2) + "\n"
 
     def __str__(self) -> str:
         """Return the answer in one line."""

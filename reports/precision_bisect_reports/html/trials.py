@@ -20,7 +20,7 @@ def columns(trials: Sequence[Trial]) -> dict[str, Any]:
         "phase": coded([trial.proposal.phase.value for trial in trials]),
         "verdict": coded([(t.outcome.verdict or t.outcome.status).value for t in trials]),
         "kind": coded([trial.proposal.kind.value for trial in trials]),
-        "samples": coded([trial.proposal.samples.value for trial in trials]),
+        "samples": coded([str(trial.proposal.samples) for trial in trials]),
         "reason": coded([trial.proposal.reason.partition(BELIEVED)[0] for trial in trials]),
         "kept": [len(trial.proposal.plan) for trial in trials],
         "error": [figure(trial.outcome.error) for trial in trials],
