@@ -59,8 +59,8 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="PATH",
         help="a .npz or .npy, a folder of these, Polygraphy's .json (run --save-inputs), or a .py "
-        "with load_data(). Of many the hardest are searched with, and all judge the answer. Without "
-        "it inputs are made up",
+        "with load_data(). Of many the hardest are searched with, and all judge the answer. "
+        "Without it inputs are made up",
     )
     group.add_argument(
         "--reference",

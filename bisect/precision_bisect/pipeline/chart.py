@@ -3,7 +3,7 @@
 The curve is a search like any other: feeding it from the ledger draws it again, without a trial.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_bisect.diagnosis.findings import Finding
@@ -15,10 +15,19 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.result import Culprit, CurvePoint
+from precision_bisect.results.unseen import OverSamples
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
 from precision_bisect.search.rounding_law import typical
-from precision_bisect.trial import Kind, Latency, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import (
+    JUDGED_KINDS,
+    Kind,
+    Latency,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +184,21 @@ def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> Cur
         latency_ms=None if latency is None else latency.median_ms,
         point=name,
         kept=[str(names[i]) for i in plan.indices],
+        over_samples=OverSamples.of(_by_sample(driver, plan).values()),
     )
+
+
+def _by_sample(driver: Driver, plan: Plan) -> Mapping[int, float]:
+    """Return the error of a plan on each sample that has judged it, of several the largest."""
+    found: dict[int, float] = {}
+    for trial in driver.trials:
+        told = trial.outcome.evidence.one_by_one
+        if told is None or trial.proposal.plan != plan or trial.proposal.kind not in JUDGED_KINDS:
+            continue
+        for number, error in zip(told.numbers, told.errors, strict=True):
+            if error is not None:
+                found[number] = max(error, found.get(number, 0.0))
+    return found
 
 
 def latency_of(driver: Driver, plan: Plan) -> Latency | None:

@@ -106,11 +106,18 @@ def judged_by_others(
         joined = SampleSet.chosen(hardest([failing]))
         wanted = SampleSet.chosen(hardest([failing], chosen.numbers or ()))
         again = holding.renewed()
-        again.spread = holding.spread
+        again.spread = holding.spread or _over(plan, found)
         wider = yield from on_samples(wanted, _holds(plan, told, again), joined)
         if wider is None:
             return judged
         plan, chosen, holding = wider, wanted, again
+
+
+def _over(plan: Plan, told: OneByOne) -> str:
+    judged = len(told.numbers) - len(told.unjudged)
+    what = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
+    failed = f"{len(told.failed)} of {judged} samples that did not choose them"
+    return f"widened, since {what} fail on {failed}"
 
 
 def _holds(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Plan | None]:
@@ -159,7 +166,8 @@ def promised(trials: Sequence[Trial], plan: Plan, sets: SampleSets) -> Unseen | 
         asked, told = trial.proposal, trial.outcome.evidence.one_by_one
         if asked.samples.judges:
             joining.update(asked.samples.numbers or ())
-        if told is None or asked.phase is not Phase.RECHECK:
+        one_by_one = asked.samples.singly and asked.samples != SampleSet.POOL
+        if told is None or asked.phase is not Phase.RECHECK or not one_by_one:
             continue
         held_out = asked.samples == SampleSet.HELD_OUT
         if not held_out:

@@ -145,9 +145,6 @@ def _refuted(plan: Plan, outcome: Outcome) -> str:
     what = f"widened, since {first}"
     if outcome.passed:
         return f"{what} leave less room than builds differ by"
-    if told := outcome.evidence.one_by_one:
-        judged = len(told.numbers) - len(told.unjudged)
-        return f"{what} fail on {len(told.failed)} of {judged} samples that did not choose them"
     if stability is None:
         return f"{what} failed when they were built afresh"
     return (

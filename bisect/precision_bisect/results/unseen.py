@@ -5,7 +5,9 @@ Samples that took part in a decision promise nothing, since the answer was made 
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 from precision_bisect.run_folder.typed_json import Count
@@ -33,6 +35,24 @@ on eight networks of several kinds (BERT, CLIP, conformer, DETR, Mamba, wake wor
 mixture of experts), one limit each."""
 ENOUGH = 16
 """Samples from which on some take no part and bound the share: 8 of 16, by 25%."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverSamples:
+    """The errors of a plan over `samples`: the median, and the 95th percentile."""
+
+    samples: Count
+    median: Figure
+    p95: Figure
+
+    @classmethod
+    def of(cls, errors: Iterable[float]) -> "OverSamples | None":
+        """Return those of some errors; None for none. A percentile is one of the errors."""
+        found = sorted(errors)
+        if not found:
+            return None
+        p95 = found[math.ceil(0.95 * len(found)) - 1]
+        return cls(samples=len(found), median=median(found), p95=p95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

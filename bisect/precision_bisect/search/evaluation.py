@@ -34,6 +34,7 @@ from precision_bisect.trial import (
     JUDGED_KINDS,
     Evidence,
     Kind,
+    OneByOne,
     Outcome,
     Phase,
     Proposal,
@@ -46,6 +47,9 @@ from precision_bisect.trial import (
 CURVE_COPIES = 4
 """Copies for a point of the curve, at most. Only their median is read, and four tell it well
 enough to see a factor of two. A bound; nothing was measured."""
+
+EACH = (Phase.PREFLIGHT, Phase.CURVE, Phase.RECHECK)
+"""Phases whose trials tell the error of each sample, too: those of the curve's points."""
 
 _Outputs: TypeAlias = Sequence[Sequence[Sample]]
 """The outputs of an engine in each of its ways, sample by sample."""
@@ -111,6 +115,9 @@ class Evaluator:
             judgement = _judge(self.comparator, outputs, reference)
             # The evidence is about the build alone: the timed runs below only add a latency to it.
             evidence = engine.evidence()
+            if proposal.phase in EACH and isinstance(samples, SampleSets) and samples.each:
+                numbers = samples.numbers(proposal.samples)
+                evidence = replace(evidence, one_by_one=self._each(numbers, outputs, known))
             # It may be the answer, whatever it was tried for.
             if judgement.verdict is Verdict.PASS and proposal.kind in JUDGED_KINDS:
                 worst = _hardest(self.comparator, outputs, known)
@@ -137,6 +144,18 @@ class Evaluator:
         if proposal.kind is Kind.JUDGE and not proposal.draw:
             self._last = proposal.plan, proposal.samples, outputs
         return _outcome(judgement, evidence)
+
+    def _each(
+        self, numbers: Sequence[int], outputs: _Outputs, known: Sequence[Sample]
+    ) -> OneByOne | None:
+        """Return what was judged together, by sample; None after an output that is not finite."""
+        if any(len(way) < len(known) for way in outputs):
+            return None
+        told = [
+            _judge(self.comparator, [[way[i]] for way in outputs], [[known[i]]])
+            for i in range(len(known))
+        ]
+        return summed_up(numbers, told)[1]
 
     def _one_by_one(self, proposal: Proposal, samples: SampleSets) -> Outcome:
         """Judge each sample by itself; feeds and references are held no longer than that takes."""
