@@ -141,6 +141,7 @@ class OneByOne:
 
     numbers: Sequence[int]
     errors: Sequence[Figure | None]
+    copies: Sequence[Sequence[Figure | None]] = ()
     failed: Sequence[int] = ()
     unjudged: Sequence[int] = ()
 

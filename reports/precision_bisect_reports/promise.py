@@ -10,7 +10,7 @@ def unseen(result: Result) -> str:
     if told is None:
         return ""
     if told.judged or told.unjudged:
-        return _promise(told)
+        return _promise(told) + _estimate(told)
     alike = told.alike
     # What was seen was seen on real inputs.
     if alike is None or (result.inputs is not None and result.inputs.synthetic):
@@ -18,8 +18,8 @@ def unseen(result: Result) -> str:
     samples = f"{told.took_part} sample{'s' * (told.took_part != 1)}"
     return (
         f"{samples}: too few to promise anything; with {alike.samples}, answers failed on "
-        f"{_percent(alike.mean)} of fresh inputs on average, up to {_percent(alike.worst)} "
-        f"(give {ENOUGH} or more)"
+        f"{_seen(alike.mean)} of fresh inputs on average, up to {_seen(alike.worst)} "
+        f"(give {ENOUGH} or more){_estimate(told)}"
     )
 
 
@@ -34,6 +34,24 @@ def _promise(told: Unseen) -> str:
     if told.unjudged:
         said += f"; {told.unjudged} have no FP32 outputs to judge by"
     return said
+
+
+def _estimate(told: Unseen) -> str:
+    """Say what the spread of errors suggests, which proves nothing."""
+    found = told.estimate
+    if found is None or told.share_at_most <= found.risk:
+        return ""
+    if found.spread is None:
+        why = f", as {' and '.join(found.selecting)} selects" if found.selecting else ""
+        return f"; no estimate for {_percent(found.risk)}: errors are of several kinds{why}"
+    if found.share_under is None:
+        return f"; their spread does not suggest {_percent(found.risk)} or less"
+    proof = f"{found.provable_by} samples that pass would prove {_percent(found.risk)}"
+    return f"; their spread suggests under {_percent(found.share_under)}; {proof}"
+
+
+def _seen(share: float) -> str:
+    return f"{100 * share:.0f}%" if share >= 0.02 else _percent(share)
 
 
 def _percent(share: float) -> str:

@@ -5,6 +5,7 @@ Everything is computed from the trials, so a run that was cut short is concluded
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from precision_bisect.advice.case import PASSES
@@ -39,6 +40,7 @@ from precision_bisect.pipeline.deploying import (
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -56,6 +58,7 @@ from precision_bisect.results.result import (
     Result,
     Rung,
 )
+from precision_bisect.results.unseen import Unseen
 from precision_bisect.run_folder.runfolder import (
     DIAGNOSIS,
     RESULT,
@@ -192,7 +195,7 @@ def conclude(
         stability=stability,
         other_targets=others,
         output_errors=output_errors(driver, plan, samples),
-        unseen=None if plan is None or part else promised(driver.trials, plan, prepared.sets),
+        unseen=None if plan is None or part else _unseen(prepared, driver, plan),
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),
         kept=kept,
@@ -284,6 +287,18 @@ def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | 
             if plan is not None and len(plan) < len(prepared.model.table.candidates):
                 return plan, samples
     return ending.plan, ending.samples
+
+
+def _unseen(prepared: Prepared, driver: Driver, plan: Plan) -> Unseen | None:
+    """Return the promise of the answer, with the estimate that was asked for."""
+    risk, limit = prepared.options.risk, prepared.comparator.tolerance
+    found = promised(driver.trials, plan, prepared.sets)
+    if found is None or risk is None:
+        return found
+    told = replace(
+        estimated(driver.trials, plan, limit, risk), selecting=selecting(prepared.model)
+    )
+    return replace(found, estimate=told)
 
 
 def _cut_short(prepared: Prepared, driver: Driver, ending: Ending) -> str:

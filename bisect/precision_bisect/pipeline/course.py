@@ -19,6 +19,7 @@ from precision_bisect.pipeline.choosing import (
     judged_by_others,
     on_samples,
 )
+from precision_bisect.pipeline.risk import judged_by_pool, safer
 from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
@@ -53,14 +54,15 @@ class Course:
     answer is certified as `certify` says. With `copies` it is judged on copies of the samples,
     too, of which `copies_failing` may fail. Of many samples some of the `pool` are chosen to
     search with, and all `others` judge the answer (see `choosing`); without a pool all search.
-    Samples `held_out` judge the answer last, and decide nothing. A run that goes `until` less than
-    the answer needs a curve.
+    Samples `held_out` judge the answer last, and decide nothing. The answer is widened for a
+    `risk` (see `safer`). A run that goes `until` less than the answer needs a curve.
     """
 
     certify: Certify = "full"
     pool: Sequence[int] = ()
     others: bool = False
     held_out: bool = False
+    risk: float | None = None
     copies: bool = False
     copies_failing: int = 0
     curve: bool = False
@@ -97,10 +99,32 @@ def _answered(
     chosen: SampleSet,
     search: Search[Ending],
 ) -> Search[Ending]:
-    """Search on the chosen samples; all others judge the answer, and widen it if they fail."""
+    """Search on the chosen samples, and judge by all others."""
     ending = replace((yield from on_samples(chosen, search)), samples=chosen)
+    if ending.plan is None or ending.status is Status.STOPPED:
+        return ending
+    if course.risk is not None:
+        plan = yield from on_samples(chosen, safer(ending.plan, holding, course.risk))
+        if plan != ending.plan:
+            said = f"widened from {len(ending.plan)} layers for --risk {100 * course.risk:.3g}%"
+            wider = replace(ending, plan=plan)
+            ending = yield from on_samples(chosen, _widest(problem, wider, said))
+    ending = yield from _by_others(problem, course, holding, chosen, ending)
+    if course.risk is not None and ending.plan is not None:
+        yield from judged_by_pool(ending.plan, holding)
+    return ending
+
+
+def _by_others(
+    problem: Problem,
+    course: Course,
+    holding: StabilityCheck,
+    chosen: SampleSet,
+    ending: Ending,
+) -> Search[Ending]:
+    """Have all other samples judge an answer, and widen it if they fail."""
     plan = ending.plan
-    if plan is None or ending.status is Status.STOPPED or not course.others:
+    if plan is None or not course.others:
         return ending
     whole = course.until == "answer"
     found = yield from judged_by_others(plan, holding.renewed(), chosen, widen=whole)

@@ -121,6 +121,11 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             "give more samples, or hold out fewer",
         )
     each = judges_each(comparator)
+    if options.risk is not None and not each:
+        raise UsageError(
+            "--risk needs the error of each sample, and this check judges all of them together",
+            "leave it out, or choose a --metric",
+        )
     pool = pool_of(judging, options.seed) if each else range(judging)
     original = model
     options, model, inside = _without_ifs(options, original, samples, observer, work)

@@ -19,6 +19,7 @@ from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
+from precision_bisect.pipeline.risk import selecting
 from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.results.result import CULPRITS_ONLY, Result
 from precision_bisect.results.saved import read_result, result_file
@@ -129,6 +130,7 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
                     pool=prepared.sets.pool if prepared.sets.others else (),
                     others=prepared.sets.others > 0,
                     held_out=prepared.options.holdout > 0,
+                    risk=None if selecting(prepared.model) else prepared.options.risk,
                     copies=prepared.copies is not None,
                     copies_failing=prepared.options.copies_failing,
                     # Only the default strategy begins at the curve's plan; one rung of a ladder

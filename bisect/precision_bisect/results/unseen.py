@@ -5,7 +5,7 @@ Samples that took part in a decision promise nothing, since the answer was made 
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -56,6 +56,26 @@ class OverSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the spread of errors suggests: that less than `share_under` of such inputs are over.
+
+    It is no promise. None where it suggests more than the asked `risk`, or nothing. `spread` is
+    the standard deviation of ln(error) that it rests on, None where errors are of two kinds, as
+    in networks with operators that are `selecting`.
+    """
+
+    risk: Figure
+    share_under: Figure | None
+    spread: Figure | None = None
+    selecting: Sequence[str] = ()
+
+    @property
+    def provable_by(self) -> int:
+        """The number of samples without a part that prove the risk, if all of them pass."""
+        return math.ceil(math.log1p(-CONFIDENCE) / math.log1p(-self.risk))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
     """What samples that took no part in the search say of the answer.
 
@@ -64,7 +84,7 @@ class Unseen:
     answer; `joined` of them did so because an earlier answer failed on them, and `passed_later`
     are others that it failed on. The bound counts both as failures: it is that of the earlier
     answer, and holds for a wider one that fails no more. `unjudged` samples have no FP32 outputs
-    to judge by.
+    to judge by. `estimate` is there where one was asked for.
     """
 
     judged: Count
@@ -75,6 +95,7 @@ class Unseen:
     joined: Count = 0
     passed_later: Count = 0
     unjudged: Count = 0
+    estimate: Estimate | None = None
 
     @classmethod
     def of(

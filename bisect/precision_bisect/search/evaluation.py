@@ -48,6 +48,8 @@ CURVE_COPIES = 4
 """Copies for a point of the curve, at most. Only their median is read, and four tell it well
 enough to see a factor of two. A bound; nothing was measured."""
 
+EACH_COPIES = 2
+"""Copies of one sample that tell how far luck moves its error."""
 EACH = (Phase.PREFLIGHT, Phase.CURVE, Phase.RECHECK)
 """Phases whose trials tell the error of each sample, too: those of the curve's points."""
 
@@ -171,9 +173,22 @@ class Evaluator:
         with backend.build(proposal.plan, afresh=proposal.kind is Kind.REBUILD) as engine:
             told = [*_abreast(judge, numbers, self.abreast if backend.emulated else 1)]
             judgement, each = summed_up(numbers, told)
+            if proposal.draw and self.copies is not None:
+                copied = [self._copied(engine, proposal.draw, n, self.copies) for n in numbers]
+                each = replace(each, copies=copied)
             if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
                 _keep(engine, self.keep)
             return _outcome(judgement, replace(engine.evidence(), one_by_one=each))
+
+    def _copied(
+        self, engine: Engine, draw: int, number: int, copies: Copies
+    ) -> Sequence[float | None]:
+        """Return the errors on copies of one sample."""
+        made = (copies.make(SampleSet.chosen([number]), draw, i) for i in range(EACH_COPIES))
+        return [
+            _judge(self.comparator, _outputs(engine, feeds), [known]).error
+            for feeds, known in made
+        ]
 
     def _on_copies(
         self, engine: Engine, proposal: Proposal, copies: Copies, on_samples: Judgement
