@@ -19,6 +19,7 @@ from precision_bisect.results.unseen import OverSamples
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
 from precision_bisect.search.rounding_law import typical
+from precision_bisect.search.sample_sets import searched
 from precision_bisect.trial import (
     JUDGED_KINDS,
     Kind,
@@ -40,7 +41,7 @@ class Charted:
 
 def chart(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
     """Return the search that draws the curve of a run with this ending, as far as it went."""
-    return on_samples(driver.searched, _drawn(prepared, driver, curve, ending))
+    return on_samples(searched(driver.trials), _drawn(prepared, driver, curve, ending))
 
 
 def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
@@ -152,7 +153,7 @@ def charted(
         culprits=[
             Culprit(
                 layer=name,
-                error_without=_without(driver, curve, i, driver.searched),
+                error_without=_without(driver, curve, i, searched(driver.trials)),
                 error_with=typical(together),
                 cause=causes.get(name, ""),
             )

@@ -78,12 +78,15 @@ def on_samples(
 
 
 class Judged(NamedTuple):
-    """A plan that all samples have judged, those that chose it, and why it was widened, or ""."""
+    """A plan and what it came to on all others than the samples that chose it.
+
+    `spread` says why it was widened, "" if it was not.
+    """
 
     plan: Plan
     chosen: SampleSet
     spread: str
-    passed: bool
+    outcome: Outcome
 
 
 def judged_by_others(
@@ -96,7 +99,7 @@ def judged_by_others(
     while True:
         told = yield from _one_by_one(holding.rebuilds, plan, chosen.others, "all other samples")
         found = told.evidence.one_by_one
-        judged = Judged(plan, chosen, holding.spread, told.passed)
+        judged = Judged(plan, chosen, holding.spread, told)
         if not widen or found is None or not found.failed:
             return judged
         errors = dict(zip(found.numbers, found.errors, strict=True))
@@ -150,6 +153,19 @@ def _one_by_one(builds: bool, plan: Plan, samples: SampleSet, reason: str) -> Se
         ),
     )
     return outcome
+
+
+def error_of_others(trials: Sequence[Trial], plan: Plan) -> float:
+    """Return the largest error on samples that did not choose a plan, if it passes on all."""
+    told = [
+        each.outcome
+        for each in trials
+        if each.proposal.plan == plan
+        and each.proposal.samples.singly
+        and each.proposal.phase is Phase.RECHECK
+        and each.proposal.samples != SampleSet.HELD_OUT
+    ]
+    return max((each.error or 0.0 for each in told if each.passed), default=0.0)
 
 
 def promised(trials: Sequence[Trial], plan: Plan, sets: SampleSets) -> Unseen | None:

@@ -29,7 +29,7 @@ from precision_bisect.pipeline.chart import (
     culprits_of,
     retraced,
 )
-from precision_bisect.pipeline.choosing import promised
+from precision_bisect.pipeline.choosing import error_of_others, promised
 from precision_bisect.pipeline.deploying import (
     Written,
     judge_of,
@@ -67,6 +67,7 @@ from precision_bisect.run_folder.runfolder import (
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.limits_and_noise import noise_between
+from precision_bisect.search.sample_sets import searched
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.trial import (
@@ -109,20 +110,20 @@ def conclude(
     drawn = driver.on_copies(judged)
     outcome = driver.outcome_of(judged, samples) or drawn
     stability = None if drawn is None else drawn.evidence.stability
-    searched = driver.searched
-    noise = driver.outcome_of(everything, searched, Kind.REPEAT)
+    began = searched(driver.trials)
+    noise = driver.outcome_of(everything, began, Kind.REPEAT)
     # The larger of both: an answer near the tolerance varies by its copies where builds repeat
     # exactly.
-    between = noise_between(driver.outcome_of(everything, searched), noise)
+    between = noise_between(driver.outcome_of(everything, began), noise)
     floor = max(between, _noise_of(stability))
     names, limit = prepared.model.table.names, prepared.comparator.tolerance
-    alone = JudgedTrials(tolerance=limit, size=len(names), samples=searched)
+    alone = JudgedTrials(tolerance=limit, size=len(names), samples=began)
     alone.having(each for each in driver.trials if not each.proposal.draw)
     broken = breaks(alone, floor)
     seen = JudgedTrials(
         tolerance=limit,
         size=len(names),
-        samples=searched,
+        samples=began,
         copies=drawn is not None,
         clear=clear_limit(limit, drawn),
         allowed=prepared.options.copies_failing,
@@ -137,6 +138,8 @@ def conclude(
     # "All high" passed, but it is no answer: its error would be read as one.
     cut_short = plan is None and ending.status in (*_CUT_OFF, Status.STOPPED)
     error = outcome.error if outcome and not cut_short else None
+    if plan is not None and error is not None:
+        error = max(error, error_of_others(driver.trials, plan))
     if plan is not None and ending.status in (Status.FOUND, Status.STOPPED) and not part:
         answer = Answer(
             kept=kept,

@@ -88,7 +88,7 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     # Where each sample has a figure, the result says how many of them fail.
     if told.passed or told.evidence.one_by_one is not None:
         return ending
-    what = refuted(told)
+    what = refuted(told, "the samples held out")
     return replace(ending, message="; ".join(filter(None, (ending.message, what))))
 
 
@@ -128,9 +128,12 @@ def _by_others(
         return ending
     whole = course.until == "answer"
     found = yield from judged_by_others(plan, holding.renewed(), chosen, widen=whole)
-    if not whole and not found.passed:
+    if not whole and not found.outcome.passed:
         message = culprits_alone(len(plan))
         return replace(ending, status=Status.STOPPED, message=message)
+    if found.outcome.verdict is None:
+        what = refuted(found.outcome, "all other samples")
+        ending = replace(ending, message="; ".join(filter(None, (ending.message, what))))
     if found.plan == plan:
         return ending
     wider = replace(ending, plan=found.plan, samples=found.chosen)

@@ -72,11 +72,11 @@ def noisy(noise: Outcome) -> str:
     )
 
 
-def refuted(recheck: Outcome) -> str:
-    """Say what samples held out say of an answer that they do not pass."""
+def refuted(recheck: Outcome, samples: str) -> str:
+    """Say what samples say of an answer that does not pass on them."""
     if recheck.verdict is None:
-        return f"no verdict on the samples held out ({shortened(recheck.message)})"
-    return "the answer fails on the samples held out"
+        return f"no verdict on {samples} ({shortened(recheck.message)})"
+    return f"the answer fails on {samples}"
 
 
 def not_reproduced(recheck: Outcome) -> str:

@@ -139,12 +139,6 @@ class Driver:
         ]
         return min(believed, key=lambda t: (not t.proposal.draw, t.proposal.plan), default=None)
 
-    @property
-    def searched(self) -> SampleSet:
-        """The samples that the search began with."""
-        judging = (each.proposal.samples for each in self.trials if each.proposal.samples.judges)
-        return next(judging, SampleSet.JUDGED)
-
     def unsteady(self) -> Trial | None:
         """Return the smallest plan that passes on the samples, but only on some of its copies."""
         some: set[Plan] = set()

@@ -1,6 +1,6 @@
 """Which samples judge plans, which rank layers, and which take no part before the end."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ from precision_bisect.errors import ModelError
 from precision_bisect.inputs.copies import Pair, Refers
 from precision_bisect.inputs.reference import judgeable, non_finite
 from precision_bisect.protocols import Comparator, Judgement, JudgesEach, Sample
-from precision_bisect.trial import OneByOne, SampleSet, Verdict
+from precision_bisect.trial import OneByOne, SampleSet, Trial, Verdict
 
 CHOSEN = 8
 """Samples that a search works on, at most. Of searches with 1, 2, 4 and 8 samples the answers fail
@@ -29,6 +29,12 @@ _NAMED = (SampleSet.JUDGED, SampleSet.RANKING, SampleSet.POOL, SampleSet.HELD_OU
 def judges_each(comparator: Comparator) -> bool:
     """Tell whether a comparator judges each sample by itself, and the worst is the verdict."""
     return isinstance(comparator, JudgesEach) and comparator.judges_each
+
+
+def searched(trials: Iterable[Trial]) -> SampleSet:
+    """Return the samples that a search began with."""
+    judging = (each.proposal.samples for each in trials if each.proposal.samples.judges)
+    return next(judging, SampleSet.JUDGED)
 
 
 def summed_up(

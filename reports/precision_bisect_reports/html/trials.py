@@ -5,8 +5,9 @@ from typing import Any
 
 from precision_bisect.ledger.ledger_reader import Recorded
 from precision_bisect.plan import Plan
+from precision_bisect.search.sample_sets import searched
 from precision_bisect.speed.front import judged_outcomes
-from precision_bisect.trial import BELIEVED, Kind, Phase, SampleSet, Trial
+from precision_bisect.trial import BELIEVED, Kind, Phase, Trial
 from precision_bisect_reports.html.compact import coded, figure
 
 _MOST_TOGETHER = 64
@@ -40,7 +41,7 @@ def best(recorded: Recorded) -> tuple[Plan, float | None] | None:
 
     The plan that keeps every layer is none: it is what there was before the search.
     """
-    outcomes = judged_outcomes(recorded.trials, SampleSet.JUDGED)
+    outcomes = judged_outcomes(recorded.trials, searched(recorded.trials))
     every = candidates_of(recorded)
     passed = sorted(p for p, outcome in outcomes.items() if outcome.passed and len(p) < every)
     return (passed[0], outcomes[passed[0]].error) if passed else None
