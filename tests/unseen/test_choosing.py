@@ -254,6 +254,6 @@ def test_the_promise_of_whole_runs_is_kept(tmp_path: Path) -> None:
         found = promised(driver.trials, ending.plan, sets)
         assert found is not None and 0 == found.failed
         lacking = [share for layer, share in shares.items() if layer not in ending.plan.kept]
-        broken += found.share_at_most < 1 - np.prod([1 - share for share in lacking])
+        broken += int(found.share_at_most < 1 - np.prod([1 - share for share in lacking]))
     # Three standard deviations of a share of 10% over 40 runs.
     assert broken / 40 <= 0.1 + 3 * np.sqrt(0.09 / 40)
