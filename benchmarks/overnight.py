@@ -126,7 +126,7 @@ def _started(prepared: Prepared) -> RunStarted:
         assumption="none",
         candidates=len(prepared.model.table.candidates),
         layers_total=len(prepared.model.table.layers),
-        samples=prepared.judging,
+        samples=len(prepared.samples),
         held_out=0,
         tolerance=prepared.comparator.tolerance,
         resumed_trials=0,

@@ -102,7 +102,7 @@ class Emulated:
             prepared = prepare(options, ignore, Path(work))
         assert prepared.here is not None
         self.problem: Problem = prepared.problem
-        feeds, reference = prepared.sample_sets[SampleSet.JUDGED]
+        feeds, reference = prepared.sets[SampleSet.JUDGED]
         few = feeds[::FORECAST_BY], reference[::FORECAST_BY]
         self._evaluate = Evaluator(
             backend=prepared.here,

@@ -1,6 +1,7 @@
 """A backend whose outputs are what a rule says, and a driver over it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -19,13 +20,13 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.events import Event, ignore
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.search.workers import threads
-from precision_bisect.trial import Evidence, Latency, Outcome, SampleSet, TrialStatus
+from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
 
 SIZE = 12
 Evaluate = Callable[[Plan, Sample], float]
-Sets = dict[SampleSet, tuple[list[Sample], list[Sample]]]
 
 
 class Simulated:
@@ -108,24 +109,23 @@ def by(oracle: Oracle) -> Evaluate:
     return evaluate
 
 
-def samples(judged: int = 1, held_out: int = 0) -> Sets:
-    """Return sample sets whose feeds are numbered, judging ones first."""
+def samples(judged: int = 1, held_out: int = 0, pool: Sequence[int] | None = None) -> SampleSets:
+    """Return samples whose feeds are numbered, judging ones first; the pool is all of these."""
     feeds: list[Sample] = [{"x": np.array([i])} for i in range(judged + held_out)]
-    chosen = {
-        SampleSet.JUDGED: feeds[:judged],
-        SampleSet.RANKING: feeds[:1],
-        SampleSet.HELD_OUT: feeds[judged:],
-        SampleSet.ALL: feeds,
-    }
-    return {name: (some, [{"y": np.zeros(1)} for _ in some]) for name, some in chosen.items()}
+    zeros: list[Sample] = [{"y": np.zeros(1)} for _ in feeds]
+    pool = range(judged) if pool is None else pool
+    return SampleSets(
+        feeds=feeds,
+        pool=pool,
+        reference=[zeros[i] for i in pool],
+        held_out=held_out,
+        given=zeros,
+    )
 
 
-def copies_of(sets: Sets, count: int = 16) -> Copies:
+def copies_of(sets: SampleSets, count: int = 16) -> Copies:
     """Return copies whose feeds are floats that FP16 does not hold."""
-    floats = {
-        name: ([{"x": feed["x"] + 3.1} for feed in feeds], reference)
-        for name, (feeds, reference) in sets.items()
-    }
+    floats = replace(sets, feeds=[{"x": feed["x"] + 3.1} for feed in sets.feeds])
     return Copies(samples=floats, count=count, refer=lambda feed: {"y": np.zeros(1)})
 
 
@@ -140,7 +140,8 @@ def driver_of(
     workers: int = 1,
     stopwatch: Stopwatch | None = None,
     engines: Path | None = None,
-    copies: Callable[[Sets], Copies] | None = None,
+    copies: Callable[[SampleSets], Copies] | None = None,
+    sets: SampleSets | None = None,
 ) -> tuple[Driver, SqliteLedger]:
     """Return a driver over a backend, with a real comparator and a ledger on disk."""
     ledger = open_ledger(path / "ledger.sqlite", {}, resume=True)
@@ -150,7 +151,7 @@ def driver_of(
         rtol=Tolerance(default=0.0),
         outputs=("y",),
     )
-    sets = samples(held_out=held_out)
+    sets = sets or samples(held_out=held_out)
     evaluator = Evaluator(
         backend=backend,
         emulator=emulator or backend,

@@ -56,6 +56,7 @@ class FindOptions(TypedDict, total=False):
     certify: Certify | None
     copies: int
     copies_failing: int
+    risk: float | None
     until: Until
     export_point: str
     workers: int

@@ -79,9 +79,10 @@ class Options:
     `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
     `inputs.input_files`) or the samples themselves; `reference` is the file of their FP32
     outputs, ENGINE_REFERENCE for those of the backend's own engine, None to have ONNX Runtime
-    compute them. `ranges` has the ends between which an input may lie. With a
-    `ladder`, lowest type first, `low` and `high` say nothing. An answer is
-    judged on `copies` of the samples, of which `copies_failing` may fail. Before the search a run
+    compute them. `ranges` has the ends between which an input may lie. With a `ladder`, lowest
+    type first, `low` and `high` say nothing. An answer is judged on `copies` of the samples, of
+    which `copies_failing` may fail, and widened until an estimate says that at most the share
+    `risk` of unseen inputs fails. Before the search a run
     ends `until` the culprits or the curve. `export_point` is one of EXPORT_POINTS or a number of
     kept layers. `target` is what the emulator predicts, where it judges. `gpus` has one for each
     worker, as CUDA_VISIBLE_DEVICES names them; without it all share the first. The plug-in
@@ -118,6 +119,7 @@ class Options:
     certify: Certify | None = None
     copies: int = DEFAULT_COPIES
     copies_failing: int = 0
+    risk: float | None = None
     until: Until = "answer"
     export_point: str = ANSWER
     workers: int = 1
@@ -258,7 +260,19 @@ class Options:
             )
         if self.export_point != ANSWER and self.ladder:
             raise UsageError("a --ladder has no curve for --export-point", "leave one out")
-        for limit, given in (("--ladder", bool(self.ladder)), ("speed limits", self.speed.given)):
+        if self.risk is not None and not 0 < self.risk <= 0.5:
+            raise UsageError(
+                f"--risk {self.risk:g} is no share of inputs to bear", "give one as 5%, up to 50%"
+            )
+        if self.risk is not None and self.ladder:
+            raise UsageError(
+                "--risk is for one pair of types, not for a --ladder", "leave one out"
+            )
+        for limit, given in (
+            ("--ladder", bool(self.ladder)),
+            ("speed limits", self.speed.given),
+            ("--risk", self.risk is not None),
+        ):
             if self.until != "answer" and given:
                 raise UsageError(
                     f"a run that ends with the {self.until} has no use for {limit}",

@@ -151,6 +151,13 @@ class Comparator(Protocol):
         ...
 
 
+@runtime_checkable
+class JudgesEach(Protocol):
+    """A comparator that judges each sample by itself: the worst is verdict and figure."""
+
+    judges_each: ClassVar[bool]
+
+
 class BackendFailure(Exception):
     """A plan that could not be built or run: an outcome, not an error of the tool.
 

@@ -1,11 +1,12 @@
 """Trials: what a strategy proposes, and what comes back."""
 
 import math
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from precision_bisect.plan import Plan
 
@@ -135,6 +136,17 @@ class OutputError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OneByOne:
+    """How a plan did on each of `numbers`; those `unjudged` have no finite FP32 outputs."""
+
+    numbers: Sequence[int]
+    errors: Sequence[Figure | None]
+    copies: Sequence[Sequence[Figure | None]] = ()
+    failed: Sequence[int] = ()
+    unjudged: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """How ONNX Runtime opened the graph of one build.
 
@@ -154,8 +166,8 @@ class Evidence:
     `honours` has one entry per kept layer where the backend can look into its engine, else none.
     `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off;
     `listed` says which layers or weights some of them mean. `stability` is there where the plan
-    was judged on copies of the samples. `opening` is ONNX Runtime's. `output_errors` are there
-    where a plan that was judged has passed on the samples.
+    was judged on copies of the samples, `output_errors` where it has passed on the samples,
+    `one_by_one` where each was judged by itself. `opening` is ONNX Runtime's.
     """
 
     latency: Latency | None = None
@@ -165,6 +177,7 @@ class Evidence:
     listed: Sequence[Listed] = ()
     opening: Opening | None = None
     output_errors: Sequence[OutputError] = ()
+    one_by_one: OneByOne | None = None
 
     @property
     def demoted(self) -> Sequence[LayerHonour]:
@@ -239,13 +252,58 @@ class Phase(StrEnum):
     RECHECK = "recheck"
 
 
-class SampleSet(StrEnum):
-    """Which inputs a trial runs: those that judge, a few for ranking, those held out, or all."""
+class SampleSet(str):
+    """Which samples a trial runs: a set by its name, or samples by their numbers.
 
-    JUDGED = "judged"
-    RANKING = "ranking"
-    HELD_OUT = "held_out"
-    ALL = "all"
+    JUDGED are those that judge, RANKING a few of them. Of many samples some are `chosen`. The
+    others are judged one by one (`singly`): the POOL that was chosen from, all `others` than the
+    chosen ones, and those HELD_OUT, which are neither. Former versions had trials of all.
+    """
+
+    __slots__ = ()
+    JUDGED: "ClassVar[SampleSet]"
+    RANKING: "ClassVar[SampleSet]"
+    POOL: "ClassVar[SampleSet]"
+    HELD_OUT: "ClassVar[SampleSet]"
+
+    @classmethod
+    def chosen(cls, numbers: Iterable[int]) -> "SampleSet":
+        """Return the set of these samples, the hardest first."""
+        return cls(",".join(map(str, numbers)))
+
+    @classmethod
+    def read(cls, text: str) -> "SampleSet":
+        """Return the set that a text names. Raises ValueError for a text that names none."""
+        if text not in _NAMED and cls(text).numbers is None:
+            raise ValueError(f"{text!r} is no set of samples")
+        return cls(text)
+
+    @property
+    def others(self) -> "SampleSet":
+        """The set of all samples but those chosen and held out."""
+        return SampleSet(f"{_OTHERS}{self}")
+
+    @property
+    def numbers(self) -> tuple[int, ...] | None:
+        """The numbers of the samples that were chosen, None for a set with a name."""
+        listed = self.removeprefix(_OTHERS)
+        return tuple(map(int, listed.split(","))) if _LISTED.fullmatch(listed) else None
+
+    @property
+    def singly(self) -> bool:
+        """Whether each sample is judged by itself, and has a figure of its own."""
+        return self in ("pool", "held_out") or self.startswith(_OTHERS)
+
+    @property
+    def judges(self) -> bool:
+        """Whether plans are searched by it."""
+        return self in ("judged", "all") or (not self.singly and self.numbers is not None)
+
+
+_OTHERS, _LISTED = "not ", re.compile(r"\d+(,\d+)*")
+_NAMED = ("judged", "ranking", "pool", "held_out", "all")
+for _name in _NAMED:
+    setattr(SampleSet, _name.upper(), SampleSet(_name))
 
 
 class Kind(StrEnum):
@@ -279,8 +337,8 @@ class Proposal:
 
     With a `draw` above 0 the plan is judged on that draw of copies of the samples, too (see
     `inputs.copies`); no two draws have a copy in common. `timed` asks for the latency, too.
-    `narrowed_to` is the size of the smallest set known to pass, `about_left` the proposer's guess
-    of the trials still to come; both are for people to read and change nothing.
+    `narrowed_to` is the size of the smallest set known to pass, `about_left` the guess of trials
+    still to come; both change nothing.
     """
 
     plan: Plan
@@ -296,7 +354,7 @@ class Proposal:
     @property
     def identity(self) -> Identity:
         """What makes two proposals the same trial."""
-        return (self.plan.key, self.samples.value, self.kind.value, self.draw)
+        return (self.plan.key, str(self.samples), self.kind.value, self.draw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

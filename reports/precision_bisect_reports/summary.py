@@ -31,11 +31,12 @@ from precision_bisect_reports.next_steps import (
     next_steps,
 )
 from precision_bisect_reports.predicted import predicted
+from precision_bisect_reports.promise import unseen
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import cost, no_faster, speed
 
 WIDTH = 80
-MOST_LINES = 25
+MOST_LINES = 26
 _SPACED = 4
 _ROOMS = (
     *((4, 3, _SPACED), (4, 3, ROOM), (2, 3, ROOM)),
@@ -242,6 +243,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield "backend", "emulated: predicted on this machine; confirm on the target", ALWAYS
     for each in result.input_ranges:
         yield "range", in_range(each, result.low), ALWAYS if each.failed else EVIDENCE
+    if answered and not told and (said := unseen(result)):
+        yield "unseen", said, ALWAYS
     if said := made_up(result.inputs):
         yield "inputs", said, ALWAYS
     spread = result.message == f"{SPREAD} over the network" and bool(result.curve)

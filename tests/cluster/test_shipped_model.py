@@ -20,6 +20,7 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.search.events import ignore
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
 
 PROPOSAL = Proposal(plan=Plan.all_high(3))
@@ -102,7 +103,8 @@ def test_the_script_of_a_check_goes_with_the_spec(tmp_path: Path, there: bool | 
     script.write_text(CHECK.format(error="0.25 * (Path(__file__).parent.name == 'shared')"))
     made = spec(tmp_path, check=f"{script}:error", tol=0.5)
     bare, samples = tmp_path / "run.spec", tmp_path / "samples"
-    bare.write_bytes(pickle.dumps(replace(made, samples={})))
+    none = SampleSets(feeds=(), pool=(), reference=())
+    bare.write_bytes(pickle.dumps(replace(made, samples=none)))
     samples.write_bytes(pickle.dumps(made.samples))
     if there is None:
         script.unlink()

@@ -56,7 +56,7 @@ def test_outcomes_do_not_depend_on_it(count: int, tmp_path: Path) -> None:
         backend=prepared.here,
         emulator=prepared.here,
         comparator=prepared.comparator,
-        samples=prepared.sample_sets,
+        samples=prepared.sets,
         keep=tmp_path,
     )
     rng = random.Random(count)

@@ -16,9 +16,9 @@ from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.events import Event, PhaseStarted, TrialFinished, TrialStarted
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
+from precision_bisect.trial import Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from precision_bisect_strategies.guided import Guided
-from simulated import SIZE, Evaluate, Simulated, by, driver_of
+from simulated import SIZE, Evaluate, Simulated, by, driver_of, samples
 
 CRASH = Outcome(status=TrialStatus.CRASHED, message="segmentation fault")
 
@@ -141,15 +141,18 @@ def held_out_rule(plan: Plan, feed: Sample) -> float:
     return 0.0 if needed <= plan.kept else 5.0
 
 
-def test_held_out_samples_that_refute_the_answer_join_the_search(tmp_path: Path) -> None:
-    """An answer that fails on samples held out is searched again on all samples."""
+def test_samples_held_out_decide_nothing(tmp_path: Path) -> None:
+    """An answer that fails on them is what it was, and so is the best so far."""
     ending, driver, _ = course(tmp_path, held_out_rule, held_out=1)
-    assert (ending.status, ending.plan) == (Status.FOUND, Plan.of((2, 5)))
-    assert ending.samples is SampleSet.ALL
-    assert "failed on the samples held out" in ending.message
-    recheck = driver.outcome_of(Plan.of((2,)), SampleSet.HELD_OUT)
-    assert recheck is not None
-    assert recheck.failed
+    assert (Status.FOUND, Plan.of((2,)), "") == (ending.status, ending.plan, ending.message)
+    (told,) = (t for t in driver.trials if t.proposal.samples == SampleSet.HELD_OUT)
+    assert told.outcome.failed and told.outcome.evidence.one_by_one is not None
+    assert ([1], [1]) == (
+        told.outcome.evidence.one_by_one.numbers,
+        told.outcome.evidence.one_by_one.failed,
+    )
+    best = driver.best()
+    assert best is not None and Plan.of((2,)) == best.proposal.plan
 
 
 def test_held_out_samples_that_agree_cost_one_trial(tmp_path: Path) -> None:
@@ -157,28 +160,6 @@ def test_held_out_samples_that_agree_cost_one_trial(tmp_path: Path) -> None:
     ending, driver, _ = course(tmp_path, by(oracles.monotone([4])), held_out=1)
     assert (ending.plan, ending.samples) == (Plan.of((4,)), SampleSet.JUDGED)
     assert sum(t.proposal.phase is Phase.RECHECK for t in driver.trials) == 1
-
-
-def test_a_refuted_answer_is_never_the_best_so_far(tmp_path: Path) -> None:
-    """When the budget ends the second search, the best is a plan that no sample refutes."""
-    _, whole, _ = course(tmp_path, held_out_rule, held_out=1)
-    refuted_at = [t.proposal.phase for t in whole.trials].index(Phase.RECHECK)
-    counted = [t for t in whole.trials if t.proposal.kind is not Kind.PREDICT]
-    for number in range(1, len(counted) + 1):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        budget = Budget(max_trials=number)
-        driver, ledger = driver_of(folder, Simulated(held_out_rule), budget=budget, held_out=1)
-        with ledger:
-            search = flow(oracles.problem(SIZE), Guided(), Course(held_out=True))
-            try:
-                driver.run(search)
-            except BudgetSpent as spent:
-                assert str(number) in str(spent)
-        best = driver.best()
-        assert best is not None
-        needed = {2, 5} if len(driver.trials) > refuted_at else {2}
-        assert needed <= best.proposal.plan.kept
 
 
 def half_of_the_time(plan: Plan, feed: Sample) -> float:
@@ -269,7 +250,7 @@ def test_time_counts_against_the_budget() -> None:
 
 
 def test_a_plan_that_other_samples_refute_is_not_there(tmp_path: Path) -> None:
-    """Copies that fail are bad luck, samples held out that fail are not."""
+    """Copies that fail are bad luck, other samples that fail are not."""
 
     def rule(plan: Plan, feed: Sample) -> float:
         return 5.0 if feed["x"][0] > 0 else half_of_the_time(plan, feed)
@@ -277,13 +258,14 @@ def test_a_plan_that_other_samples_refute_is_not_there(tmp_path: Path) -> None:
     driver, ledger = driver_of(
         tmp_path,
         Simulated(rule),
-        held_out=1,
+        sets=samples(2, pool=[0]),
         copies=lambda sets: Copies(samples=sets, count=16, refer=dict, layers=SIZE),
     )
-    plan = Plan.of((2,))
+    plan, chosen = Plan.of((2,)), SampleSet.chosen([0])
     with ledger:
         driver.consider(Proposal(plan=plan))
         driver.consider(Proposal(plan=plan, phase=Phase.RECHECK, draw=1))
         assert driver.unsteady() is not None
-        driver.consider(Proposal(plan=plan, samples=SampleSet.ALL, kind=Kind.REBUILD))
+        others = Proposal(plan=plan, samples=chosen.others, phase=Phase.RECHECK)
+        assert driver.consider(others).failed
         assert driver.unsteady() is None

@@ -118,7 +118,7 @@ def test_what_builds_disagree_on_speaks_neither_way() -> None:
 
 def test_other_samples_and_other_evaluators_do_not_count() -> None:
     """Predictions, and verdicts on other samples, are not compared with those on these."""
-    other = Proposal(plan=Plan.of([1]), samples=SampleSet.ALL, phase=Phase.SEARCH)
+    other = Proposal(plan=Plan.of([1]), samples=SampleSet("all"), phase=Phase.SEARCH)
     predicted = trial([1], 0.5, Kind.PREDICT)
     trials = [Trial(proposal=other, outcome=outcome(0.5)), predicted, trial([1, 2], 2.0)]
     assert [] == list(breaks(seen(trials), 0.0))

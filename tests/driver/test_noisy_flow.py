@@ -20,7 +20,7 @@ ANSWER = Plan.of((2, 3, 9))
 
 
 def noisy_course(
-    path: Path, rule: Evaluate, builds: dict[Plan, list[float]], *, held_out: int = 0
+    path: Path, rule: Evaluate, builds: dict[Plan, list[float]]
 ) -> tuple[Ending, Driver]:
     """Run the whole flow on an engine; `builds` has the errors of some plans, build by build.
 
@@ -34,10 +34,10 @@ def noisy_course(
         return builds[plan][: backend.built.count(plan)][-1]
 
     backend = Simulated(evaluate)
-    driver, ledger = driver_of(path, backend, emulator=Simulated(rule), held_out=held_out)
+    driver, ledger = driver_of(path, backend, emulator=Simulated(rule))
     with ledger:
         asked = replace(oracles.problem(SIZE), builds=True)
-        ending = driver.run(flow(asked, Guided(), Course(held_out=held_out > 0)))
+        ending = driver.run(flow(asked, Guided(), Course()))
     return ending, driver
 
 
@@ -66,20 +66,6 @@ def test_all_low_that_fails_afresh_is_widened(tmp_path: Path) -> None:
     )
     outcome = driver.outcome_of(ending.plan, SampleSet.JUDGED, Kind.REBUILD)
     assert outcome is not None and outcome.passed
-
-
-def test_noise_on_held_out_samples_gets_a_second_search(tmp_path: Path) -> None:
-    """An answer on all samples that fails afresh is searched for once more, as without them."""
-
-    def rule(plan: Plan, _: Sample) -> float:
-        if not ANSWER.kept <= plan.kept:
-            return 5.0
-        return 0.1 if 5 in plan.kept else 0.9
-
-    ending, _ = noisy_course(tmp_path, rule, {ANSWER: [0.9, 1.2, 0.9, 1.2]}, held_out=1)
-    assert (Status.FOUND, ANSWER.with_((5,))) == (ending.status, ending.plan)
-    assert SampleSet.ALL is ending.samples
-    assert "judged by all samples" in ending.message
 
 
 def test_the_limit_of_a_search_below_the_noise_is_told(tmp_path: Path) -> None:

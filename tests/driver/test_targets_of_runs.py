@@ -26,7 +26,7 @@ from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.search.evaluation import judged
 from precision_bisect.search.events import ignore
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
-from precision_bisect.trial import Verdict
+from precision_bisect.trial import SampleSet, Verdict
 
 NAFNET = Path(__file__).parents[2] / "examples" / "nafnet"
 TOLERANCE = 1e-2
@@ -105,16 +105,6 @@ def test_what_no_target_computes_otherwise_is_judged_once(tmp_path: Path) -> Non
     )
 
 
-def test_held_out_samples_judge_other_targets_too(tmp_path: Path) -> None:
-    """The sum of the sample that is held out is infinite, that of the other is not."""
-    small: Sample = {"x": np.full((8, 512), 100, np.float32)}
-    found = run("tensorrt", tmp_path, inputs=[small, LARGE], holdout=1)
-    assert [False] == [each.passed for each in found.other_targets]
-    assert [True] == [
-        each.passed for each in run("tensorrt", tmp_path, inputs=[small, small]).other_targets
-    ]
-
-
 def test_nothing_is_judged_once_the_time_is_up(tmp_path: Path) -> None:
     """That is said, with what the target would store."""
     options = Options(
@@ -124,7 +114,8 @@ def test_nothing_is_judged_once_the_time_is_up(tmp_path: Path) -> None:
     work.mkdir()
     prepared = prepare(options, ignore, work)
     kept, low = (
-        other_targets(prepared, plan, late=True) for plan in (Plan.all_high(3), Plan.of(()))
+        other_targets(prepared, plan, SampleSet.JUDGED, late=True)
+        for plan in (Plan.all_high(3), Plan.of(()))
     )
     assert [(None, "the time was up")] * 2 == [(each.passed, each.message) for each in kept + low]
     assert [0, 1] == [len(each.stored) for each in kept + low]

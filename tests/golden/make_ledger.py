@@ -92,7 +92,7 @@ TRIALS = [
         verdict=Verdict.FAIL,
         error=0.5,
     ),
-    _trial(Proposal(plan=BIG, samples=SampleSet.ALL), DONE, verdict=Verdict.PASS, error=0.01),
+    _trial(Proposal(plan=BIG, samples=SampleSet("all")), DONE, verdict=Verdict.PASS, error=0.01),
     _trial(Proposal(plan=BIG, phase=Phase.RECHECK, kind=Kind.REBUILD), DONE, verdict=Verdict.PASS),
     _trial(
         Proposal(plan=BIG, phase=Phase.PREDICTION, kind=Kind.PREDICT), DONE, verdict=Verdict.PASS

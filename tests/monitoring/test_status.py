@@ -339,8 +339,10 @@ def test_the_best_is_the_smallest_that_nothing_speaks_against() -> None:
     assert 9 == take(9, True)
     assert 5 == take(5, True)
     assert 5 == take(7, True)
-    assert 9 == take(5, False, phase=Phase.RECHECK, samples=SampleSet.HELD_OUT)
-    assert 8 == take(8, True, samples=SampleSet.ALL)
+    assert 5 == take(5, False, phase=Phase.RECHECK, samples=SampleSet.HELD_OUT)
+    chosen = SampleSet.chosen([3, 1])
+    assert 9 == take(5, False, phase=Phase.RECHECK, samples=chosen.others)
+    assert 8 == take(8, True, samples=chosen)
     progress.take(replace(STARTED, rung="the next"))
     assert progress.best is None
 

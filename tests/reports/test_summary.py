@@ -209,7 +209,7 @@ def test_long_lists_are_cut() -> None:
 
 @pytest.mark.parametrize("status", Status)
 def test_the_screen_is_small(status: Status) -> None:
-    """With everything that can be said it has 25 lines of 80 columns; warnings are among them."""
+    """With everything that can be said it has 26 lines of 80 columns; warnings are among them."""
     kept = tuple(f"/{'block/' * 12}m{i}/layer{'abcdefghij' * (i + 1)}" for i in range(20))
     full = replace(
         RESULT,

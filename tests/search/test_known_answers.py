@@ -198,14 +198,18 @@ def test_layers_lists_candidates_and_reasons(
     assert [False, True] == [row["candidate"] for row in rows]
 
 
-def test_held_out_samples_refute_and_join(tmp_path: Path) -> None:
-    """A layer that only a held-out sample needs is kept in the end, and the message says so."""
+def test_held_out_samples_tell_what_the_answer_lacks(tmp_path: Path) -> None:
+    """A layer that only a held-out sample needs is not kept, and that it fails is told."""
     model = chain(tmp_path / "m.onnx", [*CANCELLATION, *OVERFLOW])
     samples = [*row(0.01, 0.05, 0.3, 0.7), *row(300, 300, 290, 280)]
     result = precision_bisect.find(model, inputs=samples, out=tmp_path / "run", holdout=1)
-    assert "found" == result.status
-    assert {"square", "scale"} <= set(result.kept)
-    assert "held out" in result.message
+    assert ("nothing_to_keep", []) == (result.status, result.kept)
+    assert result.unseen is not None
+    assert (1, 1, 1.0) == (
+        result.unseen.judged,
+        result.unseen.failed,
+        result.unseen.share_at_most,
+    )
     assert result.certificate.minimal
 
 

@@ -86,7 +86,7 @@ def test_a_fresh_build_counts_for_its_plan() -> None:
         trial(Kind.REBUILD, SampleSet.JUDGED, 0.2),
         trial(Kind.JUDGE, SampleSet.JUDGED, 0.1),
         trial(Kind.PREDICT, SampleSet.JUDGED, 0.9),
-        trial(Kind.JUDGE, SampleSet.ALL, 0.8),
+        trial(Kind.JUDGE, SampleSet("all"), 0.8),
     ]
     assert [0.2] == [found.error for found in judged_outcomes(trials, SampleSet.JUDGED).values()]
 

@@ -53,7 +53,6 @@ def settle(
                 outcome=outcome,
                 refuted=driver.refuted,
                 copies=True,
-                held_out=False,
                 certify="full",
                 seen=JudgedTrials(tolerance=1.0, size=SIZE).having(driver.trials),
             )
@@ -120,7 +119,6 @@ def test_a_layer_more_for_half_the_error(tmp_path: Path, spread: str) -> None:
             outcome=outcomes[answer],
             refuted=(),
             copies=True,
-            held_out=False,
             certify="full",
             seen=JudgedTrials(tolerance=1.0, size=SIZE),
         )
@@ -149,7 +147,6 @@ def test_near_the_tolerance_fewer_layers_are_not_better(tmp_path: Path) -> None:
                 outcome=outcomes[1],
                 refuted=(),
                 copies=True,
-                held_out=False,
                 certify="none",
                 seen=JudgedTrials(tolerance=1.0, size=SIZE),
             )

@@ -21,7 +21,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
-from precision_bisect.trial import Kind, Phase, SampleSet
+from precision_bisect.trial import Kind, Phase
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, copies_of, driver_of
 
@@ -32,18 +32,15 @@ def course(
     *,
     builds: bool = False,
     count: int = 16,
-    held_out: int = 0,
     curve: bool = False,
     certify: Certify = "full",
 ) -> tuple[Ending, Driver]:
     """Run the whole flow; the rule is asked for the samples and for each copy of them."""
     backend = Simulated(rule)
-    driver, ledger = driver_of(
-        path, backend, held_out=held_out, copies=lambda sets: copies_of(sets, count)
-    )
+    driver, ledger = driver_of(path, backend, copies=lambda sets: copies_of(sets, count))
     with ledger:
         asked = replace(oracles.problem(SIZE), builds=builds)
-        how = Course(copies=True, held_out=held_out > 0, curve=curve, certify=certify)
+        how = Course(copies=True, curve=curve, certify=certify)
         ending = driver.run(flow(asked, Guided(), how))
     return ending, driver
 
@@ -169,19 +166,6 @@ def test_what_fails_on_copies_with_everything_kept_is_infeasible(tmp_path: Path)
 
     ending, _ = course(tmp_path, rule)
     assert (Status.INFEASIBLE, None) == (ending.status, ending.plan)
-
-
-def test_held_out_samples_are_judged_on_copies_too(tmp_path: Path) -> None:
-    """The re-check is a draw of what was held out, and of nothing else."""
-
-    def rule(plan: Plan, feed: Sample) -> float:
-        del feed
-        return 0.1 if 3 in plan.kept else 5.0
-
-    _, driver = course(tmp_path, rule, held_out=1)
-    (recheck,) = (t for t in driver.trials if t.proposal.samples is SampleSet.HELD_OUT)
-    assert recheck.proposal.draw and recheck.outcome.evidence.stability
-    assert Phase.RECHECK is recheck.proposal.phase
 
 
 def test_on_an_engine_all_copies_of_an_answer_share_its_fresh_build(tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ def to_options(parsed: argparse.Namespace) -> Options:
         certify=parsed.certify,
         copies=parsed.copies,
         copies_failing=parsed.copies_failing,
+        risk=parsed.risk,
         until=parsed.until,
         export_point=parsed.export_point,
         workers=workers,
@@ -274,6 +275,13 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
         help="so many of the copies may fail (0)",
     )
     group.add_argument(
+        "--risk",
+        type=_share,
+        metavar="5%%",
+        help="keep more layers until an estimate from the spread of errors says that at most this "
+        "share of unseen inputs is over the limit",
+    )
+    group.add_argument(
         "--workers",
         default="1",
         metavar="N|gpu:0,1",
@@ -288,6 +296,14 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
     add_isolation_arguments(group)
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of all chance (0)")
     add_threads(group)
+
+
+def _share(text: str) -> float:
+    """Return a share that is written as 5% or 0.05. Raises ArgumentTypeError."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share, such as 5%%") from error
 
 
 def _assumptions() -> str:

@@ -63,7 +63,8 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="PATH",
         help="a .npz or .npy, a folder of these, Polygraphy's .json (run --save-inputs), or a .py "
-        "with load_data(); every sample is used. Without it inputs are made up",
+        "with load_data(). Of many the hardest are searched with, and all judge the answer. "
+        "Without it inputs are made up",
     )
     group.add_argument(
         "--reference",
@@ -94,7 +95,7 @@ def add_input_arguments(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="keep the last N samples for the final re-check (0)",
+        help="judge the answer by the last N samples, which never join the search (0)",
     )
 
 

@@ -62,7 +62,7 @@ class JudgedTrials:
         """
         drawn = proposal.phase is Phase.CURVE and proposal.draw
         timed = proposal.phase is Phase.SPEED and proposal.kind is Kind.AGAIN
-        if proposal.samples is not self.samples or drawn or timed:
+        if proposal.samples != self.samples or drawn or timed:
             return
         if proposal.kind is Kind.PREDICT:
             self.forecasts.setdefault(proposal.plan, outcome)

@@ -22,6 +22,7 @@ from precision_bisect.executors.uniformity import differences, merged, require_a
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.user_scripts import first_line
+from precision_bisect.search.sample_sets import SampleSets
 
 PATIENCE_S = 60.0
 """So long a cluster may be without a worker."""
@@ -182,7 +183,8 @@ def combined(looks: Mapping[str, RemoteBackend], *, mixed: bool) -> RemoteBacken
 
 def _bare(spec: EvaluatorSpec) -> bytes:
     """Return the spec without the samples, which are there already."""
-    return pickle.dumps(replace(spec, samples={}), protocol=pickle.HIGHEST_PROTOCOL)
+    none = SampleSets(feeds=(), pool=(), reference=())
+    return pickle.dumps(replace(spec, samples=none), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _line(error: BaseException) -> str:

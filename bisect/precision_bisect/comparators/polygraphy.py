@@ -13,7 +13,7 @@ Outputs that are classes are not Polygraphy's: `comparators.exact` counts the el
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,7 @@ class PolygraphyComparator:
     `shares` names: those must equal the reference but for that share of their elements.
     """
 
+    judges_each: ClassVar[bool] = True
     metric: str
     atol: Tolerance
     rtol: Tolerance

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from precision_bisect.trial import Kind, Phase, SampleSet, Trial
+from precision_bisect.trial import Kind, Phase, Trial
 
 NEAR_MISSES = 5
 """Near misses that are explained, at most: those that take most. A bound for readers."""
@@ -98,7 +98,7 @@ def _added(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
     by_size: dict[int, list[tuple[int, float]]] = {}
     for trial in trials:
         asked, outcome = trial.proposal, trial.outcome
-        judged = asked.kind is Kind.JUDGE and asked.samples is SampleSet.JUDGED
+        judged = asked.kind is Kind.JUDGE and asked.samples.judges
         if judged and outcome.passed and outcome.error is not None:
             by_size.setdefault(len(asked.plan), []).append((asked.plan.mask, outcome.error))
     # From the plan that keeps everything only single layers were dropped, which `_alone` has.

@@ -20,7 +20,6 @@ from precision_bisect.machine.gpu import devices
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.search.workers import Workers, threads
-from precision_bisect.trial import SampleSet
 from precision_bisect.typed.pinning import settle
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class LocalExecutor:
         spec = replace(spec, options=options)
         if not isolated(options):
             self._end_asked()
-            feeds, _ = spec.samples[SampleSet.ALL]
+            feeds = spec.samples.feeds
             chosen = choose_backend(options, feeds, work, scales=spec.scales, timed=spec.timed)
             make, here = chosen.make, chosen.make(model)
         backend = here or surveyed(spec, self._slot(options, work))

@@ -106,7 +106,7 @@ def copies_for(
 
     The other parameters are as in `Copies`.
     """
-    feeds, _ = samples[SampleSet.ALL]
+    feeds, _ = samples[SampleSet.JUDGED]
     changes = can_change(feeds)
     if options.copies == 0 or not (changes or emulated):
         return None

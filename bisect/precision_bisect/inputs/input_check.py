@@ -1,7 +1,7 @@
 """Checks that samples fit the model, before anything runs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +24,40 @@ def check_samples(
     shapes, arrays that hold nothing, and NaN or Inf.
     """
     named = places or [f"sample {number}" for number in range(len(samples))]
-    return [_check(model, *each) for each in zip(samples, named, strict=True)]
+    return [_check(model.inputs, *each) for each in zip(samples, named, strict=True)]
 
 
-def _check(model: Model, sample: Sample, place: str) -> Sample:
+class CheckedSamples(Sequence[Sample]):
+    """Samples by where they lie, as `check_samples` returns them, each when it is asked for."""
+
+    def __init__(self, model: Model, placed: Mapping[str, Sample]) -> None:
+        self._specs = model.inputs
+        self._placed = placed
+        self._places = list(placed)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, which: int) -> Sample: ...
+    @overload
+    def __getitem__(self, which: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, which: int | slice) -> "Sample | Sequence[Sample]":
+        """Return a sample, read and checked. Raises InputError as `check_samples` does."""
+        if isinstance(which, slice):
+            return [self[number] for number in range(*which.indices(len(self)))]
+        place = self._places[which]
+        return _check(self._specs, self._placed[place], place)
+
+
+def _check(specs: Sequence[TensorSpec], sample: Sample, place: str) -> Sample:
     # Python callers give what they like.
     if not isinstance(sample, Mapping):
         raise InputError(
             f"{place} is no dict but {type(sample).__name__}",
             "each sample is a dict from input name to array",
         )
-    wanted = {spec.name: spec for spec in model.inputs}
+    wanted = {spec.name: spec for spec in specs}
     names = ", ".join(wanted) or "none"
     if missing := [name for name in wanted if name not in sample]:
         raise InputError(f"{place} lacks {', '.join(missing)}", f"the model's inputs are {names}")

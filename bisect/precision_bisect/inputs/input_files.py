@@ -3,7 +3,8 @@
 import errno
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ _READABLE = (
     "give a .npz or .npy, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with "
     "load_data()"
 )
+MOST_HELD = 64
+"""Files of a folder that are read once and held. A bound; nothing was measured."""
 _SAMPLE = "each sample is a dict of name to array"
 
 
@@ -33,14 +36,15 @@ def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
     return list(placed_samples(path, input_names).values())
 
 
-def placed_samples(path: Path, input_names: list[str]) -> dict[str, Sample]:
+def placed_samples(path: Path, input_names: list[str]) -> Mapping[str, Sample]:
     """Return the samples that `path` holds, in a fixed order, by where each lies, in words.
 
     A .npz is one sample, and so is a .npy where the model has one input; a folder holds one sample
     per file in name order. In a folder of .npy, files are named after the input (`ids_0.npy`,
-    `mask_0.npy`), or anything where the model has one input. Raises InputError for what cannot be
-    read and for an empty result.
+    `mask_0.npy`), or anything where the model has one input. Of many files each is read whenever
+    its sample is asked for. Raises InputError for what cannot be read and for an empty result.
     """
+    samples: Mapping[str, Sample]
     if path.is_dir():
         samples = _read_folder(path, input_names)
     elif not path.exists():
@@ -53,13 +57,41 @@ def placed_samples(path: Path, input_names: list[str]) -> dict[str, Sample]:
         samples = _of_file(path, input_names)
     if not samples:
         raise InputError(f"{path} holds no samples", _READABLE)
-    for place, sample in samples.items():
-        for name, array in sample.items():
-            if array.size and not array.dtype.itemsize:
-                raise InputError(
-                    f"{name} in {place} has values of no bytes", "give arrays of numbers"
-                )
-    return samples
+    if isinstance(samples, _Files):
+        return samples
+    return {place: _with_bytes(sample, place) for place, sample in samples.items()}
+
+
+def _with_bytes(sample: Sample, place: str) -> Sample:
+    for name, array in sample.items():
+        if array.size and not array.dtype.itemsize:
+            raise InputError(f"{name} in {place} has values of no bytes", "give arrays of numbers")
+    return sample
+
+
+@dataclass(frozen=True, slots=True)
+class _Files(Mapping[str, Sample]):
+    """Samples by the files that they lie in, which are read each time."""
+
+    files: Mapping[str, Path]
+    input_names: list[str]
+
+    def __getitem__(self, place: str) -> Sample:
+        return _with_bytes(_of_one(self.files[place], self.input_names), place)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def _of_one(file: Path, input_names: list[str]) -> Sample:
+    """Return the sample of a file that holds just one."""
+    if file.suffix.lower() == ".npy":
+        return _single(file, input_names)
+    (sample,) = _of_file(file, input_names).values()
+    return sample
 
 
 def _single(path: Path, input_names: list[str]) -> Sample:
@@ -72,17 +104,18 @@ def _single(path: Path, input_names: list[str]) -> Sample:
     return {input_names[0]: _read_npy(path)}
 
 
-def _read_folder(folder: Path, input_names: list[str]) -> dict[str, Sample]:
+def _read_folder(folder: Path, input_names: list[str]) -> Mapping[str, Sample]:
     kinds = {kind: sorted(folder.glob(f"*{kind}")) for kind in (".npz", ".npy", ".json")}
     present = [kind for kind, files in kinds.items() if files]
     if len(present) > 1:
         raise InputError(f"{folder} has both {' and '.join(present)} files", "keep one kind")
     if kinds[".npy"] and len(input_names) != 1:
         return _group_arrays(folder, kinds[".npy"], input_names)
-    if kinds[".npy"]:
-        return {str(file): {input_names[0]: _read_npy(file)} for file in kinds[".npy"]}
+    if files := kinds[".npy"] or kinds[".npz"]:
+        lazily = _Files({str(file): file for file in files}, input_names)
+        return lazily if len(files) > MOST_HELD else dict(lazily)
     samples: dict[str, Sample] = {}
-    for file in kinds[".npz"] or kinds[".json"]:
+    for file in kinds[".json"]:
         samples |= _of_file(file, input_names)
     return samples
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from precision_bisect.errors import ModelError, RefusedError, RunFolderError
-from precision_bisect.inputs.copies import Refers, Samples, copies_for
+from precision_bisect.inputs.copies import Refers, copies_for
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, BackendFailure, Comparator
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.speed.kernel_times import KernelTimes, TimesKernels
 from precision_bisect.trial import SampleSet
@@ -47,7 +48,7 @@ class EvaluatorSpec:
     digest: str
     table: LayerTable
     comparator: Comparator
-    samples: Samples
+    samples: SampleSets
     scales: Scales
     keep: Path
     engines: Path | None = None
@@ -73,18 +74,20 @@ class EvaluatorSpec:
         run low. Raises as `made` does.
         """
         model, backend = self.made(work) if looked is None else self._settled(looked, work)
+        refer = self._refer(model, backend)
+        samples = replace(self.samples, refer=refer)
         return Evaluator(
             backend=backend,
             emulator=backend,
             comparator=self.comparator,
-            samples=self.samples,
+            samples=samples,
             keep=self.keep,
             engines=self.engines,
             stopwatch=Stopwatch(partial(backend.build, afresh=True), self.baseline),
             copies=copies_for(
                 self.options,
-                self.samples,
-                self._refer(model, backend),
+                samples,
+                refer,
                 emulated=backend.emulated,
                 layers=len(self.table.candidates),
             ),
@@ -99,7 +102,7 @@ class EvaluatorSpec:
         on_cpu = ReferenceSession(model, self.options.threads, optimised=self.optimised)
         if backend.name != "onnxruntime":
             return on_cpu
-        feeds, reference = self.samples[SampleSet.ALL]
+        feeds, reference = self.samples[SampleSet.JUDGED]
         return GpuReference(model, on_cpu, (feeds[0], reference[0]), self.comparator)
 
     def made(self, work: Path) -> Made:
@@ -122,12 +125,12 @@ class EvaluatorSpec:
 
         Raises RefusedError where the backend does not tell that, or cannot build a plan.
         """
-        backend, (feeds, _) = self.made(work).backend, self.samples[SampleSet.ALL]
+        backend, feed = self.made(work).backend, self.samples.feeds[0]
         if not isinstance(backend, TimesKernels):
             why, hint = f"{backend.name} does not time its kernels", "profile it by its own tools"
             raise RefusedError(why, hint)
         try:
-            return [backend.kernel_times(plan, feeds[0]) for plan in plans]
+            return [backend.kernel_times(plan, feed) for plan in plans]
         except BackendFailure as failed:
             hint = "verify builds the answer by itself"
             raise RefusedError(failed.outcome.message, hint) from failed
@@ -154,6 +157,6 @@ class EvaluatorSpec:
 
         if self.forecasts:
             return forecaster(model, self.options, self.scales, on_gpu=True)
-        feeds, _ = self.samples[SampleSet.ALL]
+        feeds = self.samples.feeds
         chosen = choose_backend(self.options, feeds, work, scales=self.scales, timed=self.timed)
         return chosen.make(model)

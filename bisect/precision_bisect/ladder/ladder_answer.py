@@ -26,6 +26,7 @@ from precision_bisect.results.result import (
 )
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
+from precision_bisect.trial import SampleSet
 
 
 def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
@@ -47,7 +48,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
             findings = explain_ladder(climbed, late=budget.late)
         if last.answered and last.result.status.answers and not climbed.interrupted:
             whole = replace(last.prepared, comparator=climbed.comparator)
-            others = other_targets(whole, _plan(last), late=budget.late)
+            others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
         diagnosis = [
             Diagnosis(layer=name, cause=each.cause, evidence=each.evidence)
             for name, each in nearest(findings).items()

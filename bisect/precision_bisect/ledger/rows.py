@@ -51,7 +51,7 @@ def trial_of(row: tuple[Any, ...]) -> Trial:
         proposal=Proposal(
             plan=Plan.from_key(plan),
             phase=Phase(phase),
-            samples=SampleSet(samples),
+            samples=SampleSet.read(samples),
             kind=Kind(kind),
             draw=draw,
             reason=reason,

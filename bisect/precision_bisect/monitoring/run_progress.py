@@ -125,11 +125,10 @@ class Progress:
         """The smallest plan that has held on copies, or else has passed; see `Driver.best`."""
         if self._held is not None:
             return self._held
-        judged = self._passed.get(SampleSet.JUDGED)
-        if self._refuted >= 0:
-            on_all = self._passed.get(SampleSet.ALL)
-            return on_all[0] if on_all else judged and judged[1]
-        return judged and judged[0]
+        sets = [*self._passed.values()]
+        if self._refuted < 0 or len(sets) > 1:
+            return sets[-1][0] if sets else None
+        return sets[0][1] if sets else None
 
     def take(self, event: Event) -> None:
         """Account for one event."""
@@ -207,13 +206,15 @@ class Progress:
     def _weigh(self, trial: Trial) -> None:
         """Keep the smallest and the largest plan that passed, for each set of samples."""
         asked = trial.proposal
+        if asked.samples == SampleSet.HELD_OUT:
+            return
         if asked.phase is Phase.RECHECK and not trial.outcome.passed:
             self._refuted = max(self._refuted, len(asked.plan))
             if self._held is not None and len(self._held.proposal.plan) <= self._refuted:
                 self._held = None
         if asked.draw and trial.outcome.passed:
             self._held = min(self._held or trial, trial, key=_plan)
-        elif trial.outcome.passed and asked.kind is Kind.JUDGE:
+        elif trial.outcome.passed and asked.kind is Kind.JUDGE and asked.samples.judges:
             least, most = self._passed.get(asked.samples, (trial, trial))
             self._passed[asked.samples] = (
                 min(least, trial, key=_plan),

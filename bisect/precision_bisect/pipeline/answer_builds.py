@@ -1,5 +1,6 @@
 """What the builds of an answer have shown: evidence, errors by output, latencies."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from precision_bisect.trial import (
     OutputError,
     SampleSet,
     Trial,
+    TrialStatus,
 )
 
 
@@ -34,7 +36,7 @@ def final_build(driver: Driver, plan: Plan | None, samples: SampleSet) -> Eviden
     builds = [
         trial
         for trial in _builds(driver, plan)
-        if trial.proposal.samples is samples or trial.proposal.kind is Kind.REBUILD
+        if trial.proposal.samples == samples or trial.proposal.kind is Kind.REBUILD
     ]
     return builds[-1].outcome.evidence if builds else Evidence()
 
@@ -52,8 +54,7 @@ def output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequ
         (
             trial.outcome.evidence.output_errors
             for trial in reversed(_builds(driver, plan))
-            if trial.proposal.samples in (samples, SampleSet.ALL)
-            and trial.outcome.evidence.output_errors
+            if trial.proposal.samples == samples and trial.outcome.evidence.output_errors
         ),
         (),
     )
@@ -72,3 +73,15 @@ def latencies(driver: Driver, everything: Plan, final: Evidence) -> Timed:
         spread_ms=own and round(own[1], 6),
         method=next(each.method for each in told.values() if each),
     )
+
+
+def forecast_notes(driver: Driver) -> list[str]:
+    """Return the notes of forecasts: where they moved, and why."""
+    forecasts = (t.outcome for t in driver.trials if t.proposal.kind is Kind.PREDICT)
+    return [*dict.fromkeys(note for each in forecasts for note in each.evidence.notes)]
+
+
+def unresolved(trials: Sequence[Trial]) -> Mapping[str, int]:
+    """Return how many trials had no verdict, by their status, in the order of the statuses."""
+    counts = Counter(trial.outcome.status for trial in trials if trial.outcome.verdict is None)
+    return {status.value: counts[status] for status in TrialStatus if counts[status]}

@@ -19,7 +19,7 @@ from precision_bisect.search.limits_and_noise import passing_within
 from precision_bisect.search.precision_curve import DRAW, Curve
 from precision_bisect.search.rounding_law import SPREADS, typical
 from precision_bisect.speed.settle import still_fast
-from precision_bisect.trial import Outcome, SampleSet
+from precision_bisect.trial import Outcome
 
 TRIED = 3
 """Points that are judged beside one answer, at most. A bound on builds."""
@@ -36,16 +36,14 @@ FEW_MORE, FEW_MORE_SHARE = 2, 0.1
 class Standing:
     """An answer beside its curve, and what a plan that takes its place has to hold.
 
-    `outcome` is the answer's. `refuted` are the plans that have failed on some copies. With
-    `held_out` samples that had no part judge, too. `seen` has the trials that a certificate can
-    rest on, which is made as `certify` says.
+    `outcome` is the answer's. `refuted` are the plans that have failed on some copies. `seen` has
+    the trials that a certificate can rest on, which is made as `certify` says.
     """
 
     ending: Ending
     outcome: Outcome
     refuted: Collection[Plan]
     copies: bool
-    held_out: bool
     certify: Certify
     seen: JudgedTrials
 
@@ -116,9 +114,7 @@ def _held(
     holding.note(plan, point)
     told = yield from holding.judge(plan, "a better plan of the curve, on copies")
     if told.passed and standing.far(told, holding.problem.tolerance):
-        # The samples that had no part judge last, beside the others.
-        samples = SampleSet.ALL if standing.held_out else SampleSet.JUDGED
-        told = yield from holding.judge(plan, "a better plan of the curve, once more", samples)
+        told = yield from holding.judge(plan, "a better plan of the curve, once more", last=True)
     far = standing.far(told, holding.problem.tolerance)
     if not told.passed or not far or not holding.leaves_room(plan):
         return None

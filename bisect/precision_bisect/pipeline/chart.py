@@ -3,12 +3,12 @@
 The curve is a search like any other: feeding it from the ledger draws it again, without a trial.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.layer_table import LayerName
-from precision_bisect.pipeline.course import on_samples
+from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.explanation import Explained, explain_layers
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -16,10 +16,20 @@ from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Search
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.result import Culprit, CurvePoint
+from precision_bisect.results.unseen import OverSamples
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
 from precision_bisect.search.rounding_law import typical
-from precision_bisect.trial import Kind, Latency, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.search.sample_sets import searched
+from precision_bisect.trial import (
+    JUDGED_KINDS,
+    Kind,
+    Latency,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +42,7 @@ class Charted:
 
 def chart(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
     """Return the search that draws the curve of a run with this ending, as far as it went."""
-    return on_samples(ending.samples, _drawn(prepared, driver, curve, ending))
+    return on_samples(searched(driver.trials), _drawn(prepared, driver, curve, ending))
 
 
 def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
@@ -137,7 +147,7 @@ def charted(
         culprits=[
             Culprit(
                 layer=name,
-                error_without=_without(driver, curve, i, ending.samples),
+                error_without=_without(driver, curve, i, searched(driver.trials)),
                 error_with=typical(together),
                 cause="",
             )
@@ -187,7 +197,21 @@ def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> Cur
         latency_ms=None if latency is None else round(latency[0], 6),
         point=name,
         kept=[str(names[i]) for i in plan.indices],
+        over_samples=OverSamples.of(_by_sample(driver, plan).values()),
     )
+
+
+def _by_sample(driver: Driver, plan: Plan) -> Mapping[int, float]:
+    """Return the error of a plan on each sample that has judged it, of several the largest."""
+    found: dict[int, float] = {}
+    for trial in driver.trials:
+        told = trial.outcome.evidence.one_by_one
+        if told is None or trial.proposal.plan != plan or trial.proposal.kind not in JUDGED_KINDS:
+            continue
+        for number, error in zip(told.numbers, told.errors, strict=True):
+            if error is not None:
+                found[number] = max(error, found.get(number, 0.0))
+    return found
 
 
 def latency_of(driver: Driver, plan: Plan) -> Latency | None:

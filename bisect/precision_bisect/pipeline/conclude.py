@@ -5,6 +5,7 @@ Everything is computed from the trials, so a run that was cut short is concluded
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from precision_bisect.certificate.judged_trials import JudgedTrials
@@ -17,8 +18,10 @@ from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.answer_builds import (
     final_build,
+    forecast_notes,
     latencies,
     output_errors,
+    unresolved,
 )
 from precision_bisect.pipeline.chart import (
     Charted,
@@ -27,6 +30,7 @@ from precision_bisect.pipeline.chart import (
     culprits_of,
     retraced,
 )
+from precision_bisect.pipeline.choosing import error_of_others, promised
 from precision_bisect.pipeline.costing import costs_of
 from precision_bisect.pipeline.deploying import (
     Written,
@@ -38,6 +42,7 @@ from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.range_ends import input_ranges
+from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -57,6 +62,7 @@ from precision_bisect.results.result import (
     Result,
     Rung,
 )
+from precision_bisect.results.unseen import Unseen
 from precision_bisect.run_folder.runfolder import (
     DIAGNOSIS,
     RESULT,
@@ -65,14 +71,13 @@ from precision_bisect.run_folder.runfolder import (
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.limits_and_noise import noise_between
+from precision_bisect.search.sample_sets import searched
 from precision_bisect.speed.report import Timings
 from precision_bisect.speed.report import rows as front_rows
 from precision_bisect.trial import (
     Kind,
     SampleSet,
     Stability,
-    Trial,
-    TrialStatus,
 )
 from precision_bisect.typed.pinning import pinned_layers
 
@@ -107,18 +112,20 @@ def conclude(
     drawn = driver.on_copies(judged)
     outcome = driver.outcome_of(judged, samples) or drawn
     stability = None if drawn is None else drawn.evidence.stability
-    noise = driver.outcome_of(everything, samples, Kind.REPEAT)
+    began = searched(driver.trials)
+    noise = driver.outcome_of(everything, began, Kind.REPEAT)
     # The larger of both: an answer near the tolerance varies by its copies where builds repeat
     # exactly.
-    floor = max(noise_between(driver.outcome_of(everything, samples), noise), _noise_of(stability))
+    between = noise_between(driver.outcome_of(everything, began), noise)
+    floor = max(between, _noise_of(stability))
     names, limit = prepared.model.table.names, prepared.comparator.tolerance
-    alone = JudgedTrials(tolerance=limit, size=len(names), samples=samples)
+    alone = JudgedTrials(tolerance=limit, size=len(names), samples=began)
     alone.having(each for each in driver.trials if not each.proposal.draw)
     broken = breaks(alone, floor)
     seen = JudgedTrials(
         tolerance=limit,
         size=len(names),
-        samples=samples,
+        samples=began,
         copies=drawn is not None,
         clear=clear_limit(limit, drawn),
         allowed=prepared.options.copies_failing,
@@ -126,12 +133,14 @@ def conclude(
     proof = certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending))
     final = final_build(driver, plan, samples)
     timings = _timings(prepared, driver, samples)
-    searched = None if ending.found is None else _names(prepared, ending.found)
+    first = None if ending.found is None else _names(prepared, ending.found)
     counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     curve = prepared.curve if part else retraced(prepared, driver, ending)
     # "All high" passed, but it is no answer: its error would be read as one.
     cut_short = plan is None and ending.status in (*_CUT_OFF, Status.STOPPED)
     error = outcome.error if outcome and not cut_short else None
+    if plan is not None and error is not None:
+        error = max(error, error_of_others(driver.trials, plan))
     drawn_up = Charted() if part else charted(prepared, driver, curve, ending, plan)
     told = Explained(Findings(low=prepared.options.low))
     others: Sequence[OnTargets] = ()
@@ -159,10 +168,11 @@ def conclude(
                     culprits=culprits_of(prepared, curve),
                     late=budget.late,
                     advice_s=max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s()),
+                    samples=samples,
                 )
                 told = explained(prepared, answer)
             if plan is not None and ending.status.answers:
-                others = other_targets(prepared, plan, late=budget.late)
+                others = other_targets(prepared, plan, samples, late=budget.late)
                 ranges = input_ranges(prepared, plan, late=budget.late)
             drawn_up = caused(prepared, drawn_up, told, ending, late=budget.late)
             diagnosis = [
@@ -189,6 +199,7 @@ def conclude(
         stability=stability,
         other_targets=others,
         output_errors=output_errors(driver, plan, samples),
+        unseen=None if plan is None or part else _unseen(prepared, driver, plan),
         layers_total=len(prepared.model.table.layers),
         candidates=len(prepared.model.table.candidates),
         kept=kept,
@@ -201,7 +212,7 @@ def conclude(
         curve=drawn_up.curve,
         non_monotone=rows(broken, names),
         trials=len(counted),
-        unresolved=_unresolved(counted),
+        unresolved=unresolved(counted),
         builds=builds,
         evaluations=len(driver.trials) - builds,
         wall_s=round(budget.elapsed_s(), 3),
@@ -209,7 +220,7 @@ def conclude(
         latency_spread_ms=timed.spread_ms,
         latency_method=timed.method,
         costs=costs,
-        speed=timings.report(prepared.options.speed, final.latency, searched),
+        speed=timings.report(prepared.options.speed, final.latency, first),
         front=front_rows(timings.front(), names),
         honoured=final.honoured,
         honoured_layers=final.honours,
@@ -221,7 +232,7 @@ def conclude(
             *prepared.remarks,
             *filter(None, [decided_remark(prepared.comparator, driver.trials)]),
             *final.notes,
-            *_moved(driver),
+            *forecast_notes(driver),
             *remarks(broken),
             *missing,
             *written.notes,
@@ -239,7 +250,7 @@ def conclude(
             )
             for each in findings.advice
         ],
-        inputs=Inputs(synthetic=prepared.options.inputs is None, samples=len(prepared.samples)),
+        inputs=Inputs(synthetic=prepared.options.inputs is None, samples=len(prepared.sets.feeds)),
         input_ranges=ranges,
         fingerprint=prepared.fingerprint,
         message=_cut_short(prepared, driver, ending)
@@ -284,6 +295,18 @@ def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | 
             if plan is not None and len(plan) < len(prepared.model.table.candidates):
                 return plan, samples
     return ending.plan, ending.samples
+
+
+def _unseen(prepared: Prepared, driver: Driver, plan: Plan) -> Unseen | None:
+    """Return the promise of the answer, with the estimate that was asked for."""
+    risk, limit = prepared.options.risk, prepared.comparator.tolerance
+    found = promised(driver.trials, plan, prepared.sets)
+    if found is None or risk is None:
+        return found
+    told = replace(
+        estimated(driver.trials, plan, limit, risk), selecting=selecting(prepared.model)
+    )
+    return replace(found, estimate=told)
 
 
 def _cut_short(prepared: Prepared, driver: Driver, ending: Ending) -> str:
@@ -353,18 +376,6 @@ def _terms(prepared: Prepared, ending: Ending) -> Terms:
         limit=ending.limit,
         seed=prepared.options.seed,
     )
-
-
-def _moved(driver: Driver) -> list[str]:
-    """Return the notes of forecasts: where they moved, and why."""
-    forecasts = (t.outcome for t in driver.trials if t.proposal.kind is Kind.PREDICT)
-    return [*dict.fromkeys(note for each in forecasts for note in each.evidence.notes)]
-
-
-def _unresolved(trials: Sequence[Trial]) -> Mapping[str, int]:
-    """Return how many trials had no verdict, by their status, in the order of the statuses."""
-    counts = Counter(trial.outcome.status for trial in trials if trial.outcome.verdict is None)
-    return {status.value: counts[status] for status in TrialStatus if counts[status]}
 
 
 def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:

@@ -5,6 +5,7 @@ by feeding it what the ledger holds. It ends with one of a few distinct endings.
 it short, the best plan so far is in the ledger.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.certificate.certifying import certify
@@ -12,9 +13,16 @@ from precision_bisect.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.certificate.sparing import misled, sparing
 from precision_bisect.errors import PluginError
 from precision_bisect.options import Certify, Until
+from precision_bisect.pipeline.choosing import (
+    first_chosen,
+    judged_by_held_out,
+    judged_by_others,
+    on_samples,
+)
+from precision_bisect.pipeline.risk import judged_by_pool, safer
 from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem, Search, Strategy, T
+from precision_bisect.protocols import Problem, Search, Strategy
 from precision_bisect.results.endings import (
     Ending,
     Status,
@@ -25,7 +33,6 @@ from precision_bisect.results.endings import (
     not_reproduced,
     refuted,
 )
-from precision_bisect.search.combinators import mapped
 from precision_bisect.search.limits_and_noise import (
     below_noise,
     noise_between,
@@ -45,13 +52,17 @@ class Course:
 
     With `curve` the curve is swept first, and the search begins with a plan that passes. The
     answer is certified as `certify` says. With `copies` it is judged on copies of the samples,
-    too, of which `copies_failing` may fail. Samples `held_out` judge only the re-check at the end;
-    if they refute the answer, they join the judging samples and the search is repeated. A run that
-    goes `until` less than the answer needs a curve.
+    too, of which `copies_failing` may fail. Of many samples some of the `pool` are chosen to
+    search with, and all `others` judge the answer (see `choosing`); without a pool all search.
+    Samples `held_out` judge the answer last, and decide nothing. The answer is widened for a
+    `risk` (see `safer`). A run that goes `until` less than the answer needs a curve.
     """
 
     certify: Certify = "full"
+    pool: Sequence[int] = ()
+    others: bool = False
     held_out: bool = False
+    risk: float | None = None
     copies: bool = False
     copies_failing: int = 0
     curve: bool = False
@@ -62,28 +73,71 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     """Search for a plan with `strategy`; the module's docstring has the steps.
 
     An engine is built afresh for the re-check, since builders may choose other kernels each time.
-    With samples held out, all samples judge that one build.
     """
     holding = StabilityCheck(problem=problem, copies=course.copies, rebuilds=problem.builds)
-    if course.until != "answer":
-        return (yield from _stopped(problem, course, holding))
-    if not course.held_out:
-        return (yield from _held(problem, strategy, course, holding))
-    ending = yield from _settle(problem, strategy, course, holding)
-    if ending.plan is None:
-        return ending
-    recheck = yield from holding.judge(
-        ending.plan, "the samples held out", _unseen(problem), last=True
+    chosen = yield from first_chosen(problem, course.pool)
+    search = (
+        _held(problem, strategy, course, holding)
+        if course.until == "answer"
+        else _stopped(problem, course, holding)
     )
-    if recheck.passed:
+    ending = yield from _answered(problem, course, holding, chosen, search)
+    if ending.plan is None or not course.held_out:
         return ending
-    # What was said of rounding belongs to the first answer.
-    again = replace(holding, spread="")
-    on_all = yield from on_samples(SampleSet.ALL, _held(problem, strategy, course, again))
-    what = refuted(recheck, afresh=problem.builds)
-    before = f"a first answer of {len(ending.plan)} layers {what}, so those held out judge too"
-    message = f"{on_all.message}; {before}" if on_all.message else before
-    return replace(on_all, samples=SampleSet.ALL, message=message)
+    told = yield from judged_by_held_out(ending.plan, builds=problem.builds)
+    # Where each sample has a figure, the result says how many of them fail.
+    if told.passed or told.evidence.one_by_one is not None:
+        return ending
+    what = refuted(told, "the samples held out")
+    return replace(ending, message="; ".join(filter(None, (ending.message, what))))
+
+
+def _answered(
+    problem: Problem,
+    course: Course,
+    holding: StabilityCheck,
+    chosen: SampleSet,
+    search: Search[Ending],
+) -> Search[Ending]:
+    """Search on the chosen samples, and judge by all others."""
+    ending = replace((yield from on_samples(chosen, search)), samples=chosen)
+    if ending.plan is None or ending.status is Status.STOPPED:
+        return ending
+    if course.risk is not None:
+        plan = yield from on_samples(chosen, safer(ending.plan, holding, course.risk))
+        if plan != ending.plan:
+            said = f"widened from {len(ending.plan)} layers for --risk {100 * course.risk:.3g}%"
+            wider = replace(ending, plan=plan)
+            ending = yield from on_samples(chosen, _widest(problem, wider, said))
+    ending = yield from _by_others(problem, course, holding, chosen, ending)
+    if course.risk is not None and ending.plan is not None:
+        yield from judged_by_pool(ending.plan, holding)
+    return ending
+
+
+def _by_others(
+    problem: Problem,
+    course: Course,
+    holding: StabilityCheck,
+    chosen: SampleSet,
+    ending: Ending,
+) -> Search[Ending]:
+    """Have all other samples judge an answer, and widen it if they fail."""
+    plan = ending.plan
+    if plan is None or not course.others:
+        return ending
+    whole = course.until == "answer"
+    found = yield from judged_by_others(plan, holding.renewed(), chosen, widen=whole)
+    if not whole and not found.outcome.passed:
+        message = culprits_alone(len(plan))
+        return replace(ending, status=Status.STOPPED, message=message)
+    if found.outcome.verdict is None:
+        what = refuted(found.outcome, "all other samples")
+        ending = replace(ending, message="; ".join(filter(None, (ending.message, what))))
+    if found.plan == plan:
+        return ending
+    wider = replace(ending, plan=found.plan, samples=found.chosen)
+    return (yield from on_samples(found.chosen, _widest(problem, wider, found.spread)))
 
 
 def _stopped(problem: Problem, course: Course, holding: StabilityCheck) -> Search[Ending]:
@@ -99,24 +153,11 @@ def _stopped(problem: Problem, course: Course, holding: StabilityCheck) -> Searc
         ending = Ending(status=Status.FOUND, plan=curve.culprits)
     assert ending.plan is not None
     told = yield from holding.judge(ending.plan, "the culprits alone", last=True)
-    if told.passed and course.held_out:
-        told = yield from holding.judge(
-            ending.plan, "the samples held out", _unseen(problem), last=True
-        )
     if told.passed:
         return ending
     return Ending(
         status=Status.STOPPED, plan=ending.plan, message=culprits_alone(len(ending.plan))
     )
-
-
-def _unseen(problem: Problem) -> SampleSet:
-    """Return what judges an answer that others have passed.
-
-    An emulator computes the same each time; on an engine the fresh build is a new draw, so the
-    samples that have judged before judge it again.
-    """
-    return SampleSet.ALL if problem.builds else SampleSet.HELD_OUT
 
 
 def _held(
@@ -150,15 +191,21 @@ def _held(
     # Not certified anew: `holding.spread` says that rounding chose its layers.
     if plan == ending.plan:
         return ending
-    if problem.speed is not None and not (yield from still_fast(problem, plan)):
-        message = f"the {len(plan)} layers that hold are too slow ({holding.spread})"
+    return (yield from _widest(problem, replace(ending, plan=plan), holding.spread))
+
+
+def _widest(problem: Problem, ending: Ending, spread: str) -> Search[Ending]:
+    """End with a plan that had to be widened, if it is still fast enough."""
+    assert ending.plan is not None
+    if problem.speed is not None and not (yield from still_fast(problem, ending.plan)):
+        message = f"the {len(ending.plan)} layers that hold are too slow ({spread})"
         return Ending(status=Status.INFEASIBLE, message=message)
     return Ending(
         status=Status.FOUND,
-        plan=plan,
+        plan=ending.plan,
         samples=ending.samples,
         limit=ending.limit,
-        spread=holding.spread,
+        spread=spread,
     )
 
 
@@ -294,16 +341,6 @@ def _widened(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Pl
     return Plan.all_high(holding.problem.size) if wider is None else wider
 
 
-def on_samples(samples: SampleSet, search: Search[T]) -> Search[T]:
-    """Return the same search; where it would judge by JUDGED, `samples` judge."""
-
-    def ask(proposal: Proposal) -> Proposal:
-        judged = proposal.samples is SampleSet.JUDGED
-        return replace(proposal, samples=samples) if judged else proposal
-
-    return mapped(search, ask=ask)
-
-
 def preflight(problem: Problem) -> Search[Ending | None]:
     """Check both ends and the noise before any search; return an ending where that settles it.
 
@@ -348,7 +385,6 @@ def _one(
     phase: Phase,
     reason: str,
     *,
-    samples: SampleSet = SampleSet.JUDGED,
     kind: Kind = Kind.JUDGE,
     timed: bool = False,
 ) -> Search[Outcome]:
@@ -356,7 +392,6 @@ def _one(
         Proposal(
             plan=plan,
             phase=phase,
-            samples=samples,
             kind=kind,
             timed=timed,
             reason=reason,

@@ -75,7 +75,7 @@ def deploying(
         settings=prepared.options.engine,
         scales=prepared.scales,
         diagnosis=(),
-        shapes=sample_shapes(prepared.model, prepared.samples),
+        shapes=sample_shapes(prepared.model, prepared.sets.feeds),
         run=prepared.fingerprint,
     )
     if not gains(export):

@@ -22,8 +22,10 @@ _DRAW = 10**6
 _Affected = Mapping[LayerName, Inside]
 
 
-def other_targets(prepared: Prepared, plan: Plan, *, late: bool) -> list[OnTargets]:
-    """Judge an answer of the emulator on all samples and on copies, as other targets compute it.
+def other_targets(
+    prepared: Prepared, plan: Plan, samples: SampleSet, *, late: bool
+) -> list[OnTargets]:
+    """Judge an answer of the emulator on its samples and on copies, as other targets compute it.
 
     Targets that compute the model as one of the run's own are left out. Nothing is evaluated if it
     is `late`. An answer stands without: whatever fails is told.
@@ -41,12 +43,13 @@ def other_targets(prepared: Prepared, plan: Plan, *, late: bool) -> list[OnTarge
             known.append(target)
         elif found not in own:
             groups.append((found, [target]))
-    return [_judged(prepared, plan, names, found, late=late) for found, names in groups]
+    return [_judged(prepared, plan, samples, names, found, late=late) for found, names in groups]
 
 
 def _judged(
     prepared: Prepared,
     plan: Plan,
+    samples: SampleSet,
     targets: Sequence[TargetName],
     affected: _Affected,
     *,
@@ -64,7 +67,7 @@ def _judged(
     proposal = Proposal(
         plan=plan,
         phase=Phase.RECHECK,
-        samples=SampleSet.ALL,
+        samples=samples,
         draw=0 if prepared.copies is None else _DRAW,
     )
     try:

@@ -59,7 +59,7 @@ def evaluator(
         backend=backend,
         emulator=prepared.emulator or backend,
         comparator=prepared.comparator,
-        samples=prepared.sample_sets,
+        samples=prepared.sets,
         keep=prepared.options.folder,
         engines=prepared.engines,
         stopwatch=stopwatch or Stopwatch(),

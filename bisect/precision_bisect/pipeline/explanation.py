@@ -23,7 +23,10 @@ from precision_bisect.model.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.precisions import Pair
 from precision_bisect.results.result import Certificate
-from precision_bisect.trial import Trial
+from precision_bisect.trial import SampleSet, Trial
+
+UNSEEN = 32
+"""Samples that chose nothing which advice is judged on, at most. A bound on time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class Answer:
     """A plan to explain, by names, with its error; `proof` and `trials` are the search's.
 
     `culprits` are explained, too. If it is `late`, only values of one FP32 run explain, and
-    nothing is tried. Advice may take `advice_s` seconds.
+    nothing is tried. Advice may take `advice_s` seconds; it is tried on `samples`.
     """
 
     kept: Sequence[str]
@@ -41,6 +44,7 @@ class Answer:
     culprits: Sequence[str] = ()
     late: bool = False
     advice_s: float = math.inf
+    samples: SampleSet = SampleSet.JUDGED
 
 
 class Explained(NamedTuple):
@@ -74,7 +78,9 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     if answer.late:
         return Explained(findings, others)
     with suppress(KeyboardInterrupt, Exception):
-        findings = with_advice(prepared, findings, watched, answer.trials, answer.advice_s)
+        findings = with_advice(
+            prepared, findings, watched, answer.trials, answer.advice_s, answer.samples
+        )
     return Explained(findings, others)
 
 
@@ -99,10 +105,11 @@ def with_advice(
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
     most_s: float = math.inf,
+    samples: SampleSet = SampleSet.JUDGED,
 ) -> Findings:
     """Return the findings with advice. Raises as loading and running models do."""
     builds = [each.outcome.evidence for each in trials]
-    judging = prepared.judging
+    feeds, reference = prepared.sets[samples]
     with tempfile.TemporaryDirectory(dir=prepared.work) as work:
         return advised(
             DiagnosedModel(
@@ -110,8 +117,8 @@ def with_advice(
                 pair=Pair(low=prepared.options.low, high=prepared.options.high),
                 findings=findings,
                 watched=watched,
-                samples=prepared.samples[:judging],
-                reference=prepared.reference[:judging],
+                samples=feeds,
+                reference=reference,
                 comparator=prepared.comparator,
                 work=Path(work),
                 notes=[*dict.fromkeys(note for each in builds for note in each.notes)],
@@ -121,7 +128,7 @@ def with_advice(
                 targets=prepared.options.targets,
                 calibration=prepared.options.calibration,
                 variants=Variants(
-                    unseen=(prepared.samples[judging:], prepared.reference[judging:]),
+                    unseen=prepared.sets.unseen(UNSEEN),
                     copies=prepared.copies,
                     until=time.monotonic() + most_s,
                 ),

@@ -20,7 +20,7 @@ from precision_bisect.comparators.steadiness import steadiness
 from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
-from precision_bisect.inputs.input_check import check_samples
+from precision_bisect.inputs.input_check import CheckedSamples, check_samples
 from precision_bisect.inputs.input_files import placed_samples
 from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
@@ -38,7 +38,8 @@ from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.events import Observer, Warned
-from precision_bisect.search.sample_sets import sample_sets
+from precision_bisect.search.sample_sets import CHOSEN, SampleSets, judges_each, pool_of
+from precision_bisect.trial import SampleSet
 from precision_bisect.typed.taken_branches import layers_inside, take_branches
 
 _REASONS = 3
@@ -58,8 +59,7 @@ class Loaded:
 
     options: Options
     model: Model
-    samples: Sequence[Sample]
-    reference: Sequence[Sample]
+    sets: SampleSets
     comparator: Comparator
     strategy: Strategy
     optimised: bool = True
@@ -74,9 +74,14 @@ class Loaded:
         return self.options.speed.given or isinstance(self.strategy, WeighsSpeed)
 
     @property
-    def judging(self) -> Sequence[Sample]:
-        """The samples that judge."""
-        return self.samples[: len(self.samples) - self.options.holdout]
+    def samples(self) -> Sequence[Sample]:
+        """The samples that may choose."""
+        return self.sets[SampleSet.JUDGED][0]
+
+    @property
+    def reference(self) -> Sequence[Sample]:
+        """Their FP32 outputs."""
+        return self.sets.reference
 
     def spec(self, scales: Scales) -> EvaluatorSpec:
         """Return what makes a backend in another process, before the pinned layers are known."""
@@ -85,7 +90,7 @@ class Loaded:
             digest=self.model.digest,
             table=self.model.table,
             comparator=self.comparator,
-            samples=sample_sets(self.samples, self.reference, len(self.judging)),
+            samples=self.sets.sent(elsewhere=self.options.elsewhere),
             scales=scales,
             keep=self.options.folder.absolute(),
             timed=self.weighs_speed,
@@ -112,11 +117,19 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         if said:
             observer(Warned(message=said))
     samples = _samples(options, model, observer)
-    if options.holdout >= len(samples):
+    judging = len(samples) - options.holdout
+    if judging < 1:
         raise InputError(
             f"--holdout {options.holdout} of {len(samples)} samples leaves none to search with",
             "give more samples, or hold out fewer",
         )
+    each = judges_each(comparator)
+    if options.risk is not None and not each:
+        raise UsageError(
+            "--risk needs the error of each sample, and this check judges all of them together",
+            "leave it out, or choose a --metric",
+        )
+    pool = pool_of(judging, options.seed) if each else range(judging)
     original = model
     options, model, inside = _without_ifs(options, original, samples, observer, work)
     if strategy.largest is not None and len(model.table.candidates) > strategy.largest:
@@ -125,10 +138,21 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
             f"{options.model} has {len(model.table.candidates)}",
             "choose --strategy guided",
         )
-    options, reference, without = _reference(options, original, samples, work)
-    judging = len(samples) - options.holdout
-    try_out(comparator, reference.outputs[:judging], _judge_flag(options))
-    random = steadiness(original, samples[:judging], reference, comparator, options.threads)
+    given = _given_outputs(options, original, samples, work)
+    options, reference, without = _reference(
+        options, original, [samples[i] for i in pool], given and [given[i] for i in pool]
+    )
+    sets = SampleSets(
+        feeds=samples,
+        pool=pool,
+        reference=reference.outputs,
+        held_out=options.holdout,
+        each=each,
+        given=given,
+    )
+    choosing, _ = sets[SampleSet.JUDGED]
+    try_out(comparator, reference.outputs, _judge_flag(options))
+    random = steadiness(original, choosing, reference, comparator, options.threads)
     # The sessions are closed, and children take their place.
     trim()
     model, declared = with_true_shapes(model, reference.outputs)
@@ -141,12 +165,11 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     for remark in remarks:
         observer(Warned(message=remark))
     layers, seconds = len(model.table.candidates), reference.seconds
-    threads = options.threads or fitting(seconds, layers, len(samples))
+    threads = options.threads or fitting(seconds, layers, min(CHOSEN, len(pool)))
     loaded = Loaded(
         options=replace(options, threads=threads),
         model=model,
-        samples=samples,
-        reference=reference.outputs,
+        sets=sets,
         optimised=reference.optimised,
         runs=reference.runs,
         comparator=comparator,
@@ -188,22 +211,29 @@ def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
     )
 
 
-def _reference(
+def _given_outputs(
     options: Options, model: Model, samples: Sequence[Sample], work: Path
-) -> tuple[Options, Reference, Sequence[str]]:
-    """Return the reference, computed or given; a given one has no copies, which is said."""
-    threads = options.threads or usable()
+) -> Sequence[Sample] | None:
+    """Return the outputs of all samples that `--reference` gives, None where it does not."""
     if options.reference is None:
-        return options, find_reference(model, samples, threads), ()
+        return None
     if options.reference == ENGINE_REFERENCE:
         # Imported here: it brings in child processes.
         from precision_bisect.pipeline.engine_reference import engine_outputs
 
-        outputs = engine_outputs(options, model, samples, work)
-    elif options.inputs is None:
+        return engine_outputs(options, model, samples, work)
+    if options.inputs is None:
         raise UsageError("--reference is of samples that are given", "give them by --inputs")
-    else:
-        outputs = read_outputs(options.reference, model, len(samples))
+    return read_outputs(options.reference, model, len(samples))
+
+
+def _reference(
+    options: Options, model: Model, samples: Sequence[Sample], outputs: Sequence[Sample] | None
+) -> tuple[Options, Reference, Sequence[str]]:
+    """Return the reference, computed or given; a given one has no copies, which is said."""
+    threads = options.threads or usable()
+    if outputs is None:
+        return options, find_reference(model, samples, threads), ()
     reference = given_reference(model, samples, outputs, threads)
     remark = "answers are judged on the samples alone: --reference has no outputs of their copies"
     remarks = [remark] if options.copies else ()
@@ -271,7 +301,7 @@ def _strategy(options: Options) -> Strategy:
     return strategy
 
 
-def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]:
+def _samples(options: Options, model: Model, observer: Observer) -> Sequence[Sample]:
     names = [spec.name for spec in model.inputs]
     for name, shape in options.input_shapes.items():
         if not all(isinstance(size, int) for size in shape):
@@ -293,7 +323,9 @@ def _samples(options: Options, model: Model, observer: Observer) -> list[Sample]
         found = synthetic_samples(model, options.input_shapes, count, options.seed)
     elif isinstance(options.inputs, Path):
         placed = placed_samples(options.inputs, names)
-        return check_samples(model, list(placed.values()), list(placed))
+        if isinstance(placed, dict):
+            return check_samples(model, list(placed.values()), list(placed))
+        return CheckedSamples(model, placed)
     elif isinstance(options.inputs, Mapping) or not options.inputs:
         raise InputError(
             "inputs is no list of samples", "each sample is a dict from input name to array"

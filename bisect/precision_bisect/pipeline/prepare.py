@@ -18,7 +18,7 @@ from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.errors import UsageError
 from precision_bisect.executors.executor import Executor
 from precision_bisect.executors.local_executor import LOCAL
-from precision_bisect.inputs.copies import Copies, Samples, copies_for
+from precision_bisect.inputs.copies import Copies, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.ledger.fingerprint import digest_samples
@@ -45,9 +45,10 @@ from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.precision_curve import Curve, drawable
-from precision_bisect.search.sample_sets import sample_sets
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.roofline import KERNEL_MS
+from precision_bisect.trial import SampleSet
 from precision_bisect.typed.pinning import (
     beyond_remark,
     may_run_high,
@@ -64,10 +65,10 @@ FORECASTS = 0.5
 class Prepared:
     """Everything of a run that exists before its first trial.
 
-    `options` name the backend. `reference` has the FP32 outputs of `samples`; the last
-    `options.holdout` of both are held out. `here` builds plans in this process, None where child
-    processes build. `emulator` forecasts in this process: it is the backend itself where there is
-    no engine, else it takes its memory with the first forecast. None where nothing can forecast.
+    `options` name the backend. `sets` has the samples with their FP32 outputs. `here` builds plans
+    in this process, None where child processes build. `emulator` forecasts in this process: it is
+    the backend itself where there is no engine, else it takes its memory with the first forecast.
+    None where nothing can forecast.
 
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
@@ -77,8 +78,7 @@ class Prepared:
 
     options: Options
     model: Model
-    samples: Sequence[Sample]
-    reference: Sequence[Sample]
+    sets: SampleSets
     comparator: Comparator
     strategy: Strategy
     refer: ReferenceSession
@@ -96,9 +96,14 @@ class Prepared:
     leaving: Callable[[], Plan | None]
 
     @property
-    def judging(self) -> int:
-        """The number of samples that judge."""
-        return len(self.samples) - self.options.holdout
+    def samples(self) -> Sequence[Sample]:
+        """The samples that may choose."""
+        return self.sets[SampleSet.JUDGED][0]
+
+    @property
+    def reference(self) -> Sequence[Sample]:
+        """Their FP32 outputs."""
+        return self.sets.reference
 
     @property
     def problem(self) -> Problem:
@@ -150,16 +155,11 @@ class Prepared:
         return Space((self.options.folder, self.work), least)
 
     @property
-    def sample_sets(self) -> Samples:
-        """Feeds and reference outputs of each sample set."""
-        return sample_sets(self.samples, self.reference, self.judging)
-
-    @property
     def copies(self) -> Copies | None:
         """The copies that judge answers in this process; None where there are none."""
         return copies_for(
             self.options,
-            self.sample_sets,
+            self.sets,
             self.refer,
             emulated=self.backend.emulated,
             layers=len(self.model.table.candidates),
@@ -173,7 +173,7 @@ class Prepared:
             digest=self.model.digest,
             table=self.model.table,
             comparator=self.comparator,
-            samples=self.sample_sets,
+            samples=self.sets.sent(elsewhere=self.options.elsewhere),
             scales=self.scales,
             keep=self.options.folder.absolute(),
             engines=self.engines,
@@ -212,12 +212,12 @@ def assemble(
     are given. The `executor` evaluates trials. Raises a PrecisionBisectError for a
     pair of types that cannot work.
     """
-    options, samples = loaded.options, loaded.samples
+    options = loaded.options
     pair = Pair(low=options.low, high=options.high)
     # Before calibration and placing: both read the table of candidates.
     model = pin_formless(loaded.model, pair)
     if scales is None:
-        scales = scales_for(model, pair, loaded.judging, options)
+        scales = scales_for(model, pair, loaded.samples, options)
     placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
@@ -256,14 +256,15 @@ def assemble(
     said = [each for each in found if each]
     for remark in said:
         observer(Warned(message=remark))
+    given = loaded.sets.given
+    refer = ReferenceSession(model, options.threads, optimised=loaded.optimised)
     prepared = Prepared(
         options=options,
         model=model,
-        samples=samples,
-        reference=loaded.reference,
+        sets=replace(loaded.sets, refer=refer),
         comparator=loaded.comparator,
         strategy=loaded.strategy,
-        refer=ReferenceSession(model, options.threads, optimised=loaded.optimised),
+        refer=refer,
         backend=backend,
         here=here,
         emulator=here if backend.emulated else _forecasts(loaded, model, options, scales),
@@ -273,8 +274,8 @@ def assemble(
         abreast=loaded.abreast,
         remarks=[*loaded.remarks, *said],
         fingerprint={
-            **fingerprint(options, model, samples, loaded.comparator, backend),
-            **({"reference": digest_samples(loaded.reference)} if options.reference else {}),
+            **fingerprint(options, model, loaded.sets.feeds, loaded.comparator, backend),
+            **({"reference": digest_samples(given)} if given is not None else {}),
         },
         graph=_graph(loaded, model, backend),
         leaving=cache(
@@ -282,7 +283,7 @@ def assemble(
                 out_of_range,
                 model,
                 pair,
-                loaded.judging,
+                loaded.samples,
                 [each.name for each in beyond],
                 options.threads,
                 targets=options.targets,

@@ -44,7 +44,7 @@ def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
 
 def _error(prepared: Prepared, backend: Backend, lowered: Sequence[int]) -> float:
     plan = Plan.all_high(len(prepared.model.table.candidates)).without(lowered)
-    feeds, reference = prepared.sample_sets[SampleSet.RANKING]
+    feeds, reference = prepared.sets[SampleSet.RANKING]
     try:
         found = judged(backend, plan, feeds, reference, prepared.comparator)
     except BackendFailure:

@@ -16,11 +16,14 @@ from precision_bisect.model.layers_file import write_layers
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.chart import answered, chart
+from precision_bisect.pipeline.choosing import judged_by_held_out, judged_by_others, on_samples
 from precision_bisect.pipeline.conclude import conclude
-from precision_bisect.pipeline.course import Course, flow, on_samples
+from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
+from precision_bisect.pipeline.risk import selecting
+from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.results.result import CULPRITS_ONLY, Result
 from precision_bisect.results.saved import read_result, result_file
@@ -31,7 +34,7 @@ from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.events import Observer, RunStarted, TrialsEnded, together
 from precision_bisect.search.precision_curve import Curve
-from precision_bisect.trial import Kind, SampleSet
+from precision_bisect.trial import Kind
 
 
 def run_pair(
@@ -115,8 +118,10 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
         while True:
             curve = prepared.curve
             driver.run(chart(prepared, driver, curve, ending))
-            # Another strategy is asked for by its name: its plan is the answer.
-            if not found or prepared.strategy.name != DEFAULT_STRATEGY:
+            # Another strategy is asked for by its name: its plan is the answer. So is one that was
+            # widened for unseen inputs.
+            named = prepared.strategy.name != DEFAULT_STRATEGY
+            if not found or named or options.risk is not None:
                 break
             better = _better(prepared, driver, curve, ending)
             if better is None:
@@ -132,21 +137,33 @@ def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) ->
     if outcome is None:
         return None
     problem, options = prepared.problem, prepared.options
-    again = ending.samples is SampleSet.ALL
     seen = JudgedTrials(
-        tolerance=problem.tolerance, size=problem.size, allowed=options.copies_failing
+        tolerance=problem.tolerance,
+        size=problem.size,
+        samples=ending.samples,
+        allowed=options.copies_failing,
     )
     standing = Standing(
         ending=ending,
         outcome=outcome,
         refuted=driver.refuted,
         copies=prepared.copies is not None,
-        held_out=options.holdout > 0 and not again,
-        # What all samples judge is read off other trials than those noted here.
-        certify="none" if again else prepared.certify,
+        certify=prepared.certify,
         seen=seen.having(driver.trials),
     )
-    return driver.run(on_samples(ending.samples, best_known(problem, curve, standing)))
+    better = driver.run(on_samples(ending.samples, best_known(problem, curve, standing)))
+    if better is None or better.plan is None:
+        return None
+    if prepared.sets.others:
+        holding = StabilityCheck(problem=problem, rebuilds=problem.builds)
+        told = driver.run(
+            judged_by_others(better.plan, holding, ending.samples, widen=False)
+        ).outcome
+        if not told.passed:
+            return None
+    if options.holdout:
+        driver.run(judged_by_held_out(better.plan, builds=problem.builds))
+    return better
 
 
 def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
@@ -163,7 +180,10 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
                 prepared.strategy,
                 Course(
                     certify=prepared.certify,
+                    pool=prepared.sets.pool if prepared.sets.others else (),
+                    others=prepared.sets.others > 0,
                     held_out=prepared.options.holdout > 0,
+                    risk=None if selecting(prepared.model) else prepared.options.risk,
                     copies=prepared.copies is not None,
                     copies_failing=prepared.options.copies_failing,
                     # Only the default strategy begins at the curve's plan; one rung of a ladder
@@ -192,7 +212,7 @@ def _started(prepared: Prepared, recorded: int) -> RunStarted:
         assumption=prepared.strategy.assumption,
         candidates=len(prepared.model.table.candidates),
         layers_total=len(prepared.model.table.layers),
-        samples=prepared.judging,
+        samples=len(prepared.sets.feeds) - prepared.options.holdout,
         held_out=prepared.options.holdout,
         tolerance=prepared.comparator.tolerance,
         resumed_trials=recorded,

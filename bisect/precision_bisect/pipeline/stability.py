@@ -7,14 +7,14 @@ soon as a sum is ordered otherwise. An accepted plan is judged on a fresh draw o
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
 from precision_bisect.search.rounding_law import Law, typical
 from precision_bisect.search.sensitivity import rank
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 ROOM = 1.645
 """Standard deviations of ln(error) between builds that an answer stays below the tolerance: the
@@ -46,14 +46,13 @@ class StabilityCheck:
         self.drawn += 1
         return self.drawn
 
-    def judge(
-        self,
-        plan: Plan,
-        reason: str,
-        samples: SampleSet = SampleSet.JUDGED,
-        *,
-        last: bool = False,
-    ) -> Search[Outcome]:
+    def renewed(self) -> "StabilityCheck":
+        """Return a check on other samples: of plans nothing is known, of builds all that is."""
+        fresh = replace(self, spread="")
+        fresh._steps = self._steps
+        return fresh
+
+    def judge(self, plan: Plan, reason: str, *, last: bool = False) -> Search[Outcome]:
         """Judge a plan on a fresh draw, in a fresh build where plans are built.
 
         The build that may be the `last` is timed; others only where each build is.
@@ -62,7 +61,6 @@ class StabilityCheck:
             Proposal(
                 plan=plan,
                 phase=Phase.RECHECK,
-                samples=samples,
                 kind=Kind.REBUILD if self.rebuilds else Kind.JUDGE,
                 draw=self.fresh() if self.copies else 0,
                 timed=self.rebuilds and (last or self.problem.timed),

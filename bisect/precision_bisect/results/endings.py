@@ -75,13 +75,11 @@ def noisy(noise: Outcome) -> str:
     )
 
 
-def refuted(recheck: Outcome, *, afresh: bool) -> str:
-    """Say what the re-check with the samples held out came to, of an engine built `afresh`."""
+def refuted(recheck: Outcome, samples: str) -> str:
+    """Say what samples say of an answer that does not pass on them."""
     if recheck.verdict is None:
-        return f"had no verdict with the samples held out ({shortened(recheck.message)})"
-    if afresh:
-        return "failed when it was built afresh and judged by all samples"
-    return "failed on the samples held out"
+        return f"no verdict on {samples} ({shortened(recheck.message)})"
+    return f"the answer fails on {samples}"
 
 
 def not_reproduced(recheck: Outcome) -> str:

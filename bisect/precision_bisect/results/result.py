@@ -22,6 +22,7 @@ from precision_bisect.results.endings import Status
 from precision_bisect.results.input_ranges import InputRange
 from precision_bisect.results.layer_costs import Costs
 from precision_bisect.results.other_targets import OnTargets
+from precision_bisect.results.unseen import OverSamples, Unseen
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.typed_json import Count
 from precision_bisect.search.precision_curve import PointName
@@ -149,8 +150,7 @@ class Diagnosis:
 class Culprit:
     """A layer that breaks the low type: the error when it alone of the culprits runs low.
 
-    `error_with` is that of keeping all culprits. Both are on the tolerance's scale; `cause` is one
-    line, "" where it is not known.
+    `error_with` is that of keeping all culprits; `cause` is one line, or "".
     """
 
     layer: str
@@ -172,6 +172,7 @@ class CurvePoint:
     latency_ms: Figure | None
     point: PointName
     kept: Sequence[str] = ()
+    over_samples: OverSamples | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +282,7 @@ class Result:
     stability: Stability | None = None
     other_targets: Sequence[OnTargets] = ()
     output_errors: Sequence[OutputError] = ()
+    unseen: Unseen | None = None
     layers_total: Count
     candidates: Count
     kept: Sequence[str]

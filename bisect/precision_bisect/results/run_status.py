@@ -15,7 +15,6 @@ from precision_bisect.trial import (
     Outcome,
     Phase,
     Proposal,
-    SampleSet,
     TrialStatus,
     Verdict,
 )
@@ -28,7 +27,7 @@ class Asked:
     kept: Count
     plan: str
     phase: Phase
-    samples: SampleSet
+    samples: str
     kind: Kind
     draw: Count
     timed: bool

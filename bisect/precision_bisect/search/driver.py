@@ -120,27 +120,24 @@ class Driver:
     def best(self) -> Trial | None:
         """Return the smallest plan that nothing speaks against; None before the first.
 
-        Plans that held on copies come first, then those that passed on all samples, then those
-        that passed on the judging samples. Once a re-check refuted an answer, no plan that keeps
-        as few layers is believed without copies.
+        Plans that held on copies come first. Once a re-check refuted an answer, no plan that keeps
+        as few layers is believed without copies. Samples held out decide nothing.
         """
         refuted = [
             trial.proposal.plan
             for trial in self.trials
-            if trial.proposal.phase is Phase.RECHECK and not trial.outcome.passed
+            if trial.proposal.phase is Phase.RECHECK
+            and trial.proposal.samples != SampleSet.HELD_OUT
+            and not trial.outcome.passed
         ]
         # -1: without a refuted answer even the plan that keeps nothing is believed.
         least = max(map(len, refuted), default=-1)
-        for samples in (SampleSet.ALL, SampleSet.JUDGED):
-            passing = self._passing(samples)
-            believed = [
-                trial
-                for trial in passing
-                if trial.proposal.draw or len(trial.proposal.plan) > least
-            ]
-            if believed:
-                return min(believed, key=lambda t: (not t.proposal.draw, t.proposal.plan))
-        return None
+        believed = [
+            trial
+            for trial in self._passing()
+            if trial.proposal.draw or len(trial.proposal.plan) > least
+        ]
+        return min(believed, key=lambda t: (not t.proposal.draw, t.proposal.plan), default=None)
 
     def unsteady(self) -> Trial | None:
         """Return the smallest plan that passes on the samples, but only on some of its copies."""
@@ -151,7 +148,7 @@ class Driver:
             stability = trial.outcome.evidence.stability
             if trial.outcome.failed and stability and 0 < stability.failed < stability.copies:
                 some.add(trial.proposal.plan)
-            elif trial.proposal.kind in JUDGED_KINDS and not trial.outcome.passed:
+            elif _judged(trial) and not trial.outcome.passed:
                 never.add(trial.proposal.plan)
         passing = [
             trial
@@ -193,15 +190,15 @@ class Driver:
         drawn.sort(key=lambda trial: trial.proposal.phase is Phase.CURVE)
         return drawn[0].outcome if drawn else None
 
-    def _passing(self, samples: SampleSet) -> Sequence[Trial]:
-        """Return the trials that passed on a sample set, of plans that passed in all builds."""
-        judged = [
-            trial
-            for trial in self.trials
-            if trial.proposal.samples is samples and trial.proposal.kind in JUDGED_KINDS
-        ]
+    def _passing(self) -> Sequence[Trial]:
+        """Return the trials that passed on judging samples, of plans that never failed."""
+        judged = [trial for trial in self.trials if _judged(trial)]
         failed = {trial.proposal.plan for trial in judged if not trial.outcome.passed}
-        return [trial for trial in judged if trial.proposal.plan not in failed]
+        return [
+            trial
+            for trial in judged
+            if trial.proposal.samples.judges and trial.proposal.plan not in failed
+        ]
 
     def _recall(self, proposal: Proposal) -> None:
         outcome = self._known[proposal.identity].outcome
@@ -255,6 +252,13 @@ class Driver:
             raise CrashLoop(
                 f"{MOST_LOST} trials in a row ended as {status}, the last: {trial.outcome.message}"
             )
+
+
+def _judged(trial: Trial) -> bool:
+    """Tell whether a trial may decide on a plan."""
+    asked = trial.proposal
+    deciding = asked.samples.judges or (asked.samples.singly and asked.phase is Phase.RECHECK)
+    return asked.kind in JUDGED_KINDS and deciding and asked.samples != SampleSet.HELD_OUT
 
 
 def _waiting(trials: int) -> str:

@@ -5,12 +5,12 @@ time, in the process that it was made in.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from precision_bisect.comparators.output_errors import output_errors
 from precision_bisect.errors import RunFolderError
@@ -28,11 +28,13 @@ from precision_bisect.protocols import (
     Several,
 )
 from precision_bisect.search.engine_store import engine_folder
+from precision_bisect.search.sample_sets import SampleSets, summed_up
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import (
     JUDGED_KINDS,
     Evidence,
     Kind,
+    OneByOne,
     Outcome,
     Phase,
     Proposal,
@@ -46,8 +48,15 @@ CURVE_COPIES = 4
 """Copies for a point of the curve, at most. Only their median is read, and four tell it well
 enough to see a factor of two. A bound; nothing was measured."""
 
+EACH_COPIES = 2
+"""Copies of one sample that tell how far luck moves its error."""
+EACH = (Phase.PREFLIGHT, Phase.CURVE, Phase.RECHECK)
+"""Phases whose trials tell the error of each sample, too: those of the curve's points."""
+
 _Outputs: TypeAlias = Sequence[Sequence[Sample]]
 """The outputs of an engine in each of its ways, sample by sample."""
+T = TypeVar("T")
+U = TypeVar("U")
 _Run: TypeAlias = tuple[Plan, SampleSet, _Outputs]
 """A plan, what it ran on, and its outputs."""
 
@@ -91,6 +100,9 @@ class Evaluator:
             return Outcome(status=TrialStatus.TIMED_OUT, message=stopped.message)
 
     def _build_and_judge(self, proposal: Proposal) -> Outcome:
+        samples = self.samples
+        if proposal.samples.singly and isinstance(samples, SampleSets) and samples.each:
+            return self._one_by_one(proposal, samples)
         backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend
         feeds, known = self.samples[proposal.samples]
         repeated = proposal.kind is Kind.REPEAT
@@ -105,10 +117,17 @@ class Evaluator:
             judgement = _judge(self.comparator, outputs, reference)
             # The evidence is about the build alone: the timed runs below only add a latency to it.
             evidence = engine.evidence()
+            if proposal.phase in EACH and isinstance(samples, SampleSets) and samples.each:
+                numbers = samples.numbers(proposal.samples)
+                evidence = replace(evidence, one_by_one=self._each(numbers, outputs, known))
             # It may be the answer, whatever it was tried for.
             if judgement.verdict is Verdict.PASS and proposal.kind in JUDGED_KINDS:
                 worst = _hardest(self.comparator, outputs, known)
-                evidence = replace(evidence, output_errors=output_errors(worst, known))
+                found = output_errors(worst, known)
+                if isinstance(samples, SampleSets):
+                    numbers = samples.numbers(proposal.samples)
+                    found = [replace(one, sample=numbers[one.sample]) for one in found]
+                evidence = replace(evidence, output_errors=found)
             if proposal.draw and self.copies is not None:
                 judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
                 evidence = replace(evidence, stability=stability)
@@ -128,6 +147,49 @@ class Evaluator:
         if proposal.kind is Kind.JUDGE and not proposal.draw:
             self._last = proposal.plan, proposal.samples, outputs
         return _outcome(judgement, evidence)
+
+    def _each(
+        self, numbers: Sequence[int], outputs: _Outputs, known: Sequence[Sample]
+    ) -> OneByOne | None:
+        """Return what was judged together, by sample; None after an output that is not finite."""
+        if any(len(way) < len(known) for way in outputs):
+            return None
+        told = [
+            _judge(self.comparator, [[way[i]] for way in outputs], [[known[i]]])
+            for i in range(len(known))
+        ]
+        return summed_up(numbers, told)[1]
+
+    def _one_by_one(self, proposal: Proposal, samples: SampleSets) -> Outcome:
+        """Judge each sample by itself; feeds and references are held no longer than that takes."""
+        backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend
+
+        def judge(number: int) -> Judgement | None:
+            feed, outputs = samples.single(number)
+            if outputs is None:
+                return None
+            return _judge(self.comparator, _outputs(engine, [feed]), [[outputs]])
+
+        numbers = samples.numbers(proposal.samples)
+        with backend.build(proposal.plan, afresh=proposal.kind is Kind.REBUILD) as engine:
+            told = [*_abreast(judge, numbers, self.abreast if backend.emulated else 1)]
+            judgement, each = summed_up(numbers, told)
+            if proposal.draw and self.copies is not None:
+                copied = [self._copied(engine, proposal.draw, n, self.copies) for n in numbers]
+                each = replace(each, copies=copied)
+            if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
+                _keep(engine, self.keep)
+            return _outcome(judgement, replace(engine.evidence(), one_by_one=each))
+
+    def _copied(
+        self, engine: Engine, draw: int, number: int, copies: Copies
+    ) -> Sequence[float | None]:
+        """Return the errors on copies of one sample."""
+        made = (copies.make(SampleSet.chosen([number]), draw, i) for i in range(EACH_COPIES))
+        return [
+            _judge(self.comparator, _outputs(engine, feeds), [known]).error
+            for feeds, known in made
+        ]
 
     def _on_copies(
         self, engine: Engine, proposal: Proposal, copies: Copies, on_samples: Judgement
@@ -274,23 +336,23 @@ def _outputs(engine: Engine, feeds: Sequence[Sample], abreast: int = 1) -> _Outp
 
 def _of_way(engine: Engine, feeds: Sequence[Sample], abreast: int) -> Sequence[Sample]:
     outputs: list[Sample] = []
-    for found in _runs(engine, feeds, min(abreast, len(feeds))):
+    # Few are computed in vain after the first that is not finite.
+    for found in _abreast(engine.run, feeds, min(abreast, len(feeds))):
         outputs.append(found)
         if non_finite([found]):
             break
     return outputs
 
 
-def _runs(engine: Engine, feeds: Sequence[Sample], abreast: int) -> Iterator[Sample]:
-    """Yield the outputs of each sample, `abreast` at a time, so that few are computed in vain."""
+def _abreast(call: Callable[[T], U], items: Sequence[T], abreast: int) -> Iterator[U]:
+    """Yield what a call gives for each item, `abreast` of them at a time."""
     if abreast <= 1:
-        yield from map(engine.run, feeds)
+        yield from map(call, items)
         return
     with ThreadPoolExecutor(abreast) as pool:
-        # Not one `map` over all: the caller stops at the first output that is not finite, and the
-        # pool would have started the others.
-        for start in range(0, len(feeds), abreast):
-            yield from pool.map(engine.run, feeds[start : start + abreast])
+        # Not one `map` over all: the caller may stop, and the pool would have started the others.
+        for start in range(0, len(items), abreast):
+            yield from pool.map(call, items[start : start + abreast])
 
 
 def _timed(

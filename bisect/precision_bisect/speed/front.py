@@ -62,7 +62,7 @@ def judged_outcomes(trials: Sequence[Trial], samples: SampleSet) -> dict[Plan, O
     for kind in JUDGED_KINDS:
         for trial in trials:
             asked = trial.proposal
-            if asked.kind is kind and asked.samples is samples and trial.outcome.verdict:
+            if asked.kind is kind and asked.samples == samples and trial.outcome.verdict:
                 found[asked.plan] = trial.outcome
     return found
 

@@ -14,6 +14,7 @@ from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.html.trials import best, candidates_of
 from precision_bisect_reports.made_up import made_up
 from precision_bisect_reports.predicted import predicted
+from precision_bisect_reports.promise import unseen
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.summary import (
     HEADLINES,
@@ -172,6 +173,8 @@ def _facts(result: Result) -> Iterator[list[str]]:
     yield ["Strategy", str(result.fingerprint["strategy"])]
     samples, held = result.fingerprint["samples"], result.fingerprint["holdout"]
     yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
+    if result.rungs and (said := unseen(result)):
+        yield ["Unseen inputs", said]
     yield from _deployed(result)
 
 

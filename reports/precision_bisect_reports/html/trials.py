@@ -5,8 +5,9 @@ from typing import Any
 
 from precision_bisect.ledger.ledger_reader import Recorded
 from precision_bisect.plan import Plan
+from precision_bisect.search.sample_sets import searched
 from precision_bisect.speed.front import judged_outcomes
-from precision_bisect.trial import BELIEVED, Kind, Phase, SampleSet, Trial
+from precision_bisect.trial import BELIEVED, Kind, Phase, Trial
 from precision_bisect_reports.html.compact import coded, figure
 
 _MOST_TOGETHER = 64
@@ -20,7 +21,7 @@ def columns(trials: Sequence[Trial]) -> dict[str, Any]:
         "phase": coded([trial.proposal.phase.value for trial in trials]),
         "verdict": coded([(t.outcome.verdict or t.outcome.status).value for t in trials]),
         "kind": coded([trial.proposal.kind.value for trial in trials]),
-        "samples": coded([trial.proposal.samples.value for trial in trials]),
+        "samples": coded([str(trial.proposal.samples) for trial in trials]),
         "reason": coded([trial.proposal.reason.partition(BELIEVED)[0] for trial in trials]),
         "kept": [len(trial.proposal.plan) for trial in trials],
         "error": [figure(trial.outcome.error) for trial in trials],
@@ -40,7 +41,7 @@ def best(recorded: Recorded) -> tuple[Plan, float | None] | None:
 
     The plan that keeps every layer is none: it is what there was before the search.
     """
-    outcomes = judged_outcomes(recorded.trials, SampleSet.JUDGED)
+    outcomes = judged_outcomes(recorded.trials, searched(recorded.trials))
     every = candidates_of(recorded)
     passed = sorted(p for p, outcome in outcomes.items() if outcome.passed and len(p) < every)
     return (passed[0], outcomes[passed[0]].error) if passed else None

@@ -1,0 +1,207 @@
+"""Few samples choose, all judge: which samples a search works on, and what the others decide.
+
+A search works on at most `CHOSEN` samples. Its answer is judged on all others, one by one. Those
+that fail join the chosen, the answer is widened until it holds on them, and the others judge
+again.
+Nothing but trials decides, so a resumed run chooses the same samples.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain, zip_longest
+from typing import NamedTuple
+
+from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.results.unseen import Unseen
+from precision_bisect.search.combinators import mapped
+from precision_bisect.search.sample_sets import CHOSEN, SampleSets
+from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, Proposal, SampleSet, Trial
+
+
+def hardest(told: Iterable[OneByOne], before: Sequence[int] = ()) -> Sequence[int]:
+    """Return the samples to choose, the hardest first: this rule alone says which.
+
+    Plans take turns, each with the sample of its largest error. Those chosen `before` come last.
+    """
+    turns = zip_longest(*(_by_error(each) for each in told))
+    ordered = dict.fromkeys(n for n in (*chain(*turns), *before) if n is not None)
+    return [*ordered][:CHOSEN]
+
+
+def _by_error(told: OneByOne) -> Sequence[int]:
+    errors = dict(zip(told.numbers, told.errors, strict=True))
+    judged = [n for n in told.numbers if n not in told.unjudged]
+    # A failure without a figure is the worst; `sorted` is stable, so equal ones stay in order.
+    worst = {n: math.inf if n in told.failed else 0.0 for n in judged}
+    key = {n: worst[n] if errors[n] is None else errors[n] or 0.0 for n in judged}
+    return sorted(judged, key=lambda n: -key[n])
+
+
+def first_chosen(problem: Problem, pool: Sequence[int]) -> Search[SampleSet]:
+    """Return the samples of the pool with the largest errors, of all layers low and of few high.
+
+    Forecasts tell these, where trials are builds.
+    """
+    if len(pool) <= CHOSEN:
+        return SampleSet.chosen(pool) if pool else SampleSet.JUDGED
+    first = [Plan.of(())]
+    leaving = problem.leaving()
+    if leaving is not None and len(leaving) < problem.size:
+        first.append(leaving)
+    outcomes = yield tuple(
+        Proposal(
+            plan=plan,
+            phase=Phase.PREFLIGHT,
+            samples=SampleSet.POOL,
+            kind=Kind.PREDICT,
+            reason="which samples are hardest",
+        )
+        for plan in first
+    )
+    told = [each.evidence.one_by_one for each in outcomes]
+    return SampleSet.chosen(hardest(filter(None, told), pool))
+
+
+def on_samples(
+    samples: SampleSet, search: Search[T], ranking: SampleSet | None = None
+) -> Search[T]:
+    """Return the same search; these samples judge, not JUDGED, and rank unless others do."""
+    if samples == SampleSet.JUDGED:
+        return search
+    sets = {SampleSet.JUDGED: samples, SampleSet.RANKING: ranking or samples}
+    return mapped(
+        search,
+        ask=lambda asked: replace(asked, samples=sets.get(asked.samples, asked.samples)),
+    )
+
+
+class Judged(NamedTuple):
+    """A plan and what it came to on all others than the samples that chose it.
+
+    `spread` says why it was widened, "" if it was not.
+    """
+
+    plan: Plan
+    chosen: SampleSet
+    spread: str
+    outcome: Outcome
+
+
+def judged_by_others(
+    plan: Plan, holding: StabilityCheck, chosen: SampleSet, *, widen: bool
+) -> Search[Judged]:
+    """Judge a plan on all samples that were not chosen; widen it until none of them fails.
+
+    Without `widen`, and where no more layers help, it stays as it is.
+    """
+    while True:
+        told = yield from _one_by_one(holding.rebuilds, plan, chosen.others, "all other samples")
+        found = told.evidence.one_by_one
+        judged = Judged(plan, chosen, holding.spread, told)
+        if not widen or found is None or not found.failed:
+            return judged
+        errors = dict(zip(found.numbers, found.errors, strict=True))
+        failing = replace(
+            found, numbers=found.failed, errors=[errors[n] for n in found.failed], unjudged=()
+        )
+        joined = SampleSet.chosen(hardest([failing]))
+        wanted = SampleSet.chosen(hardest([failing], chosen.numbers or ()))
+        again = holding.renewed()
+        again.spread = holding.spread or _over(plan, found)
+        wider = yield from on_samples(wanted, _holds(plan, told, again), joined)
+        if wider is None:
+            return judged
+        plan, chosen, holding = wider, wanted, again
+
+
+def _over(plan: Plan, told: OneByOne) -> str:
+    judged = len(told.numbers) - len(told.unjudged)
+    what = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
+    failed = f"{len(told.failed)} of {judged} samples that did not choose them"
+    return f"widened, since {what} fail on {failed}"
+
+
+def _holds(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Plan | None]:
+    """Return the plan widened until it passes a draw that had no part in choosing it."""
+    wider = yield from holding.widened(plan, refuted)
+    while wider is not None and (holding.copies or holding.rebuilds):
+        recheck = yield from holding.judge(wider, "the wider answer, judged afresh")
+        if recheck.passed:
+            return wider
+        # Without a verdict (a crash, a timeout) more layers are no cure.
+        if recheck.verdict is None:
+            return None
+        wider = yield from holding.widened(wider, recheck)
+    return wider
+
+
+def judged_by_held_out(plan: Plan, *, builds: bool) -> Search[Outcome]:
+    """Judge a plan on the samples held out, which decide nothing."""
+    return (yield from _one_by_one(builds, plan, SampleSet.HELD_OUT, "the samples held out"))
+
+
+def _one_by_one(builds: bool, plan: Plan, samples: SampleSet, reason: str) -> Search[Outcome]:
+    (outcome,) = yield (
+        Proposal(
+            plan=plan,
+            phase=Phase.RECHECK,
+            samples=samples,
+            kind=Kind.REBUILD if builds else Kind.JUDGE,
+            reason=reason,
+        ),
+    )
+    return outcome
+
+
+def error_of_others(trials: Sequence[Trial], plan: Plan) -> float:
+    """Return the largest error on samples that did not choose a plan, if it passes on all."""
+    told = [
+        each.outcome
+        for each in trials
+        if each.proposal.plan == plan
+        and each.proposal.samples.singly
+        and each.proposal.phase is Phase.RECHECK
+        and each.proposal.samples != SampleSet.HELD_OUT
+    ]
+    return max((each.error or 0.0 for each in told if each.passed), default=0.0)
+
+
+def promised(trials: Sequence[Trial], plan: Plan, sets: SampleSets) -> Unseen | None:
+    """Return what samples that took no part say of a plan; None where a check judges all at once.
+
+    An earlier answer may have failed on some of them: they joined, or pass with this plan. Both
+    count as failures in the bound.
+    """
+    if not sets.each:
+        return None
+    part, before = {*sets.pool}, set[int]()
+    joining, own = set[int](), dict[bool, OneByOne]()
+    for trial in trials:
+        asked, told = trial.proposal, trial.outcome.evidence.one_by_one
+        if asked.samples.judges:
+            joining.update(asked.samples.numbers or ())
+        one_by_one = asked.samples.singly and asked.samples != SampleSet.POOL
+        if told is None or asked.phase is not Phase.RECHECK or not one_by_one:
+            continue
+        held_out = asked.samples == SampleSet.HELD_OUT
+        if not held_out:
+            before.update(told.failed)
+        if asked.plan == plan:
+            own[held_out] = told
+            # What joined later has found no better plan.
+            part |= joining
+    judged, failed, unjudged = (
+        {n for told in own.values() for n in getattr(told, name)} - part
+        for name in ("numbers", "failed", "unjudged")
+    )
+    return Unseen.of(
+        judged=len(judged - unjudged),
+        failed=len(failed),
+        took_part=len(part),
+        joined=len(before & part - {*sets.pool}),
+        passed_later=len(before & judged - failed),
+        unjudged=len(unjudged),
+    )

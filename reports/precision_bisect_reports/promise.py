@@ -1,0 +1,58 @@
+"""What an answer promises about inputs that nobody has shown, in words."""
+
+from precision_bisect.results.result import Result
+from precision_bisect.results.unseen import ENOUGH, Unseen
+
+
+def unseen(result: Result) -> str:
+    """Return the promise, or that there is none and what was seen of others; "" for nothing."""
+    told = result.unseen
+    if told is None:
+        return ""
+    if told.judged or told.unjudged:
+        return _promise(told) + _estimate(told)
+    alike = told.alike
+    # What was seen was seen on real inputs.
+    if alike is None or (result.inputs is not None and result.inputs.synthetic):
+        return ""
+    samples = f"{told.took_part} sample{'s' * (told.took_part != 1)}"
+    return (
+        f"{samples}: too few to promise anything; with {alike.samples}, answers failed on "
+        f"{_seen(alike.mean)} of fresh inputs on average, up to {_seen(alike.worst)} "
+        f"(give {ENOUGH} or more){_estimate(told)}"
+    )
+
+
+def _promise(told: Unseen) -> str:
+    said = f"{told.failed} of {told.judged} inputs that took no part are over"
+    if before := told.joined + told.passed_later:
+        said += f", and {before} were with an earlier answer"
+    said += (
+        f"; at most {_percent(told.share_at_most)} of such inputs, "
+        f"with {told.confidence:.0%} confidence"
+    )
+    if told.unjudged:
+        said += f"; {told.unjudged} have no FP32 outputs to judge by"
+    return said
+
+
+def _estimate(told: Unseen) -> str:
+    """Say what the spread of errors suggests, which proves nothing."""
+    found = told.estimate
+    if found is None or told.share_at_most <= found.risk:
+        return ""
+    if found.spread is None:
+        why = f", as {' and '.join(found.selecting)} selects" if found.selecting else ""
+        return f"; no estimate for {_percent(found.risk)}: errors are of several kinds{why}"
+    if found.share_under is None:
+        return f"; their spread does not suggest {_percent(found.risk)} or less"
+    proof = f"{found.provable_by} samples that pass would prove {_percent(found.risk)}"
+    return f"; their spread suggests under {_percent(found.share_under)}; {proof}"
+
+
+def _seen(share: float) -> str:
+    return f"{100 * share:.0f}%" if share >= 0.02 else _percent(share)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g}%" if share < 0.995 else "100%"

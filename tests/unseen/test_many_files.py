@@ -1,0 +1,69 @@
+"""Folders of many files: read when a sample is asked for, checked before anything is written."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny
+from precision_bisect.errors import InputError
+from precision_bisect.inputs.input_files import MOST_HELD, placed_samples
+from precision_bisect.results.endings import Status
+
+MANY = MOST_HELD + 6
+
+
+def folder_of(path: Path, count: int) -> Path:
+    """Write so many samples of the small model, each in a file of its own."""
+    path.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        x = (0.5 + rng.random((1, 8))).astype(np.float32)
+        np.savez(path / f"{number:03}.npz", x=x)
+    return path
+
+
+def test_many_files_are_not_held(tmp_path: Path) -> None:
+    """Each access reads its file again; few are read once."""
+    placed = placed_samples(folder_of(tmp_path / "many", MANY), ["x"])
+    first = str(tmp_path / "many" / "000.npz")
+    assert (MANY, True) == (len(placed), placed[first] is not placed[first])
+    few = placed_samples(folder_of(tmp_path / "few", 3), ["x"])
+    assert few[str(tmp_path / "few" / "000.npz")] is few[str(tmp_path / "few" / "000.npz")]
+
+
+@pytest.mark.parametrize("isolate", ["never", "always"])
+def test_a_search_over_many_files_promises_by_all_of_them(tmp_path: Path, isolate: str) -> None:
+    """All but the pool have judged the answer, in this process and in a child."""
+    inputs = folder_of(tmp_path / "inputs", MANY)
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    result = tiny.search(model, tmp_path / "run", inputs=inputs, isolate=isolate)
+    assert Status.FOUND is result.status
+    assert result.unseen is not None and result.inputs is not None
+    assert (MANY, MANY) == (
+        result.unseen.judged + result.unseen.took_part,
+        result.inputs.samples,
+    )
+    assert 0 == result.unseen.failed
+    again = tiny.search(model, tmp_path / "run", inputs=inputs, isolate=isolate, resume=True)
+    assert (result.kept, result.unseen) == (again.kept, again.unseen)
+    assert result.evaluations == again.evaluations
+
+
+def test_a_bad_file_among_many_is_one_line_before_anything_is_written(tmp_path: Path) -> None:
+    """Whichever it is, it is named, and no run folder is left."""
+    inputs = folder_of(tmp_path / "inputs", MANY)
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    for number in (1, MANY - 1):
+        bad = inputs / f"{number:03}.npz"
+        kept = bad.read_bytes()
+        for write in (
+            lambda path: np.savez(path, x=np.full((1, 8), np.nan, np.float32)),
+            lambda path: path.write_bytes(b"no archive"),
+            lambda path: np.savez(path, x=np.ones((1, 9), np.float32)),
+        ):
+            write(bad)
+            with pytest.raises(InputError, match=bad.name):
+                tiny.search(model, tmp_path / "run", inputs=inputs)
+            assert not (tmp_path / "run").exists()
+        bad.write_bytes(kept)

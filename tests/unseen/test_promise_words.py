@@ -1,0 +1,70 @@
+"""What the screen says of unseen inputs, in one line."""
+
+from dataclasses import replace
+
+import pytest
+
+from precision_bisect.results.result import Inputs
+from precision_bisect.results.unseen import Estimate, Unseen
+from precision_bisect_reports.promise import unseen
+from run_folders import result_of
+
+FEW = (
+    "2 samples: too few to promise anything; with 2, answers failed on 6% of fresh inputs on "
+    "average, up to 23% (give 16 or more)"
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            Unseen.of(judged=45, failed=0, took_part=8),
+            "0 of 45 inputs that took no part are over; at most 5% of such inputs, "
+            "with 90% confidence",
+        ),
+        (Unseen.of(judged=0, failed=0, took_part=2), FEW),
+        (
+            Unseen.of(judged=43, failed=1, took_part=10, joined=2, passed_later=1, unjudged=3),
+            "1 of 43 inputs that took no part are over, and 3 were with an earlier answer; at "
+            "most 17% of such inputs, with 90% confidence; 3 have no FP32 outputs to judge by",
+        ),
+    ],
+)
+def test_the_line_is_the_promise_or_why_there_is_none(told: Unseen, said: str) -> None:
+    """Counts, the bound and its confidence; of few samples what was seen elsewhere."""
+    assert said == unseen(replace(result_of(["a"], [0]), unseen=told))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [
+        (
+            Estimate(risk=0.05, share_under=0.137, spread=0.4),
+            "; their spread suggests under 14%; 45 samples that pass would prove 5%",
+        ),
+        (
+            Estimate(risk=0.05, share_under=None, spread=0.4),
+            "; their spread does not suggest 5% or less",
+        ),
+        (
+            Estimate(risk=0.01, share_under=None, selecting=["TopK"]),
+            "; no estimate for 1%: errors are of several kinds, as TopK selects",
+        ),
+    ],
+)
+def test_an_estimate_stands_beside_the_promise(estimate: Estimate, said: str) -> None:
+    """It is told after it, as what it is; a promise that is as good needs none."""
+    told = replace(Unseen.of(judged=0, failed=0, took_part=2), estimate=estimate)
+    assert FEW + said == unseen(replace(result_of(["a"], [0]), unseen=told))
+    proven = replace(Unseen.of(judged=500, failed=0, took_part=8), estimate=estimate)
+    assert "spread" not in unseen(replace(result_of(["a"], [0]), unseen=proven))
+
+
+def test_of_made_up_inputs_only_what_was_judged_is_said() -> None:
+    """What was seen of real inputs says nothing of made-up ones."""
+    few = Unseen.of(judged=0, failed=0, took_part=2)
+    assert "" == unseen(
+        replace(result_of(["a"], [0]), unseen=few, inputs=Inputs(synthetic=True, samples=2))
+    )
+    assert "" == unseen(replace(result_of(["a"], [0]), unseen=None))

@@ -1,0 +1,131 @@
+"""What `--risk` widens by: an estimate that is right where errors are log-normal."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oracles
+import tiny
+from precision_bisect.errors import UsageError
+from precision_bisect.options import Options
+from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.pipeline.risk import Spread, estimated, factor
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.results.endings import Ending, Status
+from precision_bisect.results.unseen import Estimate, OverSamples
+from precision_bisect.search.driver import Driver
+from precision_bisect.trial import OneByOne
+from precision_bisect_strategies.guided import Guided
+from simulated import SIZE, Simulated, driver_of, samples
+
+
+@pytest.mark.parametrize(
+    ("count", "known"), [(1, 4.02), (2, 3.40), (4, 2.89), (8, 2.51), (16, 2.23), (32, 2.04)]
+)
+def test_the_factor_is_the_tolerance_factor(count: int, known: float) -> None:
+    """With n + 3 degrees of freedom it has the values of the tables."""
+    assert pytest.approx(known, abs=0.01) == factor(count, 0.05)
+
+
+@pytest.mark.parametrize("count", [2, 8, 32])
+def test_the_estimate_is_right_in_nine_of_ten_draws_of_log_normal_errors(count: int) -> None:
+    """Copies spread less than samples, by 1.7: few draws say an error that over 5% exceed."""
+    rng, sd = np.random.default_rng(count), 0.5
+    wrong = 0
+    for _ in range(1000):
+        logs = sd * rng.standard_normal(count)
+        copied = logs[:, None] + sd / 1.7 * rng.standard_normal((count, 2))
+        told = OneByOne(
+            numbers=[*range(count)], errors=np.exp(logs).tolist(), copies=np.exp(copied).tolist()
+        )
+        spread = Spread.of(told, 10.0)
+        wrong += spread is not None and spread.error(0.05) < math.exp(1.645 * sd)
+    assert wrong <= 100 + 3 * math.sqrt(90)
+
+
+def test_errors_of_two_kinds_and_without_figures_have_no_spread() -> None:
+    """A factor of ten between neighbours is two kinds; infinity and None are no figures."""
+    for errors in ([0.001, 0.002, 0.5], [0.1, math.inf], [None, 0.1], []):
+        told = OneByOne(numbers=[*range(len(errors))], errors=errors)
+        assert Spread.of(told, 1.0) is None
+    assert Spread.of(None, 1.0) is None
+    exact = Spread.of(OneByOne(numbers=[0], errors=[0.0]), 1.0)
+    assert exact is not None and exact.error(0.05) < 0.01
+
+
+def test_copies_count_where_samples_are_few() -> None:
+    """Twice the deviation of copies, 0.3 at least; of many samples it hardly counts."""
+    told = OneByOne(numbers=[0], errors=[1.0], copies=[[math.e, 1 / math.e]])
+    spread = Spread.of(told, 1.0)
+    assert spread is not None and pytest.approx(2.0) == spread.sd
+    alone = Spread.of(OneByOne(numbers=[0], errors=[1.0]), 1.0)
+    assert alone is not None and pytest.approx(0.3) == alone.sd
+
+
+ERRORS = [0.9, 0.5, 0.45, 0.4, 0.4, 0.35, 0.35, 0.3, 0.3, 0.3, 0.25, 0.25]
+
+
+def searched(path: Path, risk: float | None) -> tuple[Ending, Driver]:
+    """Run the flow on eight samples whose errors spread by 0.3, and add up as rounding does."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        low = [ERRORS[i] for i in range(SIZE) if i not in plan.kept]
+        luck = np.random.default_rng(int(feed["x"][0])).standard_normal()
+        return math.hypot(*low) * math.exp(0.3 * luck)
+
+    path.mkdir()
+    driver, ledger = driver_of(path, Simulated(rule), sets=samples(8))
+    with ledger:
+        ending = driver.run(flow(oracles.problem(SIZE), Guided(), Course(risk=risk)))
+    return ending, driver
+
+
+def test_a_risk_keeps_more_layers_and_fewer_fresh_inputs_fail(tmp_path: Path) -> None:
+    """The wider answer is told with where it came from; what it says of fresh inputs is so."""
+    plain, _ = searched(tmp_path / "plain", None)
+    safe, driver = searched(tmp_path / "safe", 0.05)
+    assert plain.plan is not None and safe.plan is not None
+    assert len(plain.plan) < len(safe.plan) < SIZE
+    assert f"widened from {len(plain.plan)} layers for --risk 5%" == safe.spread
+    assert Status.FOUND is safe.status
+    found = estimated(driver.trials, safe.plan, 1.0, 0.05)
+    assert found.share_under is not None and pytest.approx(0.05, abs=0.002) == found.share_under
+    assert estimated(driver.trials, plain.plan, 1.0, 0.05).share_under is None
+    low = math.hypot(*(ERRORS[i] for i in range(SIZE) if i not in safe.plan.kept))
+    fresh = low * np.exp(0.3 * np.random.default_rng(5).standard_normal(4000))
+    assert np.mean(fresh > 1.0) <= 0.05
+
+
+def test_an_estimate_says_how_many_samples_would_prove_it() -> None:
+    """None over of 45 proves 5%, of 230 one in a hundred."""
+    proofs = [Estimate(risk=risk, share_under=None).provable_by for risk in (0.05, 0.01)]
+    assert [45, 230] == proofs
+
+
+def test_a_percentile_over_samples_is_one_of_the_errors() -> None:
+    """Of 40 the 38th; of few the largest."""
+    assert OverSamples(samples=40, median=19.5, p95=37) == OverSamples.of(map(float, range(40)))
+    assert OverSamples(samples=2, median=1.5, p95=2) == OverSamples.of([2.0, 1.0])
+    assert OverSamples.of([]) is None
+
+
+def test_a_real_run_tells_its_estimate(tmp_path: Path) -> None:
+    """The result has it, and the curve's answer the errors over all samples."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    result = tiny.search(model, tmp_path / "run", inputs=tiny.samples(12), risk=0.05)
+    assert result.unseen is not None and result.unseen.estimate is not None
+    assert (4, 8) == (result.unseen.judged, result.unseen.took_part)
+    assert 0.05 == result.unseen.estimate.risk
+    (answer,) = (each for each in result.curve if each.point == "answer")
+    assert answer.over_samples is not None and 12 == answer.over_samples.samples
+
+
+@pytest.mark.parametrize("risk", [0.0, -0.1, 0.7, math.nan])
+def test_a_risk_is_a_share(risk: float) -> None:
+    """What is no share up to a half is refused in one line."""
+    with pytest.raises(UsageError, match="no share of inputs to bear"):
+        replace(Options(model=Path("m.onnx")), risk=risk)
