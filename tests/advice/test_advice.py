@@ -63,6 +63,7 @@ def case_of(path: Path, feeds: list[Sample], kept: list[str], work: Path) -> Dia
         findings=findings,
         watched=watched,
         samples=feeds,
+        calibrating=(),
         reference=reference_outputs(model, feeds),
         comparator=choose_comparator(options, [each.name for each in model.outputs]),
         work=work,

@@ -50,7 +50,7 @@ class ModelChange:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosedModel:
-    """A diagnosed model; `samples` and `reference` are those that judge.
+    """A diagnosed model; `samples` and `reference` judge, `calibrating` set scales.
 
     `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
     folder for models that are tried out, `threads` ONNX Runtime's; `scales` those of everything
@@ -63,6 +63,7 @@ class DiagnosedModel:
     findings: Findings
     watched: WatchedTensors
     samples: Sequence[Sample]
+    calibrating: Sequence[Sample]
     reference: Sequence[Sample]
     comparator: Comparator
     work: Path

@@ -175,4 +175,4 @@ def _with_smoothed(case: DiagnosedModel, found: list[_Smoothed]) -> Tried | None
 def _scales(case: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:
     kind = QUANTIZED[pair.low]
     how = Calibration(method=method, kind=kind, stored=pair.high)
-    return calibrate(model, quantized_layers(model, pair), case.samples, how, case.threads)
+    return calibrate(model, quantized_layers(model, pair), case.calibrating, how, case.threads)

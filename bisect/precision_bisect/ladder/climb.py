@@ -59,7 +59,7 @@ def climb(
     options = loaded.options
     lowest = pairs_of(options.ladder)[0]
     model = _lowest_model(loaded, lowest)
-    scales = scales_for(model, lowest, loaded.samples, options)
+    scales = scales_for(model, lowest, loaded.sets.judging, options)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
     course = _Climb(loaded, scales, _Once(observer), work, executor)

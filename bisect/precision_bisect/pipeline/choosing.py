@@ -169,15 +169,20 @@ def error_of_others(trials: Sequence[Trial], plan: Plan) -> float:
     return max((each.error or 0.0 for each in told if each.passed), default=0.0)
 
 
-def promised(trials: Sequence[Trial], plan: Plan, sets: SampleSets) -> Unseen | None:
+def promised(
+    trials: Sequence[Trial], plan: Plan, sets: SampleSets, *, calibrated: bool = False
+) -> Unseen | None:
     """Return what samples that took no part say of a plan; None where a check judges all at once.
+
+    Where scales were `calibrated`, all that judge have taken part in them.
 
     An earlier answer may have failed on some of them: they joined, or pass with this plan. Both
     count as failures in the bound.
     """
     if not sets.each:
         return None
-    part, before = {*sets.pool}, set[int]()
+    pool = range(len(sets.judging)) if calibrated else sets.pool
+    part, before = {*pool}, set[int]()
     joining, own = set[int](), dict[bool, OneByOne]()
     for trial in trials:
         asked, told = trial.proposal, trial.outcome.evidence.one_by_one
@@ -201,7 +206,7 @@ def promised(trials: Sequence[Trial], plan: Plan, sets: SampleSets) -> Unseen | 
         judged=len(judged - unjudged),
         failed=len(failed),
         took_part=len(part),
-        joined=len(before & part - {*sets.pool}),
+        joined=len(before & part - {*pool}),
         passed_later=len(before & judged - failed),
         unjudged=len(unjudged),
     )

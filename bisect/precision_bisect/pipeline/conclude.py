@@ -168,7 +168,6 @@ def conclude(
                     culprits=culprits_of(prepared, curve),
                     late=budget.late,
                     advice_s=max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s()),
-                    samples=samples,
                 )
                 told = explained(prepared, answer)
             if plan is not None and ending.status.answers:
@@ -300,7 +299,8 @@ def _answer(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | 
 def _unseen(prepared: Prepared, driver: Driver, plan: Plan) -> Unseen | None:
     """Return the promise of the answer, with the estimate that was asked for."""
     risk, limit = prepared.options.risk, prepared.comparator.tolerance
-    found = promised(driver.trials, plan, prepared.sets)
+    calibrated = bool(prepared.scales.activations)
+    found = promised(driver.trials, plan, prepared.sets, calibrated=calibrated)
     if found is None or risk is None:
         return found
     told = replace(

@@ -23,7 +23,7 @@ from precision_bisect.model.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.precisions import Pair
 from precision_bisect.results.result import Certificate
-from precision_bisect.trial import SampleSet, Trial
+from precision_bisect.trial import Trial
 
 UNSEEN = 32
 """Samples that chose nothing which advice is judged on, at most. A bound on time."""
@@ -34,7 +34,7 @@ class Answer:
     """A plan to explain, by names, with its error; `proof` and `trials` are the search's.
 
     `culprits` are explained, too. If it is `late`, only values of one FP32 run explain, and
-    nothing is tried. Advice may take `advice_s` seconds; it is tried on `samples`.
+    nothing is tried. Advice may take `advice_s` seconds.
     """
 
     kept: Sequence[str]
@@ -44,7 +44,6 @@ class Answer:
     culprits: Sequence[str] = ()
     late: bool = False
     advice_s: float = math.inf
-    samples: SampleSet = SampleSet.JUDGED
 
 
 class Explained(NamedTuple):
@@ -78,9 +77,7 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     if answer.late:
         return Explained(findings, others)
     with suppress(KeyboardInterrupt, Exception):
-        findings = with_advice(
-            prepared, findings, watched, answer.trials, answer.advice_s, answer.samples
-        )
+        findings = with_advice(prepared, findings, watched, answer.trials, answer.advice_s)
     return Explained(findings, others)
 
 
@@ -105,11 +102,9 @@ def with_advice(
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
     most_s: float = math.inf,
-    samples: SampleSet = SampleSet.JUDGED,
 ) -> Findings:
     """Return the findings with advice. Raises as loading and running models do."""
     builds = [each.outcome.evidence for each in trials]
-    feeds, reference = prepared.sets[samples]
     with tempfile.TemporaryDirectory(dir=prepared.work) as work:
         return advised(
             DiagnosedModel(
@@ -117,8 +112,9 @@ def with_advice(
                 pair=Pair(low=prepared.options.low, high=prepared.options.high),
                 findings=findings,
                 watched=watched,
-                samples=feeds,
-                reference=reference,
+                samples=prepared.samples,
+                calibrating=prepared.sets.judging,
+                reference=prepared.reference,
                 comparator=prepared.comparator,
                 work=Path(work),
                 notes=[*dict.fromkeys(note for each in builds for note in each.notes)],

@@ -217,7 +217,7 @@ def assemble(
     # Before calibration and placing: both read the table of candidates.
     model = pin_formless(loaded.model, pair)
     if scales is None:
-        scales = scales_for(model, pair, loaded.samples, options)
+        scales = scales_for(model, pair, loaded.sets.judging, options)
     placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)

@@ -112,6 +112,13 @@ class SampleSets(Mapping[SampleSet, Pair]):
         """How many samples judge that are not in the pool."""
         return len(self.feeds) - self.held_out - len(self.pool)
 
+    @property
+    def judging(self) -> Sequence[Sample]:
+        """The feeds that are not held out, which calibrate."""
+        if not self.held_out:
+            return self.feeds
+        return [self.feeds[number] for number in range(len(self.feeds) - self.held_out)]
+
     def unseen(self, most: int) -> Pair:
         """Return so many samples at most that choose nothing, those held out first."""
         judging = len(self.feeds) - self.held_out
