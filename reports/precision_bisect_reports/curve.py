@@ -169,12 +169,11 @@ def _listed(result: Result) -> bool:
 
 
 def _outcome(tried: Tried | None) -> str:
-    """Return what came of trying: the error, how many layers are left, and what has judged it."""
+    """Return what came of trying: the error, and how many layers are left."""
     if tried is None:
         return ""
     error = "" if tried.error is None else f"error {tried.error:.3g}, "
-    also = f", holds on {tried.variants} variants" if tried.variants else ""
-    return f": {error}{tried.kept} kept{also}"
+    return f": {error}{tried.kept} kept"
 
 
 def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:

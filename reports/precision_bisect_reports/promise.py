@@ -1,7 +1,7 @@
 """What an answer promises about inputs that nobody has shown, in words."""
 
 from precision_bisect.results.result import Result
-from precision_bisect.results.unseen import ENOUGH, Unseen
+from precision_bisect.results.unseen import Unseen
 
 
 def unseen(result: Result) -> str:
@@ -17,9 +17,8 @@ def unseen(result: Result) -> str:
         return ""
     samples = f"{told.took_part} sample{'s' * (told.took_part != 1)}"
     return (
-        f"{samples}: too few to promise anything; with {alike.samples}, answers failed on "
-        f"{_seen(alike.mean)} of fresh inputs on average, up to {_seen(alike.worst)} "
-        f"(give {ENOUGH} or more){_estimate(told)}"
+        f"{samples} promise{'s' * (told.took_part == 1)} nothing: {_seen(alike.mean)} of fresh "
+        f"inputs failed, up to {_seen(alike.worst)}{_estimate(told)}"
     )
 
 

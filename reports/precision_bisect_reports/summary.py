@@ -36,7 +36,7 @@ from precision_bisect_reports.proof import proof
 from precision_bisect_reports.speed import cost, no_faster, speed
 
 WIDTH = 80
-MOST_LINES = 26
+MOST_LINES = 25
 _SPACED = 4
 _ROOMS = (
     *((4, 3, _SPACED), (4, 3, ROOM), (2, 3, ROOM)),

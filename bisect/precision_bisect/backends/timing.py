@@ -7,12 +7,12 @@ import numpy as np
 
 from precision_bisect.trial import Latency, LatencyMethod
 
-WARM_UP_RUNS = 3
-"""Untimed runs before a measurement, at least: the first ones load kernels."""
+WARM_UP_RUNS = 1
+"""Untimed runs before a measurement, at least: the first one loads kernels."""
 WARM_UP_S = 0.02
 """Seconds of untimed runs, at least: clocks rise under load. Of taste."""
-LEAST_RUNS = 10
-"""Timed runs, at least, for a median and quartiles. Of taste."""
+LEAST_RUNS = 3
+"""Timed runs, at least: turns are timed several times, and one run may take seconds. Of taste."""
 TIME_S = 0.1
 """Seconds that timed runs go on for: short, as the driver times in turns. Of taste."""
 LONGEST_S = 4.0

@@ -147,9 +147,6 @@ def conclude(
     ranges: Sequence[InputRange] = ()
     timed = latencies(driver, everything, final)
     costs = None
-    if plan is not None and ending.status.answers and not part:
-        # Before anything else is on the device: the check of the files would be timed with it.
-        costs = costs_of(prepared, plan, timed.medians or {}, budget)
     options = session_options(prepared.options.engine, final.opening)
     written = Written(reason="", deployment=Deployment.by(options))
     diagnosis: Sequence[Diagnosis] = ()
@@ -179,6 +176,9 @@ def conclude(
                 for each in told.findings.layers
                 if each.kept
             ]
+            if plan is not None and ending.status.answers:
+                # The files are checked by now, mostly: what is timed has the device to itself.
+                costs = costs_of(prepared, plan, timed.medians or {}, budget)
             written = completed(diagnosis)
     findings = told.findings
     # Without an emulator beside it the backend is the only one that was asked.

@@ -33,8 +33,6 @@ BY_SAMPLES = (
 """Shares of 150 fresh inputs over the limit, by the number of samples that a search had. 133 runs
 on eight networks of several kinds (BERT, CLIP, conformer, DETR, Mamba, wake word, SegFormer,
 mixture of experts), one limit each."""
-ENOUGH = 16
-"""Samples from which on some take no part and bound the share: 8 of 16, by 25%."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
