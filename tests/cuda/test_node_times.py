@@ -10,6 +10,7 @@ import pytest
 from kernel_sessions import CpuTimes
 from models import keeping, load_text, normal
 from precision_bisect.backends.cuda import node_times
+from precision_bisect.backends.timing import WARM_UP_RUNS
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -134,10 +135,11 @@ def test_the_parts_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for each in events:
         if each.get("cat") == "Node":
             by_node.setdefault(each["name"], []).append(each["dur"])
-    middles = [
-        np.mean(np.sort(each[3:])[(len(each) - 3) // 4 : len(each) - 3 - (len(each) - 3) // 4])
-        for each in by_node.values()
-    ]
+    middles = []
+    for each in by_node.values():
+        runs = np.sort(each[WARM_UP_RUNS:])
+        aside = len(runs) // 4
+        middles.append(runs[aside : len(runs) - aside].mean())
     assert times.total_ms == pytest.approx(sum(middles) / 1e3)
 
 
