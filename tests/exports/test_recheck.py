@@ -1,16 +1,20 @@
 """The last check: exported files by themselves, in a fresh process."""
 
+import errno
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import psutil
 import pytest
 
 from models import load_text, normal
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import deployed
+from precision_bisect.exports import mixed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Check, Judging, from_script
@@ -18,6 +22,7 @@ from precision_bisect.exports.write import write_deployed
 from precision_bisect.model.ort import Session
 from precision_bisect.precisions import Pair
 from precision_bisect.results.deployment import ByDefaults, Recheck, SessionOptions
+from precision_bisect.results.endings import Status
 from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import (
@@ -28,6 +33,8 @@ from precision_bisect.run_folder.runfolder import (
     RunFolder,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.typed.model_files import save_typed
+from precision_bisect.typed.typed_graph import TypedGraph
 from tiny import search, write_model
 
 TEXT = "(float[n,4] x) => (float[n,4] y) { a = Sigmoid(x) y = Tanh(a) }"
@@ -155,6 +162,26 @@ def test_a_script_that_breaks_is_no_verdict(folder: Path, tmp_path: Path) -> Non
     assert ("not_judged", "run_onnxruntime.py ended: the end") == (found.outcome, found.message)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX's")
+def test_ctrl_c_is_not_meant_for_the_check(folder: Path, tmp_path: Path) -> None:
+    """A terminal sends it to a group of processes, and ends what is explained meanwhile."""
+    before = {each.pid for each in psutil.Process().children()}
+    with Check(folder, tmp_path, judges=False) as check:
+        (begun,) = [each for each in psutil.Process().children() if each.pid not in before]
+        assert os.getpgrp() != os.getpgid(begun.pid)
+        assert "is valid in a fresh process" in check.ended().message
+
+
+def test_a_check_that_was_killed_says_so(folder: Path, tmp_path: Path) -> None:
+    """It is no verdict, and its message is no error of a parser."""
+    before = {each.pid for each in psutil.Process().children()}
+    with Check(folder, tmp_path, judges=False) as check:
+        (begun,) = [each for each in psutil.Process().children() if each.pid not in before]
+        begun.kill()
+        found = check.ended()
+    assert ("not_judged", "the check ended: exit code -9") == (found.outcome, found.message)
+
+
 def test_what_the_script_says_is_taken_over() -> None:
     """Verdict, worst error and the option that matters are read from its JSON."""
     told = {
@@ -167,6 +194,23 @@ def test_what_the_script_says_is_taken_over() -> None:
     assert ("pass", 0.0076) == (found.outcome, found.error)
     expected = ByDefaults(outcome="fail", error=None, options=("use_tf32=0",))
     assert expected == found.library_defaults
+
+
+def test_a_run_without_room_for_the_causes_has_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The typed model stays as it was written first, and nothing else is lost."""
+
+    def full(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
+        if again:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save_typed(typed, path)
+
+    monkeypatch.setattr(mixed, "save_typed", full)
+    result = search(write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
+    assert result.diagnosis
+    assert Status.FOUND is read_saved(tmp_path / "run").result.status
+    onnx.checker.check_model(tmp_path / "run" / MIXED_MODEL, full_check=True)
 
 
 def test_a_run_ends_with_it(tmp_path: Path) -> None:

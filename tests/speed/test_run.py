@@ -100,13 +100,14 @@ class ClockedEngine:
         """Save nothing."""
 
 
-def clocked(folder: Path, **limits: Any) -> Prepared:
+def clocked(folder: Path, samples: int = 1, holdout: int = 0, **limits: Any) -> Prepared:
     """Return the tiny model prepared for an engine whose clock is the cost graph's, with noise."""
     model = tiny.write_model(folder / "tiny.onnx")
     options = Options(
         model=model,
         out=folder / "run",
-        inputs=tiny.samples(),
+        inputs=tiny.samples(samples),
+        holdout=holdout,
         threads=1,
         tol=1e-2,
         resume=True,
@@ -238,6 +239,20 @@ def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
     assert latency.speedup is not None
     assert 0.2 < latency.speedup < 5.0
     assert latency.runs >= 50
+
+
+@pytest.mark.parametrize("hasty", [True, False])
+@pytest.mark.parametrize("samples, holdout", [(3, 1), (12, 0)])
+def test_what_judges_one_by_one_takes_no_latency_away(
+    tmp_path: Path, samples: int, holdout: int, hasty: bool
+) -> None:
+    """Samples held out, and those that did not choose, are judged in builds without a figure."""
+    prepared = replace(clocked(tmp_path, samples, holdout), graph=None)
+    assert isinstance(prepared.backend, Clocked)
+    prepared.backend.hasty = hasty
+    result = finish(prepared)
+    assert Status.FOUND is result.status
+    assert result.latency_ms is not None and None not in result.latency_ms.values()
 
 
 @pytest.mark.parametrize(

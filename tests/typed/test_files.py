@@ -146,10 +146,16 @@ def test_an_export_over_the_limit_has_a_data_file(
         moved = out.rename(tmp_path / f"moved{limit}")
         np.testing.assert_array_equal(initializers(moved / "mixed.onnx")["v"], WEIGHTS["v"])
         assert (parts == 2) == (moved / "mixed.onnx.data").is_file()
-        # The graph alone, beside the data that is there.
+        # The graph alone, beside the data that is there, though it has grown.
+        if parts == 2:
+            typed.proto.doc_string = "a reason"
         save_typed(typed, moved / "mixed.onnx", again=True)
         np.testing.assert_array_equal(initializers(moved / "mixed.onnx")["v"], WEIGHTS["v"])
         assert parts == len(list(moved.iterdir()))
+    grown = tmp_path / f"moved{size}"
+    monkeypatch.setattr(files, "_LARGEST_FILE", size)
+    save_typed(typed, grown / "mixed.onnx", again=True)
+    np.testing.assert_array_equal(initializers(grown / "mixed.onnx")["v"], WEIGHTS["v"])
 
 
 def test_a_failed_export_leaves_the_old_one(tmp_path: Path) -> None:

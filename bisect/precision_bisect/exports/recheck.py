@@ -80,6 +80,8 @@ class _Beside:
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=self._said,
+            # Ctrl-C ends what is explained meanwhile, not the check.
+            process_group=0,
         )
 
     def __enter__(self) -> Self:
@@ -113,7 +115,11 @@ class Fitting(_Beside):
         """Wait for the process and return what it says."""
         try:
             # The last line: what Python starts with may print others before it.
-            told = json.loads((self.waited(_FIT_S)[0] or [""])[-1])
+            printed, said = self.waited(_FIT_S)
+            if not printed:
+                last = said[-1] if said else f"exit code {self.code}"
+                return Recheck(outcome="not_judged", message=f"the check ended: {last}")
+            told = json.loads(printed[-1])
             if "trouble" in told:
                 return Recheck(outcome="broken", message=str(told["trouble"]))
             samples = int(told["samples"])

@@ -5,9 +5,10 @@ the file a function from `Export` to the text, which raises NotWritable with the
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from precision_bisect.errors import PluginError
+from precision_bisect.errors import PluginError, RunFolderError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
@@ -53,7 +54,9 @@ def write_told(folder: RunFolder, export: Export, deployed: Deployed) -> Mapping
     Returns all reasons. Raises RunFolderError.
     """
     if deployed.typed is not None:
-        write_causes(folder, export, deployed.typed)
+        # It needs room for the model a second time; the first is whole, and says the same types.
+        with suppress(RunFolderError):
+            write_causes(folder, export, deployed.typed)
     return {**deployed.reasons, **write_texts(folder, export, deployed.reasons[MIXED_MODEL])}
 
 

@@ -65,6 +65,8 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         tolerance=tolerance_of(climbed.comparator),
         candidates=len(climbed.steps[0].prepared.model.table.candidates),
         kept=kept,
+        # The ends of a rung are no plans of the model: all but its candidates is fixed.
+        latency_ms=_own(last.result.latency_ms),
         rungs=_rungs(climbed) if last.answered else [],
         export_point=written.point,
         layer_precisions=written.string,
@@ -177,3 +179,9 @@ def _unresolved(results: Sequence[Result]) -> Mapping[str, int]:
     for each in results:
         counts.update(each.unresolved)
     return dict(counts)
+
+
+def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | None] | None:
+    """Return the latency of the answer alone; None where it was not measured."""
+    kept = None if latency_ms is None else latency_ms["kept"]
+    return None if kept is None else {"all_high": None, "all_low": None, "kept": kept}

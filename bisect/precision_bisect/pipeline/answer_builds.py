@@ -11,6 +11,7 @@ from precision_bisect.trial import (
     JUDGED_KINDS,
     Evidence,
     Kind,
+    Latency,
     LatencyMethod,
     OutputError,
     SampleSet,
@@ -23,12 +24,13 @@ from precision_bisect.trial import (
 class Timed:
     """The medians in milliseconds, None for what was not measured, and for no figure at all.
 
-    `spread_ms` is that of the answer's.
+    `spread_ms` is that of the answer's, `own` its latency as it was measured.
     """
 
     medians: Mapping[str, float | None] | None = None
     spread_ms: float | None = None
     method: LatencyMethod | None = None
+    own: Latency | None = None
 
 
 def final_build(driver: Driver, plan: Plan | None, samples: SampleSet) -> Evidence:
@@ -37,6 +39,8 @@ def final_build(driver: Driver, plan: Plan | None, samples: SampleSet) -> Eviden
         trial
         for trial in _builds(driver, plan)
         if trial.proposal.samples == samples or trial.proposal.kind is Kind.REBUILD
+        # What judges one by one looks at nothing else.
+        if not trial.proposal.samples.singly
     ]
     return builds[-1].outcome.evidence if builds else Evidence()
 
@@ -60,10 +64,13 @@ def output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequ
     )
 
 
-def latencies(driver: Driver, everything: Plan, final: Evidence) -> Timed:
+def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:
     """Return how long every layer high, every layer low, and the answer take."""
-    low, high = (latency_of(driver, end) for end in (Plan.of(()), everything))
-    told = dict(zip(("all_high", "all_low", "kept"), (high, low, final.latency), strict=True))
+    plans = {"all_high": everything, "all_low": Plan.of(()), "kept": answer}
+    told = {
+        name: None if plan is None else latency_of(driver, plan) for name, plan in plans.items()
+    }
+    high = told["all_high"]
     if not any(told.values()):
         return Timed()
     paces = {name: paced(high, each) for name, each in told.items()}
@@ -72,6 +79,7 @@ def latencies(driver: Driver, everything: Plan, final: Evidence) -> Timed:
         medians={name: each and round(each[0], 6) for name, each in paces.items()},
         spread_ms=own and round(own[1], 6),
         method=next(each.method for each in told.values() if each),
+        own=told["kept"],
     )
 
 

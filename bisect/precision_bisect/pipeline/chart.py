@@ -55,7 +55,9 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
             curve.tried[each] = told
     if plan is not None:
         yield from complete(curve, plan, answered(driver, plan, ending.samples))
-        if prepared.problem.builds and not prepared.problem.timed:
+        # Without other options the ends and the answer are timed as they were built.
+        problem = prepared.problem
+        if problem.builds and not (problem.as_deployed or problem.timed):
             yield from _timed(driver, curve, plan)
     elif prepared.options.until == "curve" and curve.passing is not None:
         yield from complete(curve, curve.passing, curve.tried[curve.passing])
@@ -70,7 +72,12 @@ def _timed(driver: Driver, curve: Curve, answer: Plan) -> Search[None]:
     """
     everything = Plan.all_high(curve.problem.size)
     high, own = (latency_of(driver, plan) for plan in (everything, answer))
-    if high is None or own is None:
+    if high is None:
+        return
+    # The build that found it to hold may have judged alone.
+    if own is None:
+        own = (yield from _time(answer)).evidence.latency
+    if own is None:
         return
 
     def pays(latency: Latency | None) -> bool:

@@ -145,7 +145,7 @@ def conclude(
     told = Explained(Findings(low=prepared.options.low))
     others: Sequence[OnTargets] = ()
     ranges: Sequence[InputRange] = ()
-    timed = latencies(driver, everything, final)
+    timed = latencies(driver, everything, plan)
     costs = None
     options = session_options(prepared.options.engine, final.opening)
     written = Written(reason="", deployment=Deployment.by(options))
@@ -219,7 +219,7 @@ def conclude(
         latency_spread_ms=timed.spread_ms,
         latency_method=timed.method,
         costs=costs,
-        speed=timings.report(prepared.options.speed, final.latency, first),
+        speed=timings.report(prepared.options.speed, timed.own, first),
         front=front_rows(timings.front(), names),
         honoured=final.honoured,
         honoured_layers=final.honours,

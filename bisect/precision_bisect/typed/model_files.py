@@ -122,11 +122,12 @@ def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
     through memory in pieces. Raises OSError where the files cannot be written.
     """
     contained = SelfContained(typed)
-    if contained.nbytes <= _LARGEST_FILE:
+    data = path.with_name(f"{path.name}.data")
+    again = again and data.exists()
+    if contained.nbytes <= _LARGEST_FILE and not again:
         with whole(path) as stream:
             contained.write(stream)
         return
-    data = path.with_name(f"{path.name}.data")
     # The data first: a graph without its data would be damaged, data without a graph is only in
     # the way.
     places = dict(_places(typed, data.name))
