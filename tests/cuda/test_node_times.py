@@ -136,8 +136,8 @@ def test_the_parts_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if each.get("cat") == "Node":
             by_node.setdefault(each["name"], []).append(each["dur"])
     middles = []
-    for each in by_node.values():
-        runs = np.sort(each[WARM_UP_RUNS:])
+    for took in by_node.values():
+        runs = np.sort(took[WARM_UP_RUNS:])
         aside = len(runs) // 4
         middles.append(runs[aside : len(runs) - aside].mean())
     assert times.total_ms == pytest.approx(sum(middles) / 1e3)
