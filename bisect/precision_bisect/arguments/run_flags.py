@@ -303,7 +303,7 @@ def _share(text: str) -> float:
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share, such as 5%%") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is no share, such as 5%") from error
 
 
 def _assumptions() -> str:
