@@ -277,7 +277,7 @@ def _search_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--risk",
         type=_share,
-        metavar="5%%",
+        metavar="SHARE",
         help="keep more layers until an estimate from the spread of errors says that at most this "
         "share of unseen inputs is over the limit",
     )
