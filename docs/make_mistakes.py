@@ -88,7 +88,7 @@ def _prepare(folder: Path) -> None:
     onnx.save(half, folder / "half.onnx")
     switched_on = "<bool training = {1}>\n{"
     dropout = _MODEL.replace("{", switched_on, 1).replace(
-        "Sqrt (square)", "Dropout (square, , training)"
+        "Sqrt (square)", "Dropout <seed = 1> (square, , training)"
     )
     onnx.save(onnx.parser.parse_model(dropout), folder / "training.onnx")
     (folder / "inputs").mkdir()
