@@ -16,10 +16,10 @@ from precision_bisect.backends.cuda.latency import bound
 from precision_bisect.backends.cuda.provider import CUDA, deployed
 from precision_bisect.backends.launches import launches
 from precision_bisect.backends.timing import measure, measure_by
-from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import runtime
+from precision_bisect.settings.reading import parse_shapes
 from precision_bisect.trial import Latency
 
 TURNS = 11

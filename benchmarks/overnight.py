@@ -33,7 +33,7 @@ from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.monitoring.attend import Attended
-from precision_bisect.options import Isolate, Options
+from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
@@ -44,6 +44,7 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.events import Event, RunStarted, TrialFinished, ignore, together
 from precision_bisect.search.workers import Workers
+from precision_bisect.settings.worker_options import Isolate
 from precision_bisect.trial import Outcome, Proposal
 
 WARM = 100

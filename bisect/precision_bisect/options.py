@@ -1,201 +1,232 @@
 """Everything a run is asked to do, in one frozen object."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.plan_costs import SpeedLimits
+from precision_bisect.plugins import BACKENDS, STRATEGIES, installed, load_strategy
 from precision_bisect.precisions import (
-    HIGH_NAMES,
-    LOW_NAMES,
     HighName,
     LowName,
     Pair,
     PrecisionName,
     pairs_of,
+    parse_ladder,
 )
 from precision_bisect.run_folder.runfolder import default_run_folder
+from precision_bisect.settings.durations import duration
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import check, flag, flag_name
+from precision_bisect.settings.reading import (
+    folder,
+    share,
+)
+from precision_bisect.settings.sample_options import (
+    DEFAULT_METRIC,
+    SampleOptions,
+)
 from precision_bisect.settings.targets import (
     DEFAULT_TARGETS,
-    TARGET_CHOICES,
     TARGETS,
     TargetChoice,
     TargetName,
 )
+from precision_bisect.settings.worker_options import (
+    DEFAULT_EXECUTOR,
+    WorkerOptions,
+)
 
 if TYPE_CHECKING:
-    from precision_bisect.protocols import Sample
+    pass
 
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
 Certify: TypeAlias = Literal["none", "forecasts", "full"]
-Isolate: TypeAlias = Literal["auto", "always", "never"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
-ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]
-CALIBRATIONS: tuple[CalibrationName, ...] = get_args(CalibrationName)
 CERTIFY: tuple[Certify, ...] = get_args(Certify)
-ISOLATE: tuple[Isolate, ...] = get_args(Isolate)
-UNTIL: tuple[Until, ...] = get_args(Until)
-FORECAST_ON: tuple[ForecastOn, ...] = get_args(ForecastOn)
 
+_search = partial(flag, "search")
+_speed = partial(flag, "speed")
+_output = partial(flag, "output")
 ANSWER = "answer"
-MOST_THREADS = 4096
-"""More than any machine has cores; ONNX Runtime would begin each of them."""
 EXPORT_POINTS = (ANSWER, "culprits", "margin")
 """Points of the curve that exports can hold, beside one by its number of kept layers."""
-DEFAULT_EXECUTOR = "local"
-DEFAULT_TOLERANCE = 1e-2
-DEFAULT_METRIC = "elementwise"
 DEFAULT_STRATEGY = "guided"
 DEFAULT_COPIES = 16
-DISK_CAP_MIB = 10 * 1024.0
 DEFAULT_LOW: LowName = "fp16"
 DEFAULT_HIGH: HighName = "fp32"
 DEFAULT_CALIBRATION: CalibrationName = "minmax"
 
-Limits: TypeAlias = float | Mapping[str, float] | None
 """One limit for all outputs, or one per output ("" names the default), or None if not given."""
 
 
-ENGINE_REFERENCE = Path("engine")
-"""What `--reference` says for the outputs of the backend's own engine with every layer in FP32."""
-_PLAIN: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("<class 'int'>", "int | None"), (int,)),
-    **dict.fromkeys(("<class 'float'>", "float | None"), (int, float)),
-    **dict.fromkeys(("<class 'str'>", "str | None"), (str,)),
-    "<class 'bool'>": (bool,),
-    str(EngineSettings): (EngineSettings,),
-    **dict.fromkeys((str(Path), str(Path | None)), (Path,)),
-}
-"""What a value of a field may be, by the field's type as it is written."""
+def _assumptions() -> str:
+    """Return each installed strategy with what it assumes."""
+    texts = []
+    for name in installed(STRATEGIES):
+        try:
+            texts.append(f"{name} assumes: {load_strategy(name).assumption}")
+        except PluginError as error:
+            texts.append(f"{name}: {error.message}")
+    return ". ".join(texts)
+
+
+def _point(text: str) -> str:
+    """Return a point of the curve, a number without leading zeros."""
+    if text in EXPORT_POINTS:
+        return text
+    if not (text.isascii() and text.isdecimal()):
+        names = ", ".join(EXPORT_POINTS)
+        raise ArgumentTypeError(f"{text!r} is none of {names}, and no number of layers")
+    return str(int(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(WorkerOptions, SampleOptions):
     """What to search and how. Times are in seconds; None means no limit or a default.
 
-    `tol` applies to every limit that `atol` and `rtol` do not set. `inputs` is a path (see
-    `inputs.input_files`) or the samples themselves; `reference` is the file of their FP32
-    outputs, ENGINE_REFERENCE for those of the backend's own engine, None to have ONNX Runtime
-    compute them. `ranges` has the ends between which an input may lie. With a `ladder`, lowest
-    type first, `low` and `high` say nothing. An answer is judged on `copies` of the samples, of
-    which `copies_failing` may fail, and widened until an estimate says that at most the share
-    `risk` of unseen inputs fails. Before the search a run
-    ends `until` the culprits or the curve. `export_point` is one of EXPORT_POINTS or a number of
-    kept layers. `target` is what the emulator predicts, where it judges. `gpus` has one for each
-    worker, as CUDA_VISIBLE_DEVICES names them; without it all share the first. The plug-in
-    `executor` evaluates the trials; it is reached at `executor_address`, in its own notation.
+    With a `ladder`, lowest type first, `low` and `high` say nothing. Before the search a run ends
+    `until` the culprits or the curve. `export_point` is one of EXPORT_POINTS or a number of kept
+    layers.
     Raises UsageError for values that cannot work.
     """
 
     model: Path
-    out: Path | None = None
-    resume: bool = False
-    overwrite: bool = False
-    inputs: "Path | Sequence[Sample] | None" = None
-    reference: Path | None = None
-    fuse_norms: bool = False
-    take_branches: bool = False
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    synthetic: int = 4
-    holdout: int = 0
-    metric: str = DEFAULT_METRIC
-    tol: Limits = None
-    atol: Limits = None
-    rtol: Limits = None
-    quantile: float = 0.99
-    check: str | None = None
-    low: LowName = DEFAULT_LOW
-    high: HighName = DEFAULT_HIGH
-    ladder: Sequence[PrecisionName] = ()
-    calibration: CalibrationName = DEFAULT_CALIBRATION
-    backend: str = "auto"
-    target: TargetChoice = "auto"
     engine: EngineSettings = field(default_factory=EngineSettings)
-    strategy: str = DEFAULT_STRATEGY
-    certify: Certify | None = None
-    copies: int = DEFAULT_COPIES
-    copies_failing: int = 0
-    risk: float | None = None
-    until: Until = "answer"
-    export_point: str = ANSWER
-    workers: int = 1
-    gpus: Sequence[str] = ()
-    mixed_gpus: bool = False
-    executor: str = DEFAULT_EXECUTOR
-    executor_address: str | None = None
-    isolate: Isolate = "auto"
-    forecast_on: ForecastOn = "auto"
-    trial_timeout_s: float | None = None
-    trial_memory_mib: float | None = None
-    keep_engines: bool = False
-    disk_cap_mib: float = DISK_CAP_MIB
-    max_latency_ms: float | None = None
-    min_speedup: float | None = None
-    optuna_storage: str | None = None
-    max_trials: int | None = None
-    max_time_s: float | None = None
-    seed: int = 0
-    threads: int = 0
+    until: Until = _search(
+        "answer",
+        "end with the layers that hurt alone as much as all less sensitive ones together, and "
+        "export that plan, whether it passes or not",
+        name="--culprits-only",
+        const="culprits",
+    )
+    fuse_norms: bool = _search(
+        False,
+        "first put LayerNorm, RMSNorm, GroupNorm, Softmax and Gelu together that the export took "
+        "apart, check the model in FP32 against the original, and search that one: "
+        "model.fused.onnx in the run folder",
+    )
+    take_branches: bool = _search(
+        False,
+        "first put the branches that every sample takes in place of their Ifs, so that the layers"
+        " inside can be chosen, and search that model: model.taken.onnx in the run folder; done "
+        "by itself where no layer is outside",
+    )
+    low: LowName = _search(DEFAULT_LOW, "the low type ({})")
+    high: HighName = _search(DEFAULT_HIGH, "the type of kept layers ({})")
+    ladder: Sequence[PrecisionName] = _search(
+        (),
+        "instead of a pair: types from the lowest to the highest, such as int8,fp16,fp32; finds "
+        "the layers that cannot be INT8, and among them those that cannot be FP16",
+        metavar="LOWEST,...,HIGHEST",
+        read=parse_ladder,
+    )
+    calibration: CalibrationName = _search(
+        DEFAULT_CALIBRATION, "how INT8 scales are found on the judging samples ({})"
+    )
+    backend: str = _search(
+        "auto",
+        "what evaluates plans; auto takes TensorRT where it can run, else ONNX Runtime on CUDA, "
+        "else the emulator ({})",
+        choices=lambda: ("auto", *installed(BACKENDS)),
+    )
+    target: TargetChoice = _search(
+        "auto",
+        "the engine that the emulator predicts; all: a plan must pass on each (auto: what is "
+        "installed here, else tensorrt)",
+    )
+    strategy: str = _search(
+        DEFAULT_STRATEGY, lambda: f"how to search ({{}}). {_assumptions()}", metavar="NAME"
+    )
+    certify: Certify | None = _search(
+        None,
+        "what shows that no kept layer can be dropped. full: each was dropped alone and that "
+        "failed; forecasts: those that are forecast to fail by far are not built, if a random "
+        "sample of them is and fails, nor are such plans in the search; none: no trials for it "
+        "(full where the emulator judges, forecasts where trials are builds)",
+    )
+    copies: int = _search(
+        DEFAULT_COPIES,
+        "judge an answer, and what proves it, on N copies of the samples that differ slightly; 0:"
+        " on the samples alone ({})",
+        metavar="N",
+        least=0,
+    )
+    copies_failing: int = _search(0, "so many of the copies may fail ({})", metavar="N", least=0)
+    risk: float | None = _search(
+        None,
+        "keep more layers until an estimate from the spread of errors says that at most this "
+        "share of unseen inputs is over the limit",
+        metavar="SHARE",
+        read=share,
+    )
+    max_trials: int | None = _search(
+        None, "stop after N trials, ranking not counted", metavar="N", least=1
+    )
+    max_time_s: float | None = _search(
+        None,
+        "stop after this long: 90, 90s, 15m, 8h",
+        metavar="TIME",
+        read=duration,
+        positive=True,
+    )
+    seed: int = _search(0, "of all chance ({})", metavar="N", least=0)
+    max_latency_ms: float | None = _speed(
+        None,
+        "the answer must take at most so many milliseconds per inference; it is timed in turns "
+        "with every layer high, and made faster where that costs no more than the tolerance",
+        metavar="MS",
+    )
+    min_speedup: float | None = _speed(
+        None,
+        "the answer must be at least X times as fast as every layer high. Both limits need an "
+        "engine that is timed: ONNX Runtime on CUDA, TensorRT or TensorRT-RTX",
+        metavar="X",
+    )
+    optuna_storage: str | None = _speed(
+        None,
+        "with --strategy pareto: copy the study there as it grows, as for optuna-dashboard "
+        "(sqlite:///pareto.db)",
+        metavar="URL",
+    )
+    out: Path | None = _output(
+        None, "the run folder (MODEL.precision-bisect)", metavar="DIR", read=folder
+    )
+    resume: bool = _output(False, "go on with the run in the folder, or begin it")
+    overwrite: bool = _output(False, "replace the run that the folder holds")
+    export_point: str = _output(
+        ANSWER,
+        "which plan of the curve the exported files hold: the answer, the culprits alone, the "
+        "answer and a few layers more that bring the error far down, or that of K kept layers "
+        "({})",
+        metavar=f"{'|'.join(EXPORT_POINTS)}|K",
+        read=_point,
+    )
 
     def __post_init__(self) -> None:
-        self._check_types()
-        choices = {
-            "low": LOW_NAMES,
-            "high": HIGH_NAMES,
-            "calibration": CALIBRATIONS,
-            "until": UNTIL,
-            "isolate": ISOLATE,
-            "forecast_on": FORECAST_ON,
-            "target": TARGET_CHOICES,
-            **({} if self.certify is None else {"certify": CERTIFY}),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise UsageError(
-                    f"{name} cannot be {getattr(self, name)!r}", f"choose {', '.join(allowed)}"
-                )
-        for name, least in (
-            ("max_trials", 1),
-            ("synthetic", 1),
-            ("holdout", 0),
-            ("threads", 0),
-            ("seed", 0),
-            ("copies", 0),
-            ("copies_failing", 0),
-            ("workers", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"--{name.replace('_', '-')} {value} is below {least}")
-        for name in ("threads", "workers"):
-            if (value := getattr(self, name)) > MOST_THREADS:
-                raise UsageError(f"--{name} {value} is above {MOST_THREADS}")
+        check(self)
+        self._check_shapes()
         if self.copies_failing and self.copies_failing >= self.copies:
             raise UsageError(
                 f"--copies-failing {self.copies_failing} is no fewer than --copies {self.copies}",
                 "allow fewer",
             )
-        if self.max_time_s is not None and not self.max_time_s > 0:
-            raise UsageError(f"--max-time {self.max_time_s} is not above zero")
-        if not self.disk_cap_mib > 0:
-            raise UsageError(f"--disk-cap {self.disk_cap_mib} is not above zero")
         for name in ("trial_timeout_s", "trial_memory_mib"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UsageError(f"--{_flag(name)} {value} is not above zero")
             if value is not None and self.isolate == "never":
                 raise UsageError(
-                    f"--{_flag(name)} needs trials in child processes", "leave out --isolate never"
+                    f"{flag_name(name)} needs trials in child processes",
+                    "leave out --isolate never",
                 )
         if self.gpus and len(self.gpus) != self.workers:
             raise UsageError(
                 f"{len(self.gpus)} GPUs for {self.workers} workers", "name one GPU for each worker"
             )
-        pairs = pairs_of(self.ladder) if self.ladder else (Pair(low=self.low, high=self.high),)
+        pairs = pairs_of(self.ladder) if self.ladder else (self.pair,)
         if self.calibration != DEFAULT_CALIBRATION and pairs[0].low != "int8":
             raise UsageError(
                 f"--calibration {self.calibration} is for INT8, the low type is {pairs[0].low}",
@@ -223,18 +254,8 @@ class Options:
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
 
-    def _check_types(self) -> None:
-        """Raise UsageError for a value of another type, which only Python can give."""
-        for each in fields(self):
-            value, wanted = getattr(self, each.name), _PLAIN.get(str(each.type))
-            if wanted is None or (value is None and "None" in str(each.type)):
-                continue
-            odd = isinstance(value, bool) and bool not in wanted
-            if odd or not isinstance(value, wanted):
-                what = wanted[-1].__name__
-                raise UsageError(
-                    f"{each.name} cannot be {value!r}", f"give a value of type {what}"
-                )
+    def _check_shapes(self) -> None:
+        """Raise UsageError for samples, shapes and limits of a type that only Python can give."""
         if not isinstance(self.inputs, Path | Sequence | Mapping | None):
             raise UsageError(
                 f"inputs cannot be {self.inputs!r}", "give a path, or a list of dicts of arrays"
@@ -280,6 +301,11 @@ class Options:
                 )
 
     @property
+    def pair(self) -> Pair:
+        """The types of a search without a ladder."""
+        return Pair(low=self.low, high=self.high)
+
+    @property
     def emulator_threads(self) -> int:
         """The threads of the emulator's session, 0 for one per core.
 
@@ -312,8 +338,3 @@ class Options:
     def folder(self) -> Path:
         """The run folder."""
         return self.out or default_run_folder(self.model)
-
-
-def _flag(name: str) -> str:
-    """Return the flag of a field, whose name ends with its unit."""
-    return name.rpartition("_")[0].replace("_", "-")

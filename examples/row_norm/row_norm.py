@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import UsageError
-from precision_bisect.options import DEFAULT_TOLERANCE, Options
+from precision_bisect.options import Options
 from precision_bisect.protocols import Judgement, Sample
+from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE
 from precision_bisect.trial import Verdict
 
 

@@ -12,7 +12,7 @@ from precision_bisect.arguments.run_flags import run_parser
 from precision_bisect.batch.jobs import read_jobs
 from precision_bisect.batch.resume import GOES_ON
 from precision_bisect.commandline.main import main
-from precision_bisect.options import ENGINE_REFERENCE
+from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
 Write = Callable[[str], Path]
 REPO = Path(__file__).parents[2]

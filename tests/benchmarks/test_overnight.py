@@ -11,7 +11,7 @@ import pytest
 from overnight_figures import Figures, Sizes
 
 import tiny
-from precision_bisect.options import Isolate
+from precision_bisect.settings.worker_options import Isolate
 
 
 @pytest.mark.parametrize(

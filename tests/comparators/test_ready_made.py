@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 import models
 from precision_bisect.commandline.main import main
-from precision_bisect.comparators.check_words import READY_MADE
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.errors import UsageError
@@ -24,6 +23,7 @@ from precision_bisect.exports.one_file import one_file
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.run_folder.runfolder import RUN_SCRIPT
+from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.testing.comparator_contract import check_comparator
 from precision_bisect.trial import Verdict
 

@@ -23,7 +23,7 @@ from precision_bisect.exports.recheck import Judging
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.model.load import Model, load_model
-from precision_bisect.options import ENGINE_REFERENCE, ForecastOn, Options
+from precision_bisect.options import Options
 from precision_bisect.pipeline.deploying import session_options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
@@ -31,7 +31,9 @@ from precision_bisect.protocols import Backend
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.settings.targets import TargetName
+from precision_bisect.settings.worker_options import ForecastOn
 from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.trial import Honour
 from precision_bisect.typed.pinning import pin_formless, settle

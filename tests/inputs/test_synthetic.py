@@ -8,10 +8,10 @@ import pytest
 from models import load_text, normal, parse, save, with_weights
 from precision_bisect.errors import InputError, UsageError
 from precision_bisect.inputs.input_check import check_samples
-from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.model.load import load_model
+from precision_bisect.settings.reading import parse_shapes
 
 
 def test_token_ids_stay_below_the_rows_of_their_table(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect.arguments.isolation_flags import mebibytes, parse_workers
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.options import Options
+from precision_bisect.settings.reading import mebibytes, parse_workers
 
 
 def options(*arguments: str) -> Options:

@@ -12,7 +12,6 @@ from models import keeping, load_text, normal, parse, save, save_external, with_
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import InputError, ModelError
 from precision_bisect.inputs.input_check import check_samples
-from precision_bisect.inputs.input_shapes import parse_shapes
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import Exclusion
@@ -22,6 +21,7 @@ from precision_bisect.model.tensor_shapes import tensor_shapes
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from precision_bisect.protocols import Sample
+from precision_bisect.settings.reading import parse_shapes
 from precision_bisect.typed.rewrite import TypedWriter
 
 

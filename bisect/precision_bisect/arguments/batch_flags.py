@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from precision_bisect.arguments.parser import Parser, folder
+from precision_bisect.arguments.parser import Parser
+from precision_bisect.settings.reading import folder
 
 _EPILOG = """\
 jobs.toml:

@@ -1,13 +1,48 @@
 """The arguments of the commands beside the main job."""
 
 import argparse
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from precision_bisect.arguments.engine_flags import add_custom_ops, add_engine_arguments, as_in_run
-from precision_bisect.arguments.output_flags import add_explain_search, add_export_point
-from precision_bisect.arguments.parser import Parser, add_pair, add_verbose, folder
+from precision_bisect.arguments.parser import Parser
+from precision_bisect.options import Options
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import flag, given
+from precision_bisect.settings.reading import folder, mebibytes
 
 DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")
+WORST = 10
+"""So many layers are explained where none is named."""
+_output = partial(flag, "output")
+TOLD_OF_RUNS = ("explain_search", "json", "on_finish")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What commands tell once they are done, and what an answer is held against."""
+
+    explain_search: bool = _output(
+        False,
+        "print each trial but the forecasts: why this plan, what was believed, what came of it",
+    )
+    json: bool = _output(False, "print JSON, as in result.json, instead of text")
+    on_finish: str | None = _output(
+        None,
+        "call this command once the result is written, however the run ended, with the path of "
+        "result.json as its last argument; quoted as for a shell, but no shell runs it",
+        metavar="CMD",
+    )
+    max_kept: int | None = _output(
+        None, "exit with 1 where more than N layers are kept, for CI", metavar="N"
+    )
+    baseline: Path | None = _output(
+        None,
+        "exit with 1 where a layer is kept that this result.json, or the one in this run folder, "
+        "does not keep, and name it, for CI",
+        metavar="RESULT",
+        read=folder,
+    )
 
 
 def layers_parser() -> Parser:
@@ -18,9 +53,9 @@ def layers_parser() -> Parser:
         "leaves it alone.",
     )
     parser.add_argument("model", type=Path, help="the ONNX model, or the folder of a run")
-    add_pair(parser)
-    add_custom_ops(parser)
-    _json(parser)
+    parser.add_flags(Options, "low", "high")
+    parser.add_flags(EngineSettings, "ort_custom_ops")
+    parser.add_flags(Telling, "json", spare=False)
     return parser
 
 
@@ -40,19 +75,20 @@ def verify_parser() -> Parser:
         "kept layer in which type it computes, and none is seen to be demoted",
     )
     _model_and_plan(parser)
-    add_verbose(parser, "list every kept layer with its evidence")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="list every kept layer with its evidence"
+    )
     parser.add_argument(
         "--backend",
         choices=("auto", "tensorrt", "tensorrt-rtx", "onnxruntime"),
         help="what builds the engine; auto takes the first that is installed (that of the run; "
         "auto after a forecast)",
     )
-    _json(parser)
-    engine = parser.add_argument_group("engine")
-    add_engine_arguments(engine, timeout="30m")
-    as_in_run(parser)
-    engine.add_argument(
+    parser.add_flags(Telling, "json", spare=False)
+    parser.add_flags(EngineSettings, "engine")
+    parser.add_argument(
         "--build-memory",
+        type=mebibytes,
         metavar="SIZE",
         help="kill a build whose process takes more main memory: 8G, 512M (three quarters of "
         "what is free)",
@@ -75,9 +111,9 @@ def export_parser() -> Parser:
         metavar="DIR",
         help="where to write (the run's folder; for another point of the curve one in it)",
     )
-    add_export_point(parser)
-    _json(parser)
-    add_engine_arguments(parser.add_argument_group("engine"))
+    parser.add_flags(Options, "export_point")
+    parser.add_flags(Telling, "json", spare=False)
+    parser.add_flags(EngineSettings, "engine")
     return parser
 
 
@@ -105,7 +141,7 @@ def doctor_parser() -> Parser:
         const=DEFAULT_BUNDLE,
         help=f"write the archive ({DEFAULT_BUNDLE})",
     )
-    _json(parser)
+    parser.add_flags(Telling, "json", spare=False)
     return parser
 
 
@@ -119,7 +155,7 @@ def status_parser() -> Parser:
         epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
     )
     _run(parser)
-    _json(parser)
+    parser.add_flags(Telling, "json", spare=False)
     return parser
 
 
@@ -136,7 +172,7 @@ def report_parser() -> Parser:
     parser.add_argument(
         "--out", type=folder, metavar="FILE", help="where to write (RUN/report.html)"
     )
-    _json(parser)
+    parser.add_flags(Telling, "json", spare=False)
     return parser
 
 
@@ -149,8 +185,8 @@ def show_parser() -> Parser:
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
     _run(parser, "the run folder, its result.json, or the model: its last run")
-    add_explain_search(parser)
-    _json(parser, "print result.json")
+    parser.add_flags(Telling, "explain_search", spare=False)
+    parser.add_flags(Telling, "json", spare=False)
     return parser
 
 
@@ -169,12 +205,8 @@ def compare_parser() -> Parser:
             metavar=name.upper(),
             help=f"{what}: its folder, result.json, or model",
         )
-    _json(parser)
+    parser.add_flags(Telling, "json", spare=False)
     return parser
-
-
-def _json(parser: argparse.ArgumentParser, what: str = "print JSON") -> None:
-    parser.add_argument("--json", action="store_true", help=what)
 
 
 def _run(
@@ -194,3 +226,42 @@ def _model_and_plan(
         metavar="PATH",
         help="result.json or the run folder that holds it (MODEL.precision-bisect)",
     )
+
+
+def explain_parser() -> Parser:
+    """Return the parser of `precision-bisect explain`."""
+    parser = Parser(
+        "explain",
+        mixed=True,
+        description="Say why layers need the high precision, and what to change so that they do "
+        "not, without a search: the named layers, or those that hurt most when they alone run "
+        "low. Computes in FP32 and asks the emulator. Of a run folder, and of a model alone that "
+        "was searched, says what the last run found.",
+    )
+    parser.add_argument("model", type=Path, help="the FP32 ONNX model, or the folder of a run")
+    parser.add_argument(
+        "layers", nargs="*", default=[], metavar="LAYER", help="layers, as `layers` lists them"
+    )
+    parser.add_argument(
+        "--worst",
+        type=int,
+        default=WORST,
+        metavar="N",
+        help=f"how many layers where none is named ({WORST})",
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="all layers, with where values are largest and how errors grow",
+    )
+    parser.add_flags(Telling, "json", spare=False)
+    parser.add_flags(Options, "inputs", "verdict", "low", "high", "target", "threads")
+    parser.add_flags(EngineSettings, "ort_custom_ops")
+    return parser
+
+
+def to_explain_options(parsed: argparse.Namespace) -> Options:
+    """Return the options of a run of the emulator over what was asked. Raises UsageError."""
+    engine = EngineSettings(**given(parsed, EngineSettings))
+    return Options(model=parsed.model, backend="emulated", engine=engine, **given(parsed, Options))

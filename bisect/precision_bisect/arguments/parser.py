@@ -3,14 +3,12 @@
 import argparse
 import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn
 
 from precision_bisect.arguments.usage_hints import usage_hint
 from precision_bisect.errors import UsageError
-from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW
-from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES
-from precision_bisect.settings.targets import TARGET_CHOICES
+from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,6 +37,27 @@ class Parser(argparse.ArgumentParser):
         if everyday:
             self.add_argument("-h", "--help", action=_ShortHelp, help="show the everyday flags")
             self.add_argument("--help-all", action="help", help="show all flags and exit codes")
+
+    def add_flags(self, settings: type, *wanted: str, spare: bool = True) -> None:
+        """Add the flags of fields of a dataclass, wanted by their names or by their groups.
+
+        Those that are `spare` leave nothing in the namespace where they are not given, so that
+        defaults stand in the dataclass alone.
+        """
+        for each in fields(settings):
+            for flag in flags_of(each):
+                if each.name in wanted or flag.group in wanted:
+                    default = argparse.SUPPRESS if spare else each.default
+                    self._titled(flag.group).add_argument(
+                        flag.name or flag_name(each.name),
+                        dest=each.name,
+                        default=default,
+                        **_taken(each, flag),
+                    )
+
+    def _titled(self, title: str) -> argparse._ArgumentGroup:
+        found = (each for each in self._action_groups if each.title == title)
+        return next(found, None) or self.add_argument_group(title)
 
     def format_short_help(self) -> str:
         """Return the help of the everyday arguments."""
@@ -93,44 +112,20 @@ class _ShortHelp(argparse.Action):
         parser.exit()
 
 
-def add_threads(group: argparse._ArgumentGroup) -> None:
-    """Add `--threads`."""
-    group.add_argument(
-        "--threads",
-        type=int,
-        default=0,
-        metavar="N",
-        help="of ONNX Runtime; 0: what the layers are large enough for, at most 8 and the cores "
-        "that this process may use (0)",
-    )
-
-
-def add_verbose(group: argparse._ActionsContainer, what: str) -> None:
-    """Add `-v`."""
-    group.add_argument("-v", "--verbose", action="store_true", help=what)
-
-
-def add_pair(group: argparse._ActionsContainer) -> None:
-    """Add `--low` and `--high`, the pair of types of one search."""
-    group.add_argument("--low", choices=LOW_NAMES, default=DEFAULT_LOW, help="the low type (fp16)")
-    group.add_argument(
-        "--high", choices=HIGH_NAMES, default=DEFAULT_HIGH, help="the high type (fp32)"
-    )
-
-
-def add_target(group: argparse._ActionsContainer) -> None:
-    """Add `--target`."""
-    group.add_argument(
-        "--target",
-        choices=TARGET_CHOICES,
-        default="auto",
-        help="the engine that the emulator predicts; all: a plan must pass on each (auto: what is "
-        "installed here, else tensorrt)",
-    )
-
-
-def folder(text: str) -> Path:
-    """Return the path of a folder that may not exist yet."""
-    if not text:
-        raise argparse.ArgumentTypeError("an empty path names no folder")
-    return Path(text)
+def _taken(each: Field[Any], flag: Flag) -> dict[str, Any]:
+    """Return what argparse is told of a flag: its text, and what it takes."""
+    text = flag.help if isinstance(flag.help, str) else flag.help()
+    if "{}" in text and each.default is not MISSING:
+        text = text.replace("{}", str(each.default))
+    told: dict[str, Any] = {"help": text.replace("%", "%%")}
+    kind, *_ = kinds(each)
+    if flag.const is not None:
+        return {**told, "action": "store_const", "const": flag.const}
+    if kind is bool:
+        return {**told, "action": argparse.BooleanOptionalAction if each.default else "store_true"}
+    told["metavar"] = flag.metavar
+    if flag.gather is not None:
+        return {**told, "action": "append"}
+    if choices := tuple(flag.choices()) if flag.choices else choices_of(each):
+        return {**told, "choices": choices}
+    return {**told, "type": flag.read or kind}

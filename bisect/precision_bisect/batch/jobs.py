@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.arguments.run_flags import run_parser, to_options
-from precision_bisect.comparators.check_words import read_check
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.executors.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size
-from precision_bisect.options import ENGINE_REFERENCE, Options
+from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.run_folder.plain_json import LARGEST
+from precision_bisect.settings.check_words import read_check
+from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
 _RESERVED = frozenset({"resume", "overwrite", "json", "version", "help"})
 """Flags that the batch gives itself, or that run no search."""

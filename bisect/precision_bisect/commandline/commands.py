@@ -8,33 +8,32 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from precision_bisect.arguments.batch_flags import batch_parser
 from precision_bisect.arguments.command_flags import (
+    WORST,
     compare_parser,
     doctor_parser,
+    explain_parser,
     export_parser,
     layers_parser,
     report_parser,
     show_parser,
     status_parser,
+    to_explain_options,
     verify_parser,
 )
-from precision_bisect.arguments.engine_flags import flagged, libraries, to_engine_settings
-from precision_bisect.arguments.explain_flags import (
-    asks_only_for_words,
-    explain_parser,
-    to_explain_options,
-)
-from precision_bisect.arguments.isolation_flags import mebibytes
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run_flags import curve_parser, to_options
 from precision_bisect.commandline.job import search
 from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderError, UsageError
+from precision_bisect.options import ANSWER, Options
 from precision_bisect.run_folder.runfolder import REPORT
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import given
 
 
 def layers_command(parsed: Namespace) -> int:
@@ -42,13 +41,12 @@ def layers_command(parsed: Namespace) -> int:
     from precision_bisect.commandline.listing import as_json, as_text
     from precision_bisect.model.load import load_model
     from precision_bisect.model.ort import use_custom_ops
-    from precision_bisect.precisions import Pair
     from precision_bisect.typed.pinning import pin_formless
     from precision_bisect.verifying.verify import model_of
 
-    settings = EngineSettings(ort_custom_ops=libraries(parsed.ort_custom_ops))
+    settings = EngineSettings(**given(parsed, EngineSettings))
     use_custom_ops(settings.ort_custom_ops)
-    pair = Pair(low=parsed.low, high=parsed.high)
+    pair = Options(model=parsed.model, **given(parsed, Options)).pair
     path = model_of(parsed.model) if parsed.model.is_dir() else parsed.model
     table = pin_formless(load_model(path), pair).table
     sys.stdout.write(as_json(table) if parsed.json else as_text(table))
@@ -57,14 +55,14 @@ def layers_command(parsed: Namespace) -> int:
 
 def verify_command(parsed: Namespace) -> int:
     """Build the found plan once, print what the engine honours, and put it into the report."""
-    settings, given = to_engine_settings(parsed), flagged(parsed)
-    memory = None if parsed.build_memory is None else mebibytes(parsed.build_memory)
+    flagged = given(parsed, EngineSettings)
+    settings = EngineSettings(**flagged)
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.verifying.run_settings import AskedSettings
     from precision_bisect.verifying.verify import verify
 
-    asked = AskedSettings(backend=parsed.backend, settings=settings, flagged=given)
-    verified = verify(parsed.model, parsed.plan, asked, memory)
+    asked = AskedSettings(backend=parsed.backend, settings=settings, flagged=flagged)
+    verified = verify(parsed.model, parsed.plan, asked, parsed.build_memory)
     found = verified.found
     text = found.to_json() if parsed.json else found.to_text(verbose=parsed.verbose)
     sys.stdout.write(text)
@@ -80,10 +78,11 @@ def verify_command(parsed: Namespace) -> int:
 
 def export_command(parsed: Namespace) -> int:
     """Write the files for deployment again."""
-    settings = to_engine_settings(parsed)
+    settings = EngineSettings(**given(parsed, EngineSettings))
+    point = given(parsed, Options).get("export_point", ANSWER)
     from precision_bisect.commandline.export_command import export
 
-    found = export(parsed.model, parsed.plan, parsed.out, settings, parsed.export_point)
+    found = export(parsed.model, parsed.plan, parsed.out, settings, point)
     sys.stdout.write(found.to_json() if parsed.json else found.to_text())
     return ExitCode.OK
 
@@ -133,14 +132,15 @@ def report_command(parsed: Namespace) -> int:
 
 def explain_command(parsed: Namespace) -> int:
     """Print why layers need the precision, and what to change."""
-    if asks_only_for_words(parsed) and not parsed.model.is_dir():
+    options = to_explain_options(parsed)
+    plain = options == Options(model=parsed.model, backend="emulated")
+    if plain and not (parsed.layers or parsed.worst != WORST or parsed.model.is_dir()):
         try:
-            parsed.model = _last_run(parsed.model)
-            if parsed.model.is_dir():
-                tell(f"From the last run, {parsed.model}; --inputs has the model looked at anew")
+            options = replace(options, model=_last_run(parsed.model))
+            if options.model.is_dir():
+                tell(f"From the last run, {options.model}; --inputs has the model looked at anew")
         except RunFolderError as error:
             tell(f"{error.message}, so the model is looked at with made-up inputs")
-    options = to_explain_options(parsed)
     from precision_bisect.advice.text import as_text
     from precision_bisect.commandline.explain_command import explain
     from precision_bisect.plugins import REPORTS, load

@@ -7,7 +7,6 @@ To add one, write a `MakeComparator` and name it in the entry points of the grou
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias, cast
 
-from precision_bisect.comparators.check_words import read_check
 from precision_bisect.comparators.guarded import Guarded
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.ready_made import ready_made
@@ -17,6 +16,7 @@ from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, load
 from precision_bisect.protocols import Comparator
+from precision_bisect.settings.check_words import read_check
 
 MakeComparator: TypeAlias = Callable[[Options, Sequence[str], Collection[str]], Comparator]
 """Makes a comparator from the options, the model's outputs, and those that are classes.

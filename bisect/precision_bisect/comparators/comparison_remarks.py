@@ -8,10 +8,10 @@ import numpy as np
 
 from precision_bisect.comparators.exact import NOTHING_ELSE
 from precision_bisect.comparators.polygraphy import DIFFERENCES, PolygraphyComparator
-from precision_bisect.comparators.tolerance import WIDE
 from precision_bisect.inputs.reference import non_finite
-from precision_bisect.options import DEFAULT_TOLERANCE, Options
+from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE
 from precision_bisect.trial import Kind, Trial, Verdict
 
 _ABSOLUTE = ("elementwise", "max", "mean", "quantile", "l2")

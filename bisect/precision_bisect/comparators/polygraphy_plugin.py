@@ -6,7 +6,8 @@ from dataclasses import replace
 from precision_bisect.comparators.polygraphy import DIFFERENCES, PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance, tolerance_from
 from precision_bisect.errors import UsageError
-from precision_bisect.options import DEFAULT_TOLERANCE, Limits, Options
+from precision_bisect.options import Options
+from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, Limits
 
 
 def by_polygraphy(

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from precision_bisect.comparators.check_words import READY_MADE, CheckWords, judged_outputs
 from precision_bisect.comparators.matched_boxes import DoesNotFit
 from precision_bisect.comparators.task_checks import judge_task
 from precision_bisect.errors import UsageError
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.protocols import Judgement, Sample
+from precision_bisect.settings.check_words import READY_MADE, CheckWords, judged_outputs
 from precision_bisect.trial import Verdict
 
 

@@ -1,18 +1,13 @@
 """Tolerances: one number, or one per output."""
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
 from precision_bisect.errors import UsageError
-from precision_bisect.options import Limits
-
-WIDE = 0.1
-"""From here on a limit for both kinds is an absolute one alone: a relative error of 100% is no
-limit. A bound of taste."""
+from precision_bisect.settings.sample_options import WIDE, Limits
 
 
 def relative_of(limit: float) -> float:
@@ -91,28 +86,3 @@ def _trouble(limit: Any, *, zero: bool) -> str:
     if float(limit) > 0 or (zero and limit == 0):
         return "not finite" if math.isinf(limit) else ""
     return "no number from zero up" if zero else "not above zero"
-
-
-def parse_limits(texts: Sequence[str], flag: str) -> dict[str, float]:
-    """Parse `1e-2` or `logits=1e-2,boxes=1e-1` (and both mixed), comma separated or repeated.
-
-    The key "" is the default. Raises UsageError, naming `flag`, for what is no number.
-    """
-    limits: dict[str, float] = {}
-    for text in texts:
-        if re.fullmatch(r"\d+,\d+(e[-+]?\d+)?", text, re.IGNORECASE):
-            number = text.replace(",", ".")
-            raise UsageError(f"{flag} cannot read {text!r}", f"write {flag} {number}")
-    for item in (part for text in texts for part in text.split(",")):
-        name, _, number = item.rpartition("=")
-        try:
-            limit = float(number)
-        except ValueError as error:
-            raise UsageError(
-                f"{flag} cannot read {item!r}",
-                f"write {flag} 1e-2 or {flag} OUTPUT=1e-2,OTHER=1e-1",
-            ) from error
-        if name in limits:
-            raise UsageError(f"{flag} is given twice for {name or 'all outputs'}", "keep one")
-        limits[name] = limit
-    return limits

@@ -1,29 +1,11 @@
 """Concrete shapes for dynamic inputs: `--input-shapes x:1x3x224x224,y:1x8`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from precision_bisect.errors import InputError, UsageError
+from precision_bisect.errors import InputError
 from precision_bisect.model.spec import TensorSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-def parse_shapes(texts: Iterable[str], flag: str = "--input-shapes") -> dict[str, tuple[int, ...]]:
-    """Parse `name:AxBxC` items, comma separated as in trtexec; a scalar is `name:`.
-
-    Names may hold colons. Raises UsageError for anything else.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for item in (part for text in texts for part in text.split(",")):
-        name, colon, dims = item.rpartition(":")
-        try:
-            shape = tuple(int(dim) for dim in dims.split("x")) if dims else ()
-        except ValueError:
-            shape = (0,)
-        if not colon or not name or any(dim < 1 for dim in shape):
-            raise UsageError(f"cannot read the shape {item!r}", f"write {flag} NAME:1x3x224x224")
-        shapes[name] = shape
-    return shapes
 
 
 def concrete_shape(spec: TensorSpec, shapes: Shapes) -> tuple[int, ...]:

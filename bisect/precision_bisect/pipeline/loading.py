@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.comparators.check_words import read_check
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import (
     exact_remark,
@@ -33,12 +32,14 @@ from precision_bisect.machine.threads import abreast, fitting, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
-from precision_bisect.options import ENGINE_REFERENCE, Options
+from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.sample_sets import CHOSEN, SampleSets, judges_each, pool_of
+from precision_bisect.settings.check_words import read_check
+from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
 from precision_bisect.typed.taken_branches import layers_inside, take_branches
 

@@ -1,12 +1,16 @@
 """How engines are built: what a TensorRT or ONNX Runtime user would pass to their own tool."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from precision_bisect.errors import UsageError
-from precision_bisect.settings.ort_options import check_ort_options
+from precision_bisect.settings.durations import duration
+from precision_bisect.settings.flags import check, flag
+from precision_bisect.settings.ort_options import check_ort_options, parse_ort_options
+from precision_bisect.settings.reading import libraries, parse_shapes, script
 from precision_bisect.settings.user_libraries import (
     CUSTOM_OPS,
     PLUGINS,
@@ -15,9 +19,9 @@ from precision_bisect.settings.user_libraries import (
 )
 
 TypingName: TypeAlias = Literal["auto", "strong", "weak"]
-TYPINGS: tuple[TypingName, ...] = get_args(TypingName)
 IoTypes: TypeAlias = Literal["model", "fp16"]
-IO_TYPES: tuple[IoTypes, ...] = get_args(IoTypes)
+
+_engine = partial(flag, "engine")
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 NOT_TOLD = ("plugins", "ort_custom_ops", "config_script", "io_types", "build_timeout_s")
@@ -41,34 +45,92 @@ class EngineSettings:
     counts as timed out. Raises UsageError for values that cannot work.
     """
 
-    typing: TypingName = "auto"
-    guard_islands: bool = True
-    tf32: bool = False
-    compute_capability: str | None = None
-    workspace_mib: int | None = None
-    optimization_level: int | None = None
-    min_shapes: Shapes = field(default_factory=dict)
-    opt_shapes: Shapes = field(default_factory=dict)
-    max_shapes: Shapes = field(default_factory=dict)
-    ort_options: Mapping[str, str] = field(default_factory=dict)
-    plugins: tuple[Path, ...] = ()
-    ort_custom_ops: tuple[Path, ...] = ()
-    config_script: str | None = None
-    io_types: IoTypes = "model"
-    build_timeout_s: float | None = None
+    typing: TypingName = _engine(
+        "auto",
+        "TensorRT: write precisions into the graph (strong: 10, 11, RTX) or mark layers (weak: "
+        "8.6 to 10.x); auto takes strong where the library can ({})",
+    )
+    guard_islands: bool = _engine(
+        True,
+        "add zero to the FP32 input of a kept MatMul, Gemm or Conv that stands alone, which "
+        "TensorRT would turn back into half (on)",
+    )
+    tf32: bool = _engine(False, "allow TF32 in what stays FP32 (off, unlike trtexec)")
+    ort_options: Mapping[str, str] = _engine(
+        dict,
+        "ONNX Runtime: judge with this option of its CUDA provider, such as "
+        "cudnn_conv_algo_search=EXHAUSTIVE; run_onnxruntime.py opens the answer with it",
+        name="--ort-option",
+        metavar="KEY=VALUE",
+        gather=parse_ort_options,
+    )
+    compute_capability: str | None = _engine(
+        None,
+        "TensorRT-RTX: build for this GPU, such as 8.9 (the one here; without one 8.6)",
+        metavar="X.Y",
+    )
+    min_shapes: Shapes = _engine(
+        dict,
+        "TensorRT: min shapes of dynamic inputs, as in trtexec (the samples' own)",
+        metavar="NAME:1x3x224x224",
+        gather=parse_shapes,
+    )
+    opt_shapes: Shapes = _engine(
+        dict,
+        "TensorRT: opt shapes of dynamic inputs, as in trtexec (the samples' own)",
+        metavar="NAME:1x3x224x224",
+        gather=parse_shapes,
+    )
+    max_shapes: Shapes = _engine(
+        dict,
+        "TensorRT: max shapes of dynamic inputs, as in trtexec (the samples' own)",
+        metavar="NAME:1x3x224x224",
+        gather=parse_shapes,
+    )
+    optimization_level: int | None = _engine(
+        None,
+        "TensorRT: 0 to 5 (3)",
+        name="--builder-optimization-level",
+        metavar="N",
+        least=0,
+        most=5,
+    )
+    workspace_mib: int | None = _engine(None, "TensorRT: workspace limit", metavar="MIB", least=1)
+    plugins: tuple[Path, ...] = _engine(
+        (),
+        "TensorRT: load plugins from this library before parsing and running, as trtexec's "
+        "--staticPlugins does; repeatable",
+        metavar="LIB.so",
+        gather=libraries,
+    )
+    config_script: str | None = _engine(
+        None,
+        "TensorRT: have postprocess_config(builder, network, config) of this script, or the "
+        "FUNCTION, change the builder's configuration, as in Polygraphy: refit, version or "
+        "hardware compatibility, weight streaming, DLA",
+        name="--trt-config-postprocess-script",
+        metavar="SCRIPT.py[:FUNCTION]",
+        read=script,
+    )
+    ort_custom_ops: tuple[Path, ...] = _engine(
+        (),
+        "ONNX Runtime: register the operators of this library in every session; repeatable",
+        metavar="LIB.so",
+        gather=libraries,
+    )
+    io_types: IoTypes = _engine(
+        "model", "fp16: model.mixed.onnx takes and gives FP16 where the model has FP32 ({})"
+    )
+    build_timeout_s: float | None = _engine(
+        None,
+        "a build that takes longer counts as timed out (no limit; verify: 30m)",
+        metavar="TIME",
+        read=duration,
+        positive=True,
+    )
 
     def __post_init__(self) -> None:
-        if self.typing not in TYPINGS:
-            raise UsageError(f"--typing cannot be {self.typing!r}", f"choose {', '.join(TYPINGS)}")
-        if self.io_types not in IO_TYPES:
-            raise UsageError(f"--io-types cannot be {self.io_types!r}", "choose model or fp16")
-        level = self.optimization_level
-        if level is not None and not 0 <= level <= 5:
-            raise UsageError(f"--builder-optimization-level {level} is not within 0 to 5")
-        if self.workspace_mib is not None and self.workspace_mib < 1:
-            raise UsageError(f"--workspace {self.workspace_mib} is below 1 MiB")
-        if self.build_timeout_s is not None and not self.build_timeout_s > 0:
-            raise UsageError(f"--build-timeout {self.build_timeout_s} is not above zero")
+        check(self)
         check_ort_options(self.ort_options)
         check_libraries(self.plugins, PLUGINS)
         check_libraries(self.ort_custom_ops, CUSTOM_OPS)

@@ -30,7 +30,7 @@ CUDA_OPTIONS: Mapping[str, tuple[str, ...]] = {
 which inputs would have to stay in place."""
 
 
-def parse_ort_options(texts: Iterable[str]) -> dict[str, str]:
+def parse_ort_options(texts: Iterable[str], _: str = FLAG) -> dict[str, str]:
     """Parse `KEY=VALUE`, each of another key. Raises UsageError."""
     found: dict[str, str] = {}
     for text in texts:

@@ -1,0 +1,130 @@
+"""Texts of flags, read: sizes, shapes, limits, ranges, workers, files."""
+
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from precision_bisect.errors import UsageError
+from precision_bisect.settings.user_libraries import script_and_function
+
+RANGE_HINT = "write --range INPUT=0:999, the lower end first"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([MG])i?B?", re.IGNORECASE)
+_GPU = re.compile(r"\d+|(?:GPU|MIG)-[0-9A-Za-z/-]+")
+_GPUS = "gpu:"
+
+
+def parse_limits(texts: Sequence[str], flag: str) -> dict[str, float]:
+    """Parse `1e-2` or `logits=1e-2,boxes=1e-1` (and both mixed), comma separated or repeated.
+
+    The key "" is the default. Raises UsageError, naming `flag`, for what is no number.
+    """
+    limits: dict[str, float] = {}
+    for text in texts:
+        if re.fullmatch(r"\d+,\d+(e[-+]?\d+)?", text, re.IGNORECASE):
+            number = text.replace(",", ".")
+            raise UsageError(f"{flag} cannot read {text!r}", f"write {flag} {number}")
+    for item in (part for text in texts for part in text.split(",")):
+        name, _, number = item.rpartition("=")
+        try:
+            limit = float(number)
+        except ValueError as error:
+            raise UsageError(
+                f"{flag} cannot read {item!r}",
+                f"write {flag} 1e-2 or {flag} OUTPUT=1e-2,OTHER=1e-1",
+            ) from error
+        if name in limits:
+            raise UsageError(f"{flag} is given twice for {name or 'all outputs'}", "keep one")
+        limits[name] = limit
+    return limits
+
+
+def limits(texts: Sequence[str], flag: str) -> dict[str, float] | float:
+    """Return the limits that the texts of a flag say. Raises UsageError."""
+    found = parse_limits(texts, flag)
+    return found[""] if set(found) == {""} else found
+
+
+def parse_shapes(texts: Iterable[str], flag: str = "--input-shapes") -> dict[str, tuple[int, ...]]:
+    """Parse `name:AxBxC` items, comma separated as in trtexec; a scalar is `name:`.
+
+    Names may hold colons. Raises UsageError for anything else.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for item in (part for text in texts for part in text.split(",")):
+        name, colon, dims = item.rpartition(":")
+        try:
+            shape = tuple(int(dim) for dim in dims.split("x")) if dims else ()
+        except ValueError:
+            shape = (0,)
+        if not colon or not name or any(dim < 1 for dim in shape):
+            raise UsageError(f"cannot read the shape {item!r}", f"write {flag} NAME:1x3x224x224")
+        shapes[name] = shape
+    return shapes
+
+
+def parse_ranges(texts: Iterable[str], flag: str = "--range") -> dict[str, tuple[float, float]]:
+    """Parse `t=0:999` items, comma separated or repeated. Raises UsageError for anything else."""
+    found: dict[str, tuple[float, float]] = {}
+    for item in (part for text in texts for part in text.split(",")):
+        name, _, ends = item.rpartition("=")
+        try:
+            low, high = map(float, ends.split(":"))
+        except ValueError as error:
+            raise UsageError(f"{flag} cannot read {item!r}", RANGE_HINT) from error
+        if not name:
+            raise UsageError(f"{flag} {item!r} names no input", RANGE_HINT)
+        if name in found:
+            raise UsageError(f"{flag} is given twice for {name!r}", "keep one")
+        found[name] = low, high
+    return found
+
+
+def parse_workers(text: str) -> tuple[int, tuple[str, ...]]:
+    """Return the number of workers and the GPU of each, none where they share one.
+
+    Raises UsageError for what is neither a number nor `gpu:` and a list.
+    """
+    if text.startswith(_GPUS):
+        gpus = tuple(gpu.strip() for gpu in text[len(_GPUS) :].split(","))
+        if all(_GPU.fullmatch(gpu) for gpu in gpus):
+            return len(gpus), gpus
+    elif re.fullmatch(r"-?\d+", text):
+        return int(text), ()
+    raise UsageError(
+        f"--workers {text} is no number of workers", "write --workers 4, or --workers gpu:0,1,2,3"
+    )
+
+
+def mebibytes(text: str) -> float:
+    """Return a size as MiB. Raises UsageError."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{text!r} is no size", "write it as 8G or 512M")
+    return float(found[1]) * (1024 if found[2] in "gG" else 1)
+
+
+def share(text: str) -> float:
+    """Return a share that is written as 5% or 0.05. Raises ArgumentTypeError."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is no share, such as 5%") from error
+
+
+def folder(text: str) -> Path:
+    """Return the path of a folder that may not exist yet."""
+    if not text:
+        raise ArgumentTypeError("an empty path names no folder")
+    return Path(text)
+
+
+def libraries(texts: Iterable[str], _: str = "") -> tuple[Path, ...]:
+    """Return libraries that a flag names, each once, by paths that hold in any folder."""
+    return tuple(dict.fromkeys(Path(text).absolute() for text in texts))
+
+
+def script(given: str) -> str:
+    """Return a script and its function by a path that holds in any folder."""
+    path, function = script_and_function(given)
+    return f"{path.absolute()}:{function}"

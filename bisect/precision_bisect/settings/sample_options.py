@@ -1,0 +1,101 @@
+"""Which samples are run, and which outputs pass."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from precision_bisect.plugins import COMPARATORS, installed
+from precision_bisect.settings.check_words import READY_MADE
+from precision_bisect.settings.flags import flag
+from precision_bisect.settings.reading import limits, parse_ranges, parse_shapes
+
+if TYPE_CHECKING:
+    from precision_bisect.protocols import Sample
+
+DEFAULT_TOLERANCE = 1e-2
+DEFAULT_METRIC = "elementwise"
+Limits: TypeAlias = float | Mapping[str, float] | None
+ENGINE_REFERENCE = Path("engine")
+"""What `--reference` says for the outputs of the backend's own engine with every layer in FP32."""
+WIDE = 0.1
+"""From here on a limit for both kinds is an absolute one alone: a relative error of 100% is no
+limit. A bound of taste."""
+_inputs = partial(flag, "inputs")
+_verdict = partial(flag, "verdict")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """The samples, and how they are judged.
+
+    `inputs` may be the samples themselves, too. `tol` applies to every limit that `atol` and
+    `rtol` do not set. `reference` is None to have ONNX Runtime compute the FP32 outputs.
+    """
+
+    inputs: "Path | Sequence[Sample] | None" = _inputs(
+        None,
+        "a .npz or .npy, a folder of these, Polygraphy's .json (run --save-inputs), or a .py with"
+        " load_data(). Of many the hardest are searched with, and all judge the answer. Without "
+        "it inputs are made up",
+        metavar="PATH",
+        read=Path,
+    )
+    reference: Path | None = _inputs(
+        None,
+        "the FP32 outputs of --inputs instead of ONNX Runtime's own: a .npz or a folder of them, "
+        "by output name, or Polygraphy's .json (run --save-outputs); `engine` for those of the "
+        "backend's own engine in FP32",
+        metavar="PATH",
+    )
+    input_shapes: Mapping[str, tuple[int, ...]] = _inputs(
+        dict,
+        "shapes for made-up inputs with dynamic dimensions; comma separated or repeated",
+        metavar="NAME:1x3x224x224",
+        gather=parse_shapes,
+    )
+    ranges: Mapping[str, tuple[float, float]] = _inputs(
+        dict,
+        "between which values an input may lie: the answer is tried at both ends, where the error"
+        " of an operator grows with the input; comma separated or repeated",
+        name="--range",
+        metavar="NAME=0:999",
+        gather=parse_ranges,
+    )
+    synthetic: int = _inputs(4, "how many to make up ({})", metavar="N", least=1)
+    holdout: int = _inputs(
+        0,
+        "judge the answer by the last N samples, which never join the search ({})",
+        metavar="N",
+        least=0,
+    )
+    tol: Limits = _verdict(
+        None,
+        f"tolerance of all outputs, or per output as logits=1e-2,boxes=0.5 (default "
+        f"{DEFAULT_TOLERANCE:g}). Below {WIDE:g} an element passes that is within T absolutely or "
+        f"relatively, from {WIDE:g} on only absolutely. Integer and boolean outputs must be equal; "
+        "classes=0.02 lets that share of their elements differ",
+        metavar="T",
+        gather=limits,
+    )
+    atol: Limits = _verdict(
+        None, "absolute limits alone, written as --tol's", metavar="T", gather=limits
+    )
+    rtol: Limits = _verdict(
+        None, "relative limits alone, written as --tol's", metavar="T", gather=limits
+    )
+    metric: str = _verdict(
+        DEFAULT_METRIC,
+        "the comparator; those that come along are Polygraphy's ({}). The tolerance of l2 is the "
+        "norm, of cosine 1 - cosine, of psnr and snr the least decibels",
+        choices=lambda: installed(COMPARATORS),
+    )
+    quantile: float = _verdict(0.99, "for --metric quantile ({})", metavar="Q")
+    check: str | None = _verdict(
+        None,
+        f"judge by what counts in the task: {', '.join(READY_MADE)}, of all outputs or of some "
+        "(top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists of dicts "
+        "over all samples, which returns an error for --tol, or True or False",
+        metavar="CHECK",
+    )
