@@ -1,7 +1,7 @@
 """Everything a run is asked to do, in one frozen object."""
 
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -210,49 +210,62 @@ class Options(WorkerOptions, SampleOptions):
     def __post_init__(self) -> None:
         check(self)
         self._check_shapes()
-        if self.copies_failing and self.copies_failing >= self.copies:
-            raise UsageError(
-                f"--copies-failing {self.copies_failing} is no fewer than --copies {self.copies}",
-                "allow fewer",
-            )
+        for refused, message, hint in (*self._clashes(), *self._beyond_a_pair()):
+            if refused:
+                raise UsageError(message, hint)
+
+    def _clashes(self) -> Iterator[tuple[bool, str, str]]:
+        """Yield whether flags exclude each other, how it is said, and what to do."""
+        out = "leave one out"
+        failing, copies = self.copies_failing, self.copies
+        less = f"--copies-failing {failing} is no fewer than --copies {copies}"
+        yield bool(failing) and failing >= copies, less, "allow fewer"
         for name in ("trial_timeout_s", "trial_memory_mib"):
-            value = getattr(self, name)
-            if value is not None and self.isolate == "never":
-                raise UsageError(
-                    f"{flag_name(name)} needs trials in child processes",
-                    "leave out --isolate never",
-                )
-        if self.gpus and len(self.gpus) != self.workers:
-            raise UsageError(
-                f"{len(self.gpus)} GPUs for {self.workers} workers", "name one GPU for each worker"
+            limited = getattr(self, name) is not None and self.isolate == "never"
+            needs = f"{flag_name(name)} needs trials in child processes"
+            yield limited, needs, "leave out --isolate never"
+        unlike = bool(self.gpus) and len(self.gpus) != self.workers
+        yield unlike, f"{len(self.gpus)} GPUs for {self.workers} workers", "name one for each"
+        emulated = self.target in ("auto", self.backend) or self.backend in ("auto", "emulated")
+        judges = f"--target {self.target} is for the emulator, and --backend {self.backend} judges"
+        yield not emulated, judges, out
+        checked = self.check is not None and self.metric != DEFAULT_METRIC
+        yield checked, "--check and --metric exclude each other", "choose one"
+        made_up = self.inputs is None or not self.input_shapes
+        yield not made_up, "--input-shapes is for made-up inputs, but --inputs is given", out
+        stored = self.optuna_storage is not None and self.strategy != "pareto"
+        yield stored, "--optuna-storage is for --strategy pareto", out
+        both = self.resume and self.overwrite
+        yield both, "--resume and --overwrite exclude each other", "choose one"
+
+    def _beyond_a_pair(self) -> Iterator[tuple[bool, str, str]]:
+        """Yield the same of a ladder, of a part of a run, and of points of the curve."""
+        out = "leave one out"
+        first = (pairs_of(self.ladder) if self.ladder else (self.pair,))[0].low
+        scales = self.calibration != DEFAULT_CALIBRATION and first != "int8"
+        no_scales = f"--calibration {self.calibration} is for INT8, the low type is {first}"
+        yield scales, no_scales, "leave it out"
+        known = self.export_point in EXPORT_POINTS or self.export_point.isdecimal()
+        no_point = f"--export-point {self.export_point} is no point of the curve"
+        points = f"choose {', '.join(EXPORT_POINTS)}, or a number of kept layers"
+        yield not known, no_point, points
+        shared = self.risk is None or 0 < self.risk <= 0.5
+        no_share = f"--risk {self.risk} is no share of inputs to bear"
+        yield not shared, no_share, "give one as 5%, up to 50%"
+        for what, asked in (
+            ("--max-latency and --min-speedup are", self.speed.given),
+            ("--risk is", self.risk is not None),
+        ):
+            lone = f"{what} for one pair of types, not for a --ladder"
+            yield bool(self.ladder) and asked, lone, out
+            useless = (
+                f"a run that ends with the {self.until} has no use for {what.rsplit(' ', 1)[0]}"
             )
-        pairs = pairs_of(self.ladder) if self.ladder else (self.pair,)
-        if self.calibration != DEFAULT_CALIBRATION and pairs[0].low != "int8":
-            raise UsageError(
-                f"--calibration {self.calibration} is for INT8, the low type is {pairs[0].low}",
-                "leave it out",
-            )
-        if self.target not in ("auto", self.backend) and self.backend not in ("auto", "emulated"):
-            raise UsageError(
-                f"--target {self.target} is for the emulator, and --backend {self.backend} judges",
-                "leave one out",
-            )
-        if self.check is not None and self.metric != DEFAULT_METRIC:
-            raise UsageError("--check and --metric exclude each other", "choose one")
-        if self.inputs is not None and self.input_shapes:
-            raise UsageError(
-                "--input-shapes is for made-up inputs, but --inputs is given", "leave one out"
-            )
-        if self.speed.given and self.ladder:
-            raise UsageError(
-                "--max-latency and --min-speedup are for one pair of types, not for a --ladder",
-                "leave one out",
-            )
-        self._check_until()
-        if self.optuna_storage is not None and self.strategy != "pareto":
-            raise UsageError("--optuna-storage is for --strategy pareto", "leave one out")
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other", "choose one")
+            yield self.until != "answer" and asked, useless, out
+        curveless = bool(self.ladder) and self.export_point != ANSWER
+        yield curveless, "a --ladder has no curve for --export-point", out
+        ended = self.until != "answer" and bool(self.ladder)
+        yield ended, f"a run that ends with the {self.until} has no use for --ladder", out
 
     def _check_shapes(self) -> None:
         """Raise UsageError for samples, shapes and limits of a type that only Python can give."""
@@ -271,33 +284,6 @@ class Options(WorkerOptions, SampleOptions):
                 raise UsageError(
                     f"{name} cannot be {limit!r}",
                     "give a number, or a dict of numbers by output name",
-                )
-
-    def _check_until(self) -> None:
-        if self.export_point not in EXPORT_POINTS and not self.export_point.isdecimal():
-            raise UsageError(
-                f"--export-point {self.export_point} is no point of the curve",
-                f"choose {', '.join(EXPORT_POINTS)}, or a number of kept layers",
-            )
-        if self.export_point != ANSWER and self.ladder:
-            raise UsageError("a --ladder has no curve for --export-point", "leave one out")
-        if self.risk is not None and not 0 < self.risk <= 0.5:
-            raise UsageError(
-                f"--risk {self.risk:g} is no share of inputs to bear", "give one as 5%, up to 50%"
-            )
-        if self.risk is not None and self.ladder:
-            raise UsageError(
-                "--risk is for one pair of types, not for a --ladder", "leave one out"
-            )
-        for limit, given in (
-            ("--ladder", bool(self.ladder)),
-            ("speed limits", self.speed.given),
-            ("--risk", self.risk is not None),
-        ):
-            if self.until != "answer" and given:
-                raise UsageError(
-                    f"a run that ends with the {self.until} has no use for {limit}",
-                    "leave one out",
                 )
 
     @property

@@ -24,7 +24,6 @@ from precision_bisect.inputs.input_files import placed_samples
 from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
-from precision_bisect.inputs.value_ranges import check_ranges
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.machine.freed_memory import trim
@@ -39,6 +38,7 @@ from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.sample_sets import CHOSEN, SampleSets, judges_each, pool_of
 from precision_bisect.settings.check_words import read_check
+from precision_bisect.settings.reading import check_ranges
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
 from precision_bisect.typed.taken_branches import layers_inside, take_branches

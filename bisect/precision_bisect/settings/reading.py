@@ -1,14 +1,15 @@
 """Texts of flags, read: sizes, shapes, limits, ranges, workers, files."""
 
+import math
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from precision_bisect.errors import UsageError
 from precision_bisect.settings.user_libraries import script_and_function
 
-RANGE_HINT = "write --range INPUT=0:999, the lower end first"
+_RANGE_HINT = "write --range INPUT=0:999, the lower end first"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([MG])i?B?", re.IGNORECASE)
 _GPU = re.compile(r"\d+|(?:GPU|MIG)-[0-9A-Za-z/-]+")
 _GPUS = "gpu:"
@@ -71,13 +72,29 @@ def parse_ranges(texts: Iterable[str], flag: str = "--range") -> dict[str, tuple
         try:
             low, high = map(float, ends.split(":"))
         except ValueError as error:
-            raise UsageError(f"{flag} cannot read {item!r}", RANGE_HINT) from error
+            raise UsageError(f"{flag} cannot read {item!r}", _RANGE_HINT) from error
         if not name:
-            raise UsageError(f"{flag} {item!r} names no input", RANGE_HINT)
+            raise UsageError(f"{flag} {item!r} names no input", _RANGE_HINT)
         if name in found:
             raise UsageError(f"{flag} is given twice for {name!r}", "keep one")
         found[name] = low, high
     return found
+
+
+def check_ranges(ranges: Mapping[str, tuple[float, float]], inputs: Sequence[str]) -> None:
+    """Raise UsageError for ends that are no range, and for what is no input of the model."""
+    for name, ends in ranges.items():
+        try:
+            low, high = map(float, ends)
+        except (TypeError, ValueError):
+            low = high = math.nan
+        if not -math.inf < low < high < math.inf:
+            raise UsageError(f"--range cannot have {ends!r} for {name!r}", _RANGE_HINT)
+        if name not in inputs:
+            raise UsageError(
+                f"--range names {name!r}, which is no input of the model",
+                f"its inputs are {', '.join(inputs) or 'none'}",
+            )
 
 
 def parse_workers(text: str) -> tuple[int, tuple[str, ...]]:

@@ -74,8 +74,8 @@ class SampleOptions:
         None,
         f"tolerance of all outputs, or per output as logits=1e-2,boxes=0.5 (default "
         f"{DEFAULT_TOLERANCE:g}). Below {WIDE:g} an element passes that is within T absolutely or "
-        f"relatively, from {WIDE:g} on only absolutely. Integer and boolean outputs must be equal; "
-        "classes=0.02 lets that share of their elements differ",
+        f"relatively, from {WIDE:g} on only absolutely. Integer and boolean outputs must be "
+        "equal; classes=0.02 lets that share of their elements differ",
         metavar="T",
         gather=limits,
     )
@@ -95,7 +95,7 @@ class SampleOptions:
     check: str | None = _verdict(
         None,
         f"judge by what counts in the task: {', '.join(READY_MADE)}, of all outputs or of some "
-        "(top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists of dicts "
-        "over all samples, which returns an error for --tol, or True or False",
+        "(top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists of "
+        "dicts over all samples, which returns an error for --tol, or True or False",
         metavar="CHECK",
     )
