@@ -23,7 +23,7 @@ LIMITED = [
 ]
 
 
-def made(kind: Any, **values: object) -> Any:
+def made(kind: Any, **values: Any) -> Any:
     """Return options, or engine settings."""
     return kind(**values) if kind is EngineSettings else kind(model=MODEL, **values)
 
