@@ -12,7 +12,6 @@ import pytest
 
 import tiny
 
-
 LOST = (("stdout",), ("stderr",), ("stdout", "stderr"))
 FLAGS: Sequence[tuple[str, ...]] = ((), ("--json",), ("--tol", "1e-30"))
 DAILY = [*zip(LOST, FLAGS, strict=True)]

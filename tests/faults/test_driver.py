@@ -26,8 +26,8 @@ LIVES: Mapping[tuple[str, int], Sequence[Life]] = {
         *(("intent", 3), ("evaluation", 2), ("file", 1), ("file", 4), ("file", 5)),
     ),
 }
-"""How often, and for how many workers. No trial is cut off three times, which would be taken for its own
-doing."""
+"""How often, and for how many workers. No trial is cut off three times, which would be taken for
+its own doing."""
 TO_THE_END = ("never", 0)
 
 
