@@ -210,23 +210,6 @@ def test_an_answer_that_is_no_faster_is_told_with_how_many_layers_pay() -> None:
     )
 
 
-def test_only_the_curve_is_told_where_only_it_was_asked_for() -> None:
-    """No plan, no certificate, and how to go on."""
-    result = replace(
-        RESULT,
-        status=Status.STOPPED,
-        kept=[],
-        rungs=[],
-        error=None,
-        message="only the curve was asked for",
-        out=Path("run"),
-    )
-    shown = screen(result)
-    assert "No answer yet: only the curve was asked for" in shown
-    assert "    precision-bisect model.onnx --resume --out run\n" in shown
-    assert "certificate" not in shown
-
-
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8), st.floats(1e-7, 2e3))
 def test_what_a_level_takes_lies_between_its_points(errors: Sequence[float], level: float) -> None:
     """The count lies between the last point above the level and the first at it or below."""

@@ -76,7 +76,7 @@ def search(place: Path, out: Path, *more: str) -> int:
 SEARCHES = ((), ("--overwrite",), ("--resume",), ("--ladder", "bf16,fp16,fp32"))
 
 
-@pytest.mark.parametrize(("name", "more"), zip(NAMES, cycle(SEARCHES), strict=False))
+@pytest.mark.parametrize(("name", "more"), [*zip(NAMES, cycle(SEARCHES), strict=False)])
 def test_a_folder_that_is_no_runs_is_refused(
     name: str, more: Sequence[str], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -228,6 +228,9 @@ METRICS: tuple[tuple[str, float], ...] = (
 )
 
 
+OTHERS = [pytest.param(each, marks=pytest.mark.nightly) for each in (1e-4, 0.3)]
+
+
 @pytest.mark.parametrize(("metric", "limit"), METRICS)
 @pytest.mark.parametrize("off", [0.0101, *OTHERS])
 def test_metrics_are_the_comparators(

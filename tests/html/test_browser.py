@@ -212,6 +212,9 @@ def contrast(page: Page, text: str, back: str) -> float:
     return (max(brightness) + 0.05) / (min(brightness) + 0.05)
 
 
+WIDER = [pytest.param(each, marks=pytest.mark.nightly) for each in (820, 1280)]
+
+
 @pytest.mark.parametrize("width", [400, *WIDER])
 def test_no_width_needs_sideways_scrolling(opened: Open, tmp_path: Path, width: int) -> None:
     """Nothing is wider than the window or cut, on a phone as on a desk, whatever the names."""

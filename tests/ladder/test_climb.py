@@ -134,6 +134,9 @@ def test_watchers_hear_of_each_rung(tmp_path: Path) -> None:
     assert len(set(warnings)) == len(warnings)
 
 
+OTHERS = [pytest.param(each, marks=pytest.mark.nightly) for each in (1, 2, 9, 13)]
+
+
 @pytest.mark.parametrize("most", [5, *OTHERS])
 def test_a_budget_ends_it_anywhere_and_it_goes_on(tmp_path: Path, most: int) -> None:
     """What was found so far passes; resumed, nothing is tried twice and the answer is the same."""
