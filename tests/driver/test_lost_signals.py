@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,13 +30,19 @@ def interrupted_elsewhere(after_s: float = 0.3) -> Iterator[None]:
     def receive() -> None:
         time.sleep(after_s)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        sent.set()
         time.sleep(LONG_S)
+
+    sent = threading.Event()
 
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=receive, daemon=True).start()
     try:
         yield
     finally:
+        # One that comes late is no other test's.
+        with suppress(KeyboardInterrupt):
+            sent.wait(LONG_S)
         signal.signal(signal.SIGINT, former)
 
 
