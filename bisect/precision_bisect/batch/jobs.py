@@ -9,17 +9,17 @@ import os
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.batch.batch_record import Job
 from precision_bisect.comparators.check_words import read_check
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.executors.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size
-from precision_bisect.options import ENGINE_REFERENCE, Options
+from precision_bisect.options import ENGINE_REFERENCE
 from precision_bisect.plugins import load_strategy
 from precision_bisect.run_folder.plain_json import LARGEST
 
@@ -28,29 +28,7 @@ _RESERVED = frozenset({"resume", "overwrite", "json", "version", "help"})
 _TABLES = ("defaults", "job")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One search of a batch.
-
-    `arguments` are the flags as the file gives them; their paths, and `model`, are relative to the
-    file's folder, where the job's process runs. `options` are what they come to. `run_folder` is
-    absolute. `model_stamp` is the model file's size in bytes and its time.
-    """
-
-    name: str
-    model: str
-    arguments: tuple[str, ...]
-    options: Options
-    run_folder: Path
-    model_stamp: list[int]
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The arguments of the main command, without what the batch adds."""
-        return ("run", *self.arguments, "--", self.model)
-
-
-def read_jobs(path: Path, out: Path) -> Sequence[Job]:
+def read_jobs(path: Path, out: Path) -> list[Job]:
     """Return the jobs of a file; those without an `out` of their own get a folder inside `out`.
 
     Raises UsageError, which names the job, for the first thing that cannot work.
@@ -157,10 +135,18 @@ def _job(
     return Job(
         name=name,
         model=model,
-        arguments=arguments,
-        options=options,
-        run_folder=folder,
         model_stamp=[found.st_size, found.st_mtime_ns],
+        command=[
+            "precision-bisect",
+            "run",
+            *arguments,
+            f"--out={folder}",
+            "--resume",
+            "--",
+            model,
+        ],
+        run_folder=str(folder),
+        log=str(out.absolute() / f"{name}.log"),
     )
 
 
@@ -189,15 +175,15 @@ def _flag(parser: argparse.ArgumentParser, key: str, value: object) -> list[str]
 
 def _refuse_shared(jobs: Sequence[Job]) -> None:
     """Raise UsageError where two jobs have one name or one run folder; case does not count."""
-    for what, key in (
-        ("are both named", lambda job: job.name),
-        ("have the same run folder,", lambda job: str(job.run_folder)),
+    names, folders = [job.name for job in jobs], [job.run_folder for job in jobs]
+    for what, values, hint in (
+        ("are both named", names, "give each a name of its own"),
+        ("have the same run folder,", folders, "change one out"),
     ):
         seen: dict[str, int] = {}
-        for number, job in enumerate(jobs, 1):
-            first = seen.setdefault(key(job).casefold(), number)
+        for number, value in enumerate(values, 1):
+            first = seen.setdefault(value.casefold(), number)
             if first != number:
                 raise UsageError(
-                    f"job {job.name}: jobs {first} and {number} {what} {key(job)}",
-                    "give each a name of its own" if key(job) == job.name else "change one out",
+                    f"job {names[number - 1]}: jobs {first} and {number} {what} {value}", hint
                 )
