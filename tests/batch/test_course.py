@@ -167,9 +167,9 @@ def test_no_plan_is_exit_code_one(write: Write, run: Run, tmp_path: Path) -> Non
 
 
 def test_a_run_that_is_there_already_is_refused(write: Write, run: Run, tmp_path: Path) -> None:
-    """A job's own folder may hold a run of the user's: nothing is touched."""
-    write(A + 'out = "mine"\n')
-    main([str(tmp_path / "a.onnx"), "--backend=emulated", f"--out={tmp_path / 'mine'}"])
+    """The folder of a job may hold a run of the user's: nothing is touched."""
+    write(A)
+    main([str(tmp_path / "a.onnx"), "--backend=emulated", f"--out={tmp_path / 'out' / 'a'}"])
     ran = run()
     assert 2 == ran.returncode
     assert "job a: " in ran.stderr and "already holds a run" in ran.stderr

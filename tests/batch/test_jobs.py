@@ -47,13 +47,12 @@ def test_a_job_overrides_the_defaults(write: Write, tmp_path: Path) -> None:
     """false takes a bare flag back, an empty list any other."""
     path = write(
         'tf32 = true\nmax-trials = 9\n[[job]]\nmodel = "a.onnx"\ntf32 = false\nmax_trials = []\n'
-        '[[job]]\nmodel = "b.onnx"\nout = "elsewhere"\n'
+        '[[job]]\nmodel = "b.onnx"\n'
     )
     jobs = read_jobs(path, tmp_path / "out")
     first, second = map(options_of, jobs)
     assert (False, None) == (first.engine.tf32, first.max_trials)
     assert (True, 9) == (second.engine.tf32, second.max_trials)
-    assert str(tmp_path / "elsewhere") == jobs[1].run_folder
 
 
 def test_the_engine_as_reference_is_no_file(write: Write, tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ CASES = {
     "no number": (GOOD + 'holdout = "many"\n', "job a: argument --holdout: invalid int"),
     "true for a value": (GOOD + "tol = true\n", "job a: tol is True"),
     "a value for a bare flag": (GOOD + "tf32 = 1\n", "tf32 is 1; it takes true or false"),
-    "a null character": (GOOD + 'out = "\\u0000"\n', "job a: out has a null character"),
+    "a null character": (GOOD + 'inputs = "\\u0000"\n', "job a: inputs has a null character"),
     "a long path": ('[[job]]\nmodel = "' + 300 * "x" + '"\n', "no such file: "),
     "a table": (GOOD + "tol = {y = 1}\n", "job a: tol is {'y': 1}"),
     "a date": (GOOD + "max-time = 2026-01-01\n", "job a: max-time is"),
@@ -93,13 +92,9 @@ CASES = {
     "bad limit": (GOOD + 'tol = "small"\n', "job a: --tol cannot read 'small'"),
     "bad strategy": (GOOD + 'strategy = "guide"\n', "did you mean guided"),
     "bad combination": (GOOD + 'check = "checks.py:error"\nmetric = "l2"\n', "job a: --check"),
-    "twice the model": (GOOD + GOOD, "jobs 1 and 2 are both named a"),
+    "twice the model": (GOOD + GOOD, "job 2 and another are both named a"),
     "names differ by case": (GOOD + '[[job]]\nmodel = "b.onnx"\nname = "A"\n', "both named A"),
-    "one folder": (
-        GOOD + 'out = "x"\n[[job]]\nmodel = "b.onnx"\nout = "./x"\n',
-        "job b: jobs 1 and 2 have the same run folder",
-    ),
-    "the batch's folder": (GOOD + 'out = "."\n', "job a: its out holds the batch's folder"),
+    "a folder of its own": (GOOD + 'out = "x"\n', "job a: out is no key of a job"),
     "name is a path": (GOOD + 'name = "../x"\n', "job 1 cannot be named '../x'"),
     "name is a log": (GOOD + 'name = "x.log"\n', "cannot be named"),
     "name is no text": (GOOD + "name = 3\n", "cannot be named 3"),

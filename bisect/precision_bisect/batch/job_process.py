@@ -147,24 +147,15 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
 
 
 def _why(job: Job, code: int) -> str:
-    """Return why a job failed, on one line."""
-    if code == -signal.SIGKILL:
-        return "killed by SIGKILL, as where memory runs out"
+    """Return why a job failed, on one line: mostly the last one of its log."""
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    last = _last_line(Path(job.log))
-    return last if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: {last}"
-
-
-def _last_line(log: Path) -> str:
-    """Return the last line of a log, without the name that the command puts before errors."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _TAIL))
-            lines = stream.read().decode(errors="replace").split("\n")
-    except OSError as error:
-        return f"its log cannot be read: {error.strerror}"
-    last = next((line for line in reversed(lines) if line.strip()), _PROMPT)
-    if last.startswith(_PROMPT):
-        return "it said nothing"
-    return printable(last.strip().removeprefix("precision-bisect: "))[:_SHOWN]
+        memory = ", as where memory runs out" if code == -signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{memory}"
+    text = ""
+    with suppress(OSError):
+        text = Path(job.log).read_bytes()[-_TAIL:].decode(errors="replace").rstrip()
+    last = text.rpartition("\n")[2].removeprefix("precision-bisect: ")
+    if not last or last.startswith(_PROMPT):
+        last = "it said nothing"
+    how = "" if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: "
+    return printable(f"{how}{last}")[:_SHOWN]

@@ -8,7 +8,7 @@ import argparse
 import os
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -23,32 +23,32 @@ from precision_bisect.options import ENGINE_REFERENCE
 from precision_bisect.plugins import load_strategy
 from precision_bisect.run_folder.plain_json import LARGEST
 
-_RESERVED = frozenset({"resume", "overwrite", "json", "version", "help"})
+_RESERVED = frozenset({"out", "resume", "overwrite", "json", "version", "help"})
 """Flags that the batch gives itself, or that run no search."""
 _TABLES = ("defaults", "job")
 
 
 def read_jobs(path: Path, out: Path) -> list[Job]:
-    """Return the jobs of a file; those without an `out` of their own get a folder inside `out`.
+    """Return the jobs of a file; their run folders and logs lie in `out`.
 
     Raises UsageError, which names the job, for the first thing that cannot work.
     """
     tables = _tables(path)
     parser = run_parser()
     defaults = _keys("[defaults]", tables.get("defaults", {}))
-    for key in ("name", "out"):
-        if key in defaults:
-            raise UsageError(f"[defaults] sets {key}, which each job has for itself", "move it")
-    jobs = []
+    if "name" in defaults:
+        raise UsageError("[defaults] sets name, which each job has for itself", "move it")
+    jobs: dict[str, Job] = {}
     for number, table in enumerate(tables["job"], 1):
         keys = defaults | _keys(f"job {number}", table)
         name = _name(number, keys)
+        if name.casefold() in jobs:
+            raise UsageError(f"job {number} and another are both named {name}", "rename one")
         try:
-            jobs.append(_job(parser, name, keys, path.parent, out))
+            jobs[name.casefold()] = _job(parser, name, keys, path.parent, out.absolute())
         except PrecisionBisectError as error:
             raise UsageError(f"job {name}: {error.message}", error.hint) from error
-    _refuse_shared(jobs)
-    return jobs
+    return list(jobs.values())
 
 
 def _tables(path: Path) -> Mapping[str, Any]:
@@ -58,14 +58,10 @@ def _tables(path: Path) -> Mapping[str, Any]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
+        why = f": {error}" if isinstance(error, tomllib.TOMLDecodeError) else ""
         raise UsageError(
-            f"{path} is no jobs file, which is TOML: {error}",
-            "mend that place; one model alone is searched by `precision-bisect MODEL`",
-        ) from error
-    except ValueError as error:  # no UTF-8
-        raise UsageError(
-            f"{path} is no jobs file, which is TOML",
+            f"{path} is no jobs file, which is TOML{why}",
             f"one model alone is searched by `precision-bisect {shlex.quote(str(path))}`; "
             "`precision-bisect batch --help` shows a jobs file",
         ) from error
@@ -128,9 +124,6 @@ def _job(
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
             raise UsageError(f"no such file: {base / needed}", "paths start at the jobs file")
-    folder = (out / name if options.out is None else base / options.out).resolve()
-    if out.resolve().is_relative_to(folder):
-        raise UsageError(f"its out holds the batch's folder {out}", "choose another out")
     found = (base / model).stat()
     return Job(
         name=name,
@@ -140,13 +133,13 @@ def _job(
             "precision-bisect",
             "run",
             *arguments,
-            f"--out={folder}",
+            f"--out={out / name}",
             "--resume",
             "--",
             model,
         ],
-        run_folder=str(folder),
-        log=str(out.absolute() / f"{name}.log"),
+        run_folder=str(out / name),
+        log=str(out / f"{name}.log"),
     )
 
 
@@ -171,19 +164,3 @@ def _flag(parser: argparse.ArgumentParser, key: str, value: object) -> list[str]
             wanted = "true or false" if bare else "a text or a number, or a list of them"
             raise UsageError(f"{key} is {each!r}", f"it takes {wanted}")
     return [f"--{key}={each}" for each in values]
-
-
-def _refuse_shared(jobs: Sequence[Job]) -> None:
-    """Raise UsageError where two jobs have one name or one run folder; case does not count."""
-    names, folders = [job.name for job in jobs], [job.run_folder for job in jobs]
-    for what, values, hint in (
-        ("are both named", names, "give each a name of its own"),
-        ("have the same run folder,", folders, "change one out"),
-    ):
-        seen: dict[str, int] = {}
-        for number, value in enumerate(values, 1):
-            first = seen.setdefault(value.casefold(), number)
-            if first != number:
-                raise UsageError(
-                    f"job {names[number - 1]}: jobs {first} and {number} {what} {value}", hint
-                )
