@@ -53,7 +53,7 @@ def test_a_job_that_fails_or_crashes_costs_only_itself(
     ] == rows(tmp_path, "name", "status", "exit_code", "kept")
     told = ran.stdout.splitlines()
     assert "segfault: failed" == told[1].partition(",")[0]
-    assert "killed by SIGSEGV; see " in told[1]
+    assert "killed by SIGSEGV (Segmentation fault); see " in told[1]
     assert "broken.onnx is not an ONNX model" in told[0]
     assert ["b: found, 4 of 20 kept", "written to "] == [told[3][:22], told[4][:11]]
     assert ["[1/4] broken begins", "[4/4] b: found, 4 of 20 kept"] == [

@@ -19,7 +19,7 @@ from types import FrameType
 
 from precision_bisect.batch.batch_record import Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable
-from precision_bisect.machine.signals import AnswersSignals
+from precision_bisect.machine.signals import AnswersSignals, kill_group, signal_name
 from precision_bisect.results.endings import Status
 from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import RESULT
@@ -70,8 +70,7 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
     wait(child, left_s)
     stop.child = None
     if child.returncode < 0:
-        with suppress(OSError):  # what it left in its session, such as a worker that holds a GPU
-            os.killpg(child.pid, signal.SIGKILL)
+        kill_group(child.pid)  # what it left in its session, such as a worker that holds a GPU
     ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
     return replace(ended, seconds=round(job.seconds + time.monotonic() - begun, 3))
 
@@ -150,7 +149,7 @@ def _why(job: Job, code: int) -> str:
     """Return why a job failed, on one line: mostly the last one of its log."""
     if code < 0:
         memory = ", as where memory runs out" if code == -signal.SIGKILL else ""
-        return f"killed by {signal.Signals(-code).name}{memory}"
+        return f"killed by {signal_name(-code)}{memory}"
     text = ""
     with suppress(OSError):
         text = Path(job.log).read_bytes()[-_TAIL:].decode(errors="replace").rstrip()
