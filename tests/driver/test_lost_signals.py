@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.batch import process
+from precision_bisect.batch import job_process
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Proposal
 from simulated import Simulated, driver_of
@@ -70,6 +70,6 @@ def test_a_batch_that_waits_for_a_job_answers() -> None:
         sleeps = [sys.executable, "-c", f"import time; time.sleep({LONG_S})"]
         with subprocess.Popen(sleeps) as child, interrupted_elsewhere():
             with pytest.raises(KeyboardInterrupt):
-                process.wait(child, left_s)
+                job_process.wait(child, left_s)
             assert time.monotonic() - begun < LONG_S / 2
             child.kill()

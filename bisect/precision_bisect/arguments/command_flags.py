@@ -144,8 +144,8 @@ def show_parser() -> Parser:
     """Return the parser of `precision-bisect show`."""
     parser = Parser(
         "show",
-        description="Print the final screen of a run again, also of one that was cut off, or the "
-        "table of a batch.",
+        description="Print the final screen of a run again, also of one that was cut off, or how "
+        "the jobs of a batch stand.",
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
     _run(parser, "the run folder, its result.json, or the model: its last run")
