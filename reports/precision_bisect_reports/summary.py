@@ -13,7 +13,7 @@ from rich.text import Text
 from precision_bisect.errors import printable
 from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.results.result import SPREAD, Result
+from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, Stability
 from precision_bisect_reports.by_output import by_output
@@ -247,8 +247,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield "unseen", said, ALWAYS
     if said := made_up(result.inputs):
         yield "inputs", said, ALWAYS
-    spread = result.message == f"{SPREAD} over the network" and bool(result.curve)
-    if result.message and not told and answered and not spread:
+    if result.message and not told and answered:
         yield "note", printable(result.message), ALWAYS
 
 

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from precision_bisect.results.advised import Advised, Tried
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import (
-    Certificate,
-    Culprit,
-    CurvePoint,
-    Diagnosis,
-    Result,
-    Rung,
-)
+from precision_bisect.results.result import Culprit, CurvePoint, Diagnosis, Result, Rung
 from precision_bisect.search.precision_curve import PointName
 from precision_bisect_reports.curve import MOST_POINTS, curve, needed, words
 from precision_bisect_reports.speed import no_faster

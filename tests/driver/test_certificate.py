@@ -15,7 +15,7 @@ from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.options import CERTIFY, Certify
 from precision_bisect.plan import Plan
-from precision_bisect.results.result import Certificate
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.run_folder import plain_json
 from precision_bisect.trial import Kind, Outcome, Proposal, Trial, TrialStatus
 from precision_bisect_strategies.guided import Guided

@@ -32,8 +32,8 @@ from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.result import Certificate
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.driver import Driver

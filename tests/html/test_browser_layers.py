@@ -9,7 +9,8 @@ from playwright.sync_api import Page, expect
 
 import run_folders
 from precision_bisect.diagnosis.findings import Advice, Finding, Findings, Histogram
-from precision_bisect.results.result import Certificate, Diagnosis
+from precision_bisect.results.certificates import Certificate
+from precision_bisect.results.result import Diagnosis
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYER_PRECISIONS, LAYERS, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES

@@ -21,8 +21,9 @@ from precision_bisect.ladder.ladder_answer import forecasts_of
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.precisions import PrecisionName, parse_ladder
+from precision_bisect.results.certificates import Certificate, Forecasts
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Certificate, Forecasts, Result
+from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned
 from typed_graphs import simulated
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from final_screens import KEPT, RESULT, need, screen, words
-from precision_bisect.results.result import SPREAD, Certificate, Forecasts
+from precision_bisect.results.certificates import Certificate, Forecasts, Uncertified
 from precision_bisect.trial import Stability
 from precision_bisect_reports.notebook import as_html
 
@@ -88,8 +88,8 @@ def test_unproven_minimality_is_said() -> None:
 
 def test_an_answer_that_was_widened_is_not_called_minimal() -> None:
     """What luck decides is not counted as unproven, layer by layer."""
-    evidence = [need(name, None, None, SPREAD) for name in KEPT]
-    certificate = Certificate(minimal=False, checked=(), unchecked=KEPT, evidence=evidence)
+    why = Uncertified.SPREAD
+    certificate = Certificate(minimal=False, checked=(), unchecked=KEPT, uncertified=why)
     said = screen(replace(RESULT, certificate=certificate))
     assert "none: more layers may be kept than needed" in said
     assert "minimal" not in said

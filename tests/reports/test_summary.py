@@ -9,14 +9,9 @@ from final_screens import KEPT, RESULT, need, screen, words
 from golden_screens import DEPLOYMENT
 from precision_bisect.errors import ExitCode
 from precision_bisect.results.advised import Advised
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import (
-    Certificate,
-    Culprit,
-    Diagnosis,
-    Inputs,
-    Pinned,
-)
+from precision_bisect.results.result import Culprit, Diagnosis, Inputs, Pinned
 from precision_bisect.trial import Stability
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 

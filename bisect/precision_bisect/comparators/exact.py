@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 HALF = 0.5
 """The limit of an output that must be exact, in elements: none passes, one is twice too many."""
-NOTHING_ELSE = "; no other output is beyond its limit"
-"""Ends the message of a verdict that classes alone have decided."""
 
 
 def multiple(got: NDArray[Any], want: NDArray[Any], share: float) -> float:

@@ -12,14 +12,14 @@ Outputs that are classes are not Polygraphy's: `comparators.exact` counts the el
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.comparators.arrays import deciding, differences, ratios, widened
-from precision_bisect.comparators.exact import NOTHING_ELSE, changed, multiple
+from precision_bisect.comparators.exact import changed, multiple
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.errors import UsageError
 from precision_bisect.inputs.reference import non_finite
@@ -127,9 +127,11 @@ class PolygraphyComparator:
                 if max(errors) > worst:
                     worst = max(errors)
                     message = self._told(name, pairs, errors.index(worst))
-        if measured and not passed:
-            message += NOTHING_ELSE
-        return self._agreed(passed, worst * self.tolerance, message)
+        alone = measured and not passed
+        if alone:
+            message += "; no other output is beyond its limit"
+        agreed = self._agreed(passed, worst * self.tolerance, message)
+        return replace(agreed, by_classes=alone)
 
     def _judged(self, name: str, pairs: Sequence[_Pair]) -> tuple[bool, list[float]]:
         """Return whether an output passes, and its error in each sample."""

@@ -244,7 +244,7 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
         verdict=judgement.verdict,
         error=judgement.error,
         message=judgement.message,
-        evidence=evidence,
+        evidence=replace(evidence, by_classes=judgement.by_classes),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.results.result import SPREAD, Result, runs
+from precision_bisect.results.result import Result, runs
 from precision_bisect.verifying.verification import Seen
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed
@@ -189,10 +189,8 @@ def _deployed(result: Result) -> Iterator[list[str]]:
 
 
 def _remarks(result: Result, message: str) -> Iterator[str]:
-    # What is said of the curve tells where rounding is spread.
-    if result.status is Status.FOUND and message not in ("", f"{SPREAD} over the network"):
-        said = f"The answer was {message}" if message.startswith("widened") else message
-        yield f"{said[:1].upper()}{said[1:]}."
+    if result.status is Status.FOUND and message:
+        yield f"{message[:1].upper()}{message[1:]}."
     if result.emulated and result.rungs:
         yield "Predicted by the emulator on the machine of the search; confirm on the target."
     if result.unresolved:
