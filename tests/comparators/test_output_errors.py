@@ -111,7 +111,7 @@ def test_every_answer_has_them(tmp_path: Path, options: dict[str, Any]) -> None:
 def test_samples_that_did_not_choose_are_among_them(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    """Of many samples few choose; the errors are those of all that judge, wherever the largest is."""
+    """Of many samples few choose; all that judge have a part in the errors."""
     model, feeds = tiny.write_model(tmp_path / "tiny.onnx"), tiny.samples(20)
     result = tiny.search(
         model, tmp_path / "run", inputs=feeds, tol=None, atol=1e-2, copies=0, **options
