@@ -1,6 +1,7 @@
 """How far outputs are from the reference, output by output, in the units that they have."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,24 @@ def output_errors(outputs: Sequence[Sample], reference: Sequence[Sample]) -> Seq
             for got, want in zip(outputs, reference, strict=True)
         )
     ]
+
+
+def together(parts: Iterable[Sequence[OutputError]]) -> Sequence[OutputError]:
+    """Return the errors over the samples of all parts, of the outputs that each part has."""
+    several = [{each.output: each for each in part} for part in parts]
+    common = [name for name in several[0] if all(name in part for part in several)]
+    return [_together([part[name] for part in several]) for name in common]
+
+
+def _together(errors: Sequence[OutputError]) -> OutputError:
+    elements = sum(each.elements for each in errors)
+    return replace(
+        max(errors, key=lambda each: each.max),
+        mean=sum(each.mean * each.elements for each in errors) / elements,
+        p99=max(each.p99 for each in errors),
+        elements=elements,
+        differing=sum(each.differing for each in errors),
+    )
 
 
 def _error(

@@ -54,7 +54,7 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
         "error": result.error if answered or status not in _CUT_OFF else None,
         "tolerance": _scale(tolerance),
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
-        "holds": f"Holds {held(result.stability, result.error)}." if result.stability else "",
+        "holds": f"Holds {held(result.stability)}." if result.stability else "",
         "proof": proof(result.certificate) if result.kept else "",
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
         "latency": result.latency_ms,
