@@ -112,7 +112,7 @@ def _group(
     known = {name: error for name in layers if (error := errors.get(name)) is not None}
     worst = max(known, key=lambda name: known[name], default=layers[0])
     alone = len(places[0]) == 1
-    found = [causes[name] for name in (worst, *layers) if name in causes]
+    found = [causes[name] for name in dict.fromkeys((worst, *layers)) if name in causes]
     where = layers if alone else [_module(names[0]) for names in places]
     return Group(
         title=_title(result, places, where),

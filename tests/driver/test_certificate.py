@@ -108,7 +108,16 @@ def test_the_empty_plan_is_minimal_and_no_plan_is_not() -> None:
 def test_it_is_written_as_documented() -> None:
     """The keys of the file, for entries with a trial and without one."""
     written = plain_json.plain(proven([DROPS[0], trial([1, 2, 4], 2.0)]))
-    keys = ["mode", "minimal", "checked", "predicted", "unchecked", "evidence", "forecasts"]
+    keys = [
+        "mode",
+        "uncertified",
+        "minimal",
+        "checked",
+        "predicted",
+        "unchecked",
+        "evidence",
+        "forecasts",
+    ]
     keys += ["limit", "minimal_at_limit", "minimal_by_forecasts"]
     assert keys == list(written)
     inner = ["layer", "needed", "needed_at_limit", "error", "how", "reason"]

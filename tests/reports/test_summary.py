@@ -27,15 +27,13 @@ def test_layers_are_grouped_by_what_they_are() -> None:
         kept=kept,
         certificate=Certificate(minimal=True, checked=kept, unchecked=(), evidence=evidence),
         diagnosis=[
-            Diagnosis(
-                layer=name, cause="overflow", evidence=f"reaches {i}e5; without it: error {i}"
-            )
+            Diagnosis(layer=name, cause="overflow", evidence=f"reaches {i}e5", largest=i * 1e5)
             for i, name in enumerate(kept)
         ],
     )
     shown = screen(result)
     assert "  5 modules: Pow, ReduceMean in each\n" in shown
-    assert "    overflow: reaches up to 9e5; without one of them: error 0.02 to 0.11\n" in shown
+    assert "    overflow, the furthest of 10: reaches 9e5; without " in shown
     assert "    /b0/norm, /b1/norm and 3 more\n" in shown
     pieces = Advised(
         id="whole-layernormalization", title="", evidence="", passed=False, layers=kept

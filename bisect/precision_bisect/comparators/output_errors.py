@@ -10,10 +10,15 @@ from precision_bisect.protocols import Sample
 from precision_bisect.trial import OutputError
 
 
-def output_errors(outputs: Sequence[Sample], reference: Sequence[Sample]) -> Sequence[OutputError]:
-    """Return the error of each output whose shape is the reference's in every sample."""
+def output_errors(
+    outputs: Sequence[Sample], reference: Sequence[Sample], first: int = 0
+) -> Sequence[OutputError]:
+    """Return the error of each output whose shape is the reference's in every sample.
+
+    Samples are numbered from `first` on.
+    """
     return [
-        _error(name, [each[name] for each in outputs], [each[name] for each in reference])
+        _error(name, [each[name] for each in outputs], [each[name] for each in reference], first)
         for name in reference[0]
         if all(
             got[name].shape == want[name].shape
@@ -24,7 +29,7 @@ def output_errors(outputs: Sequence[Sample], reference: Sequence[Sample]) -> Seq
 
 def together(parts: Iterable[Sequence[OutputError]]) -> Sequence[OutputError]:
     """Return the errors over the samples of all parts, of the outputs that each part has."""
-    several = [{each.output: each for each in part} for part in parts]
+    several = [{each.output: each for each in part} for part in parts] or [{}]
     common = [name for name in several[0] if all(name in part for part in several)]
     return [_together([part[name] for part in several]) for name in common]
 
@@ -41,7 +46,7 @@ def _together(errors: Sequence[OutputError]) -> OutputError:
 
 
 def _error(
-    name: str, outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]
+    name: str, outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray], first: int
 ) -> OutputError:
     total, elements, differing, percentiles = 0.0, 0, 0, []
     worst, sample, place = -1.0, 0, 0
@@ -63,7 +68,7 @@ def _error(
         p99=max(percentiles),
         elements=elements,
         differing=differing,
-        sample=sample,
+        sample=first + sample,
         index=[int(each) for each in index],
         expected=float(reference[sample][index]),
         got=float(outputs[sample][index]),

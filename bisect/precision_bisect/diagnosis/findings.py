@@ -75,11 +75,14 @@ class Finding:
 
     @property
     def short(self) -> Diagnosis:
-        """What `result.json` has of it: magnitudes only where they are the cause."""
+        """What `result.json` has of it: magnitudes only where they are the cause, in 3 digits."""
         told = () if self.cause == ROUNDING else ("largest", "largest_sum")
         largest = max((self.figures.get(key) or 0.0 for key in told), default=0.0)
         return Diagnosis(
-            layer=self.layer, cause=self.cause, evidence=self.evidence, largest=largest or None
+            layer=self.layer,
+            cause=self.cause,
+            evidence=self.evidence,
+            largest=float(f"{largest:.3g}") or None,
         )
 
 

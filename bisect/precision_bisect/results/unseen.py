@@ -30,7 +30,7 @@ BY_SAMPLES = (
     Seen(4, 0.035, 0.24),
     Seen(8, 0.015, 0.19),
 )
-"""Shares of 100 or 150 fresh inputs over the limit, by the number of samples that a search had, one
+"""Shares of 100 or 150 fresh inputs over the limit, by the number of samples of a search, one
 limit for each of 15 networks (BERT, CLIP, conformer, DETR, Mamba, wake word, SegFormer, mixture of
 experts, and those of benchmarks/results/unseen.json), each of which counts the same."""
 

@@ -165,7 +165,6 @@ class Evaluator:
         """Judge each sample by itself; feeds and references are held no longer than that takes."""
         backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend
 
-        # What tells of an answer tells it of all samples that judge.
         tells = proposal.phase is Phase.RECHECK and proposal.samples.numbers is not None
         errors: dict[int, Sequence[OutputError]] = {}
 
@@ -176,8 +175,8 @@ class Evaluator:
             outputs = _outputs(engine, [feed])
             found = _judge(self.comparator, outputs, [[known]])
             if tells and found.verdict is Verdict.PASS:
-                worst = output_errors(_hardest(self.comparator, outputs, [known]), [known])
-                errors[number] = [replace(one, sample=number) for one in worst]
+                hardest = _hardest(self.comparator, outputs, [known])
+                errors[number] = output_errors(hardest, [known], number)
             return found
 
         numbers = samples.numbers(proposal.samples)
@@ -189,11 +188,9 @@ class Evaluator:
                 each = replace(each, copies=copied)
             if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
                 _keep(engine, self.keep)
-            evidence = replace(engine.evidence(), one_by_one=each)
-            if errors and judgement.verdict is Verdict.PASS:
-                evidence = replace(
-                    evidence, output_errors=together(errors[n] for n in sorted(errors))
-                )
+            passed = judgement.verdict is Verdict.PASS
+            worst = together(e for _, e in sorted(errors.items())) if passed else ()
+            evidence = replace(engine.evidence(), one_by_one=each, output_errors=worst)
             return _outcome(judgement, evidence)
 
     def _copied(
