@@ -140,3 +140,18 @@ def test_a_batch_tells_of_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
         job["status"],
     )
     assert job["message"].startswith("internal error: ZeroDivisionError: by zero; please report")
+
+
+@pytest.mark.parametrize("path", ["a" * 300, "a/" * 3000, "loop"])
+@pytest.mark.parametrize(
+    "words", ["{} --tol 1e-2", "curve {}", "layers {}", "report {}", "status {}", "compare {} {}"]
+)
+def test_a_path_that_no_system_takes_is_bad_input(
+    path: str, words: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Too long, or links in a circle: one line, whichever command meets it, and no traceback."""
+    (place / "loop").symlink_to("loop")
+    asked = words.format(*[place / path] * 2).split()
+    assert ExitCode.USAGE == main(asked)
+    assert 1 == len(capsys.readouterr().err.splitlines())
+    assert [] == [*(place / "temp").iterdir()]
