@@ -118,7 +118,7 @@ def status_parser() -> Parser:
         "batch's folder, how its jobs stand. Only reads, and never disturbs the run.",
         epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
     )
-    _run(parser)
+    parser.add_run("the run folder, or the model: its last run")
     _json(parser)
     return parser
 
@@ -132,7 +132,7 @@ def report_parser() -> Parser:
         epilog="exit codes: 0 written; 2 wrong usage, the folder is no run's, or it cannot be "
         "written",
     )
-    _run(parser)
+    parser.add_run("the run folder, or the model: its last run")
     parser.add_argument(
         "--out", type=folder, metavar="FILE", help="where to write (RUN/report.html)"
     )
@@ -148,7 +148,7 @@ def show_parser() -> Parser:
         "the jobs of a batch stand.",
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
-    _run(parser, "the run folder, its result.json, or the model: its last run")
+    parser.add_run("the run folder, its result.json, or the model: its last run")
     add_explain_search(parser)
     _json(parser, "print result.json")
     return parser
@@ -175,12 +175,6 @@ def compare_parser() -> Parser:
 
 def _json(parser: argparse.ArgumentParser, what: str = "print JSON") -> None:
     parser.add_argument("--json", action="store_true", help=what)
-
-
-def _run(
-    parser: argparse.ArgumentParser, what: str = "the run folder, or the model: its last run"
-) -> None:
-    parser.add_argument("run", type=folder, metavar="RUN", help=what)
 
 
 def _model_and_plan(

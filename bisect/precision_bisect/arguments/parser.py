@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from precision_bisect.arguments.usage_hints import usage_hint
+from precision_bisect.arguments.usage_hints import choice_meant, unknown_meant
 from precision_bisect.errors import UsageError
 from precision_bisect.options import DEFAULT_HIGH, DEFAULT_LOW
 from precision_bisect.precisions import HIGH_NAMES, LOW_NAMES
+from precision_bisect.run_folder.runfolder import runs_here
 from precision_bisect.settings.targets import TARGET_CHOICES
 
 
@@ -34,6 +35,7 @@ class Parser(argparse.ArgumentParser):
         prog = f"precision-bisect {command}".rstrip()
         super().__init__(prog=prog, allow_abbrev=False, add_help=not everyday, **settings)
         self._mixed = mixed
+        self.run: argparse.Action | None = None
         self._everyday = {*everyday, "help", "help_all"}
         self._short = (short_usage, short_epilog)
         if everyday:
@@ -65,12 +67,33 @@ class Parser(argparse.ArgumentParser):
         Of a parser that is `mixed`, options may stand between arguments of one sort; but not where
         `--` says where options end, which argparse would forget.
         """
-        if self._mixed and "--" not in arguments:
-            return self.parse_intermixed_args(arguments)
-        return self.parse_args(arguments)
+        mixed = self._mixed and "--" not in arguments
+        parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
+        parsed, unknown = parse(arguments)
+        if unknown:
+            hint = unknown_meant(unknown, self._option_string_actions)
+            self._refuse(f"unrecognized arguments: {' '.join(unknown)}", hint)
+        if self.run is not None and parsed.run is None:
+            self._refuse("the following arguments are required: RUN", runs_here())
+        return parsed
+
+    def add_run(self, what: str) -> None:
+        """Add RUN. Where none is given, the error says which there are."""
+        self.run = self.add_argument("run", type=folder, metavar="RUN", help=what)
+        # argparse would refuse it in its own words, before `read` sees it.
+        self.run.required = False
 
     def error(self, message: str) -> NoReturn:
-        hint = usage_hint(message, self._option_string_actions)
+        self._refuse(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            choices = map(str, action.choices or ())
+            self._refuse(str(error), choice_meant(str(value).lower(), choices))
+
+    def _refuse(self, message: str, hint: str = "") -> NoReturn:
         raise UsageError(message, hint or f"see {self.prog} --help")
 
 

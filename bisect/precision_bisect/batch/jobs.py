@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.batch.batch_record import Job
 from precision_bisect.comparators.check_words import read_check
@@ -110,12 +111,10 @@ def _names_a_folder(name: str) -> bool:
     return harmless and bool(name.strip(". ")) and not name.startswith(("-", ".")) and not own
 
 
-def _job(
-    parser: argparse.ArgumentParser, name: str, keys: dict[str, Any], base: Path, out: Path
-) -> Job:
+def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path) -> Job:
     model = keys.pop("model")
     arguments = tuple(text for key, value in keys.items() for text in _flag(parser, key, value))
-    options = to_options(parser.parse_args([*arguments, "--", model]))
+    options = to_options(parser.read([*arguments, "--", model]))
     load_strategy(options.strategy)
     executor_plugin(options)
     script = read_check(options.check).script if options.check else None
