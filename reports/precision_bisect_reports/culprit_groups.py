@@ -116,7 +116,7 @@ def _group(
     where = layers if alone else [_module(names[0]) for names in places]
     return Group(
         title=_title(result, places, where),
-        rounds=found[:1] != [] and found[0].cause == ROUNDING,
+        rounds=bool(found) and found[0].cause == ROUNDING,
         cause=_cause(found),
         without=(min(known.values()), max(known.values())) if known else None,
         places=where if len(where) > 1 else (),

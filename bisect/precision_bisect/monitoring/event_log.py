@@ -72,9 +72,9 @@ class EventLog:
             self._try_append(each)
         self._held = []
 
-    def close(self, values: dict[str, Any]) -> None:
-        """Append the last line, if the log was begun, and close the file."""
-        if self._open:
+    def close(self, values: dict[str, Any] | None) -> None:
+        """Append the last line, if there is one and the log was begun, and close the file."""
+        if self._open and values is not None:
             self._catch_up()
             self.write(values)
         if self._file is not None:

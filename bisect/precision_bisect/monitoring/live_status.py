@@ -53,11 +53,16 @@ class LiveStatus:
             self._thread = threading.Thread(target=self._work, name="live status", daemon=True)
             self._thread.start()
 
-    def close(self, ending: dict[str, Any]) -> None:
-        """Write the last status, if one was begun: what it held, changed by `ending`."""
-        if self._thread is not None:
-            self._ended.set()
-            self._thread.join(_PATIENCE_S)
+    def close(self, ending: dict[str, Any] | None) -> None:
+        """End the writing; the last status, if one was begun, is what it held but for `ending`.
+
+        Without an ending the last one stays.
+        """
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join(_PATIENCE_S)
+        if ending is not None:
             over = {"in_flight": (), "about_left": 0, "done": 1.0, **ending}
             self._write(replace(self._contents(), **over))
 
