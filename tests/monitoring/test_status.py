@@ -62,11 +62,11 @@ def status(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
 
 def test_nothing_is_written_once_it_is_left(tmp_path: Path) -> None:
     """Without a word on how the run ended, neither: the files are as they were, no thread is."""
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     with Attended(tmp_path, ignore) as attended:
         attended(STARTED)
-        assert before + 1 == threading.active_count()
-    assert before == threading.active_count()
+        (writing,) = {*threading.enumerate()} - before
+    assert not writing.is_alive()
     assert "running" == told(tmp_path)["state"]
     assert "run_ended" not in (tmp_path / EVENTS).read_text()
 
