@@ -67,7 +67,7 @@ def test_nothing_is_written_once_it_is_left(tmp_path: Path) -> None:
         attended(STARTED)
         (writing,) = {*threading.enumerate()} - before
     assert not writing.is_alive()
-    assert "running" == json.loads((tmp_path / STATUS).read_text())["state"]
+    assert "searching" == json.loads((tmp_path / STATUS).read_text())["state"]
     assert "run_ended" not in (tmp_path / EVENTS).read_text()
 
 
