@@ -35,6 +35,8 @@ def measured(name: str, cache: Path, count: int, seed: int, tol: float) -> dict[
     """Search with so many samples of a network, and judge the answer on others."""
     network, model = NETWORKS[name], cache / name / "model.onnx"
     drawn = network.draw(np.random.default_rng((seed, count)), model, count)
+    if len(drawn) != count:
+        raise SystemExit(f"{name} has {len(drawn)} samples, not {count}")
     fresh = network.draw(np.random.default_rng((seed, count, 1)), model, JUDGING)
     with tempfile.TemporaryDirectory() as work:
         begun = time.perf_counter()

@@ -15,6 +15,7 @@ from precision_bisect.errors import PluginError
 # How long an example takes says more of what else the machine is doing.
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
+settings.register_profile("nightly", settings(), deadline=None, max_examples=1000)
 
 # A record of a ledger waits for the disk, and a small search does so for half of its time. Memory
 # makes nobody wait; where nothing may be executed in it, or room is short, the disk has to do.

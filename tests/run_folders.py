@@ -9,14 +9,13 @@ from beginning import STARTED
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.model.layers_file import ModelLayers, Row
 from precision_bisect.plan import Plan
+from precision_bisect.results.certificates import Certificate, Need
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import (
-    Certificate,
     Culprit,
     CurvePoint,
     Diagnosis,
     FrontPoint,
-    Need,
     Result,
     Rung,
 )

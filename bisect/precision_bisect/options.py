@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.plan_costs import SpeedLimits
@@ -41,9 +41,6 @@ from precision_bisect.settings.worker_options import (
     WorkerOptions,
 )
 
-if TYPE_CHECKING:
-    pass
-
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
 Certify: TypeAlias = Literal["none", "forecasts", "full"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
@@ -60,8 +57,6 @@ DEFAULT_COPIES = 16
 DEFAULT_LOW: LowName = "fp16"
 DEFAULT_HIGH: HighName = "fp32"
 DEFAULT_CALIBRATION: CalibrationName = "minmax"
-
-"""One limit for all outputs, or one per output ("" names the default), or None if not given."""
 
 
 def _assumptions() -> str:

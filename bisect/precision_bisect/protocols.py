@@ -124,11 +124,12 @@ class WeighsSpeed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A comparator's word on one trial; see `Outcome` for the fields."""
+    """A comparator's word on one trial; see `Outcome` and `Evidence` for the fields."""
 
     verdict: Verdict
     error: float | None
     message: str = ""
+    by_classes: bool = False
 
 
 class Comparator(Protocol):

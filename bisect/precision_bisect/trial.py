@@ -167,7 +167,8 @@ class Evidence:
     `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off;
     `listed` says which layers or weights some of them mean. `stability` is there where the plan
     was judged on copies of the samples, `output_errors` where it has passed on the samples,
-    `one_by_one` where each was judged by itself. `opening` is ONNX Runtime's.
+    `one_by_one` where each was judged by itself. `opening` is ONNX Runtime's. `by_classes` tells
+    of a failure that no other outputs than those judged as classes have a part in.
     """
 
     latency: Latency | None = None
@@ -178,6 +179,7 @@ class Evidence:
     opening: Opening | None = None
     output_errors: Sequence[OutputError] = ()
     one_by_one: OneByOne | None = None
+    by_classes: bool = False
 
     @property
     def demoted(self) -> Sequence[LayerHonour]:
@@ -325,10 +327,6 @@ class Kind(StrEnum):
 
 JUDGED_KINDS = (Kind.JUDGE, Kind.AGAIN, Kind.REBUILD)
 """The kinds that build a plan and judge it against the reference, the freshest last."""
-
-
-BELIEVED = "; "
-"""Parts what is tried from what is believed in a reason: lines that have no room end here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from precision_bisect.errors import printable
-from precision_bisect.results.result import WITHOUT_IT, Diagnosis, Result
+from precision_bisect.results.result import ROUNDING, Diagnosis, Result
 
 MOST_PLACES = 2
 _OPERATOR = re.compile("[A-Z][A-Za-z]+")
-_REACHED = re.compile(r"reaches ([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf)")
 _WHOLE = {
     "whole-layernormalization": "LayerNorm",
     "whole-rmsnormalization": "RMSNorm",
@@ -29,13 +28,14 @@ _WHOLE = {
 class Group:
     """Layers of one pattern.
 
-    `title` says what they are, `cause` why the layer that matters most is kept, or the first whose
-    cause is known, "" where none is, with the figure of what reaches furthest. `without` are the
-    least and the largest error where one of them was dropped alone. `places` are the modules, or
-    the layers themselves where each stands alone.
+    `title` says what they are, `rounds` whether only rounding is to blame, `cause` why the layer
+    that matters most is kept, or the first whose cause is known, "" where none is, with the figure
+    of what reaches furthest. `without` are the least and the largest error where one of them was
+    dropped alone. `places` are the modules, or the layers themselves where each stands alone.
     """
 
     title: str
+    rounds: bool
     cause: str
     without: tuple[float, float] | None
     places: Sequence[str]
@@ -74,7 +74,7 @@ def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
         key=lambda each: (
             culprits.isdisjoint(each.layers),
             -(each.without or (0.0, 0.0))[1],
-            each.cause.startswith("rounding"),
+            each.rounds,
         ),
     )
 
@@ -112,10 +112,12 @@ def _group(
     known = {name: error for name in layers if (error := errors.get(name)) is not None}
     worst = max(known, key=lambda name: known[name], default=layers[0])
     alone = len(places[0]) == 1
+    found = [causes[name] for name in dict.fromkeys((worst, *layers)) if name in causes]
     where = layers if alone else [_module(names[0]) for names in places]
     return Group(
         title=_title(result, places, where),
-        cause=_cause([causes[name] for name in (worst, *layers) if name in causes]),
+        rounds=bool(found) and found[0].cause == ROUNDING,
+        cause=_cause(found),
         without=(min(known.values()), max(known.values())) if known else None,
         places=where if len(where) > 1 else (),
         layers=layers,
@@ -148,17 +150,9 @@ def _cause(found: Sequence[Diagnosis]) -> str:
     if not found:
         return ""
     alike = [each for each in found if each.cause == found[0].cause]
-    furthest = max(alike, key=_reached)
-    said = furthest.evidence.partition(WITHOUT_IT)[0]
-    if _reached(min(alike, key=_reached)) < _reached(furthest):
-        said = said.replace("reaches ", "reaches up to ", 1)
-    return printable(f"{furthest.cause}: {said}")
-
-
-def _reached(found: Diagnosis) -> float:
-    """Return the magnitude that the evidence tells, 0 where it tells none."""
-    told = _REACHED.search(found.evidence)
-    return float(told[1]) if told else 0.0
+    furthest = max(alike, key=lambda each: each.largest or 0.0)
+    many = f", the furthest of {len(alike)}" if len(alike) > 1 and furthest.largest else ""
+    return printable(f"{furthest.cause}{many}: {furthest.evidence}")
 
 
 def _module(name: str) -> str:

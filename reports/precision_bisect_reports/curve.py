@@ -10,7 +10,7 @@ from precision_bisect.options import ANSWER
 from precision_bisect.results.advised import Tried
 from precision_bisect.results.chosen_point import find_point
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Culprit, CurvePoint, Result
+from precision_bisect.results.result import ROUNDING, Culprit, CurvePoint, Result
 
 _CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 MOST_POINTS = 7
@@ -73,7 +73,7 @@ def _several(result: Result, rounding: str) -> str:
     causes = {each.cause for each in result.diagnosis if each.layer not in culprits} - {""}
     if not causes:
         return "several do together"
-    if "rounding" in causes:
+    if ROUNDING in causes:
         return f"{rounding} over the network"
     return f"{' and '.join(sorted(map(printable, causes)))} in several"
 

@@ -30,9 +30,8 @@ def figures(progress: Progress) -> Iterator[str]:
     yield spent(progress.builds, progress.evaluations).removesuffix(" of the emulator")
     if len(progress.in_flight) > 1:
         yield f"{len(progress.in_flight)} side by side"
-    best = progress.best
-    if best is not None and len(best.proposal.plan) < progress.candidates:
-        yield f"best {len(best.proposal.plan)} of {progress.candidates}"
+    if best := progress.shown_best:
+        yield f"best {best.kept} of {progress.candidates}"
     if progress.speedup is not None:
         yield f"last {progress.speedup:.3g} times as fast as all high"
     if seconds := progress.seconds_left:

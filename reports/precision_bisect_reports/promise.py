@@ -25,7 +25,7 @@ def unseen(result: Result) -> str:
 def _promise(told: Unseen) -> str:
     said = f"{told.failed} of {told.judged} inputs that took no part are over"
     if before := told.joined + told.passed_later:
-        said += f", and {before} were with an earlier answer"
+        said += f", and {before} {'was' if before == 1 else 'were'} with an earlier answer"
     said += (
         f"; at most {_percent(told.share_at_most)} of such inputs, "
         f"with {told.confidence:.0%} confidence"

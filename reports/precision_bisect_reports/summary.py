@@ -13,7 +13,7 @@ from rich.text import Text
 from precision_bisect.errors import printable
 from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.results.result import SPREAD, Result
+from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, Stability
 from precision_bisect_reports.by_output import by_output
@@ -221,7 +221,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if result.error is not None and answered:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
-            yield "holds", held(result.stability, result.error), ALWAYS
+            yield "holds", held(result.stability), ALWAYS
         if said := predicted(result):
             yield "target", said, ALWAYS if result.not_passed else ROOM
         yield from by_output(result)
@@ -247,8 +247,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield "unseen", said, ALWAYS
     if said := made_up(result.inputs):
         yield "inputs", said, ALWAYS
-    spread = result.message == f"{SPREAD} over the network" and bool(result.curve)
-    if result.message and not told and answered and not spread:
+    if result.message and not told and answered:
         yield "note", printable(result.message), ALWAYS
 
 
@@ -273,10 +272,10 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
         yield label, text, ALWAYS if judged else ROOM
 
 
-def held(stability: Stability, error: float | None) -> str:
-    """Say in how many checks an answer of this error held, and how near it came to the limit."""
+def held(stability: Stability) -> str:
+    """Say in how many checks an answer held, and how near it came to the limit in them."""
     passed = stability.copies - stability.failed
-    worst = max((each for each in (error, stability.error_max) if each is not None), default=None)
+    worst = stability.error_max
     figure = "" if worst is None else f", worst error {worst:.4g}"
     return f"in {passed} of {stability.copies} checks with slight changes{figure}"
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
-from precision_bisect.trial import BELIEVED, Outcome
+from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.beliefs import TINY, Array, Beliefs, to_power
 from precision_bisect_strategies.neighbours import beside
@@ -160,7 +160,7 @@ def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
     if not low:
         return state
     # The curve's plan passed on its own draw; here it is judged as every plan of the search is.
-    believed = f"{BELIEVED}all but the curve's plan, which passed"
+    believed = "; all but the curve's plan, which passed"
     outcome = yield from _try(state, low, believed)
     if not outcome.passed:
         return state
@@ -355,7 +355,7 @@ def _affordable(state: Demotion) -> Group:
 
 
 def _refill(state: Demotion, some: Group) -> Search[Demotion]:
-    believed = f"{BELIEVED}by what each added they fit together"
+    believed = "; by what each added they fit together"
     outcome = yield from _try(state, some, believed)
     if not outcome.passed:
         return replace(state, refused=state.refused | {some})
@@ -378,7 +378,7 @@ def _believed(state: Demotion, chance: float, among: int = 0) -> str:
 
     `among` is the size of the group that is known to hold a culprit, 0 if there is none.
     """
-    said = f"{BELIEVED}{f'a culprit among {among}, ' * (among > 0)}chance to pass {chance:.2f}"
+    said = f"; {f'a culprit among {among}, ' * (among > 0)}chance to pass {chance:.2f}"
     said += f", correlation {state.beliefs.rho:.2f}"
     price, room, limit = state.price, state.room, to_power(state.limit or 0.0, state.power)
     if not (state.beliefs.figures and math.isfinite(price) and math.isfinite(room) and limit):

@@ -8,16 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments.run_flags import run_parser
+from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.batch.batch_record import Job
 from precision_bisect.batch.jobs import read_jobs
-from precision_bisect.batch.resume import GOES_ON
 from precision_bisect.commandline.main import main
+from precision_bisect.options import Options
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
 Write = Callable[[str], Path]
 REPO = Path(__file__).parents[2]
 
 GOOD = '[[job]]\nmodel = "a.onnx"\n'
+
+
+def options_of(job: Job) -> Options:
+    """Return what the main command makes of a job's command."""
+    return to_options(run_parser().parse_args(job.command[2:]))
 
 
 def test_keys_are_flags(write: Write, tmp_path: Path) -> None:
@@ -28,34 +34,32 @@ def test_keys_are_flags(write: Write, tmp_path: Path) -> None:
     )
     (job,) = read_jobs(path, tmp_path / "out")
     assert (
-        *("run", "--backend=emulated", "--inputs=inputs.npz", "--threads=2"),
+        *("precision-bisect", "run", "--backend=emulated", "--inputs=inputs.npz", "--threads=2"),
         *("--tol=y=1e-2", "--tol=1e-1", "--max-time=2h", "--holdout=1"),
-        *("--tf32", "--no-guard-islands", "--", "a.onnx"),
-    ) == job.command
-    assert ({"y": 1e-2, "": 1e-1}, 7200.0, 2) == (
-        job.options.tol,
-        job.options.max_time_s,
-        job.options.threads,
-    )
-    assert ("a", tmp_path / "out" / "a") == (job.name, job.run_folder)
+        *("--tf32", "--no-guard-islands", f"--out={tmp_path / 'out' / 'a'}", "--resume"),
+        *("--", "a.onnx"),
+    ) == tuple(job.command)
+    options = options_of(job)
+    assert ({"y": 1e-2, "": 1e-1}, 7200.0, 2) == (options.tol, options.max_time_s, options.threads)
+    assert ("a", str(tmp_path / "out" / "a")) == (job.name, job.run_folder)
 
 
 def test_a_job_overrides_the_defaults(write: Write, tmp_path: Path) -> None:
     """false takes a bare flag back, an empty list any other."""
     path = write(
         'tf32 = true\nmax-trials = 9\n[[job]]\nmodel = "a.onnx"\ntf32 = false\nmax_trials = []\n'
-        '[[job]]\nmodel = "b.onnx"\nout = "elsewhere"\n'
+        '[[job]]\nmodel = "b.onnx"\n'
     )
-    first, second = read_jobs(path, tmp_path / "out")
-    assert (False, None) == (first.options.engine.tf32, first.options.max_trials)
-    assert (True, 9) == (second.options.engine.tf32, second.options.max_trials)
-    assert tmp_path / "elsewhere" == second.run_folder
+    jobs = read_jobs(path, tmp_path / "out")
+    first, second = map(options_of, jobs)
+    assert (False, None) == (first.engine.tf32, first.max_trials)
+    assert (True, 9) == (second.engine.tf32, second.max_trials)
 
 
 def test_the_engine_as_reference_is_no_file(write: Write, tmp_path: Path) -> None:
     """Nothing of that name need be there."""
     (job,) = read_jobs(write(GOOD + 'reference = "engine"\n'), tmp_path / "out")
-    assert ENGINE_REFERENCE == job.options.reference
+    assert ENGINE_REFERENCE == options_of(job).reference
 
 
 def test_the_example_is_right(tmp_path: Path) -> None:
@@ -81,7 +85,7 @@ CASES = {
     "no number": (GOOD + 'holdout = "many"\n', "job a: argument --holdout: invalid int"),
     "true for a value": (GOOD + "tol = true\n", "job a: tol is True"),
     "a value for a bare flag": (GOOD + "tf32 = 1\n", "tf32 is 1; it takes true or false"),
-    "a null character": (GOOD + 'out = "\\u0000"\n', "job a: out has a null character"),
+    "a null character": (GOOD + 'inputs = "\\u0000"\n', "job a: inputs has a null character"),
     "a long path": ('[[job]]\nmodel = "' + 300 * "x" + '"\n', "no such file: "),
     "a table": (GOOD + "tol = {y = 1}\n", "job a: tol is {'y': 1}"),
     "a date": (GOOD + "max-time = 2026-01-01\n", "job a: max-time is"),
@@ -89,13 +93,9 @@ CASES = {
     "bad limit": (GOOD + 'tol = "small"\n', "job a: --tol cannot read 'small'"),
     "bad strategy": (GOOD + 'strategy = "guide"\n', "did you mean guided"),
     "bad combination": (GOOD + 'check = "checks.py:error"\nmetric = "l2"\n', "job a: --check"),
-    "twice the model": (GOOD + GOOD, "jobs 1 and 2 are both named a"),
+    "twice the model": (GOOD + GOOD, "job 2 and another are both named a"),
     "names differ by case": (GOOD + '[[job]]\nmodel = "b.onnx"\nname = "A"\n', "both named A"),
-    "one folder": (
-        GOOD + 'out = "x"\n[[job]]\nmodel = "b.onnx"\nout = "./x"\n',
-        "job b: jobs 1 and 2 have the same run folder",
-    ),
-    "the batch's folder": (GOOD + 'out = "."\n', "job a: its out holds the batch's folder"),
+    "a folder of its own": (GOOD + 'out = "x"\n', "job a: out is no key of a job"),
     "name is a path": (GOOD + 'name = "../x"\n', "job 1 cannot be named '../x'"),
     "name is a log": (GOOD + 'name = "x.log"\n', "cannot be named"),
     "name is no text": (GOOD + "name = 3\n", "cannot be named 3"),
@@ -120,12 +120,6 @@ def test_a_bad_file_is_one_line(
     assert ("", False) == (captured.out, (tmp_path / "out").exists())
 
 
-def test_keys_that_change_no_verdict_are_flags() -> None:
-    """What a resumed job may change is known to the main command."""
-    flags = {flag for action in run_parser()._actions for flag in action.option_strings}
-    assert {f"--{key}" for key in GOES_ON} <= flags
-
-
 def test_a_missing_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No jobs file at all is wrong usage."""
     assert 2 == main(["batch", str(tmp_path / "jobs.toml")])
@@ -147,26 +141,22 @@ def test_a_dry_run_writes_nothing(
     path = write(GOOD + "tol = 1e-2\n")
     assert 0 == main(["batch", str(path), "--out", str(tmp_path / "out"), "--dry-run"])
     said = capsys.readouterr().out
-    assert f"--tol=0.01 --out={tmp_path / 'out' / 'a'} -- a.onnx)\n" in said
+    assert f"--tol=0.01 --out={tmp_path / 'out' / 'a'} --resume -- a.onnx)\n" in said
     assert not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_is_json_where_asked(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --json the same commands are one document, an argument per string."""
+    """With --json it is the record of a batch whose jobs all wait."""
     path = write(GOOD + "tol = 1e-2\n")
     out = tmp_path / "out"
     assert 0 == main(["batch", str(path), "--out", str(out), "--dry-run", "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert {"schema", "folder", "jobs"} == told.keys()
-    assert str(path.parent) == told["folder"]
-    command = told["jobs"][0]["command"]
-    assert "a" == told["jobs"][0]["name"]
-    assert ["precision-bisect", f"--out={out / 'a'}", "--", "a.onnx"] == [
-        command[0],
-        *command[-3:],
-    ]
+    (job,) = told["jobs"]
+    assert (str(path), None) == (told["jobs_file"], told["exit_code"])
+    assert ("a", "waiting", None) == (job["name"], job["status"], job["exit_code"])
+    assert [f"--out={out / 'a'}", "--resume", "--", "a.onnx"] == job["command"][-4:]
     assert not out.exists()
 
 

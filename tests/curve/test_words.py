@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from precision_bisect.results.advised import Advised, Tried
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import (
-    Certificate,
-    Culprit,
-    CurvePoint,
-    Diagnosis,
-    Result,
-    Rung,
-)
+from precision_bisect.results.result import Culprit, CurvePoint, Diagnosis, Result, Rung
 from precision_bisect.search.precision_curve import PointName
 from precision_bisect_reports.curve import MOST_POINTS, curve, needed, words
 from precision_bisect_reports.speed import no_faster
@@ -208,23 +202,6 @@ def test_an_answer_that_is_no_faster_is_told_with_how_many_layers_pay() -> None:
         "This answer is no faster than FP32: 25 ms, every layer high 24.4 ms; "
         f"{count} kept layers take 4.4 ms" == said
     )
-
-
-def test_only_the_curve_is_told_where_only_it_was_asked_for() -> None:
-    """No plan, no certificate, and how to go on."""
-    result = replace(
-        RESULT,
-        status=Status.STOPPED,
-        kept=[],
-        rungs=[],
-        error=None,
-        message="only the curve was asked for",
-        out=Path("run"),
-    )
-    shown = screen(result)
-    assert "No answer yet: only the curve was asked for" in shown
-    assert "    precision-bisect model.onnx --resume --out run\n" in shown
-    assert "certificate" not in shown
 
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8), st.floats(1e-7, 2e3))

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
+from precision_bisect.advice.text import as_text
 from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.diagnosis.findings import Finding
+from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.model.load import Model
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Sample
@@ -131,7 +132,8 @@ def test_measured_errors_are_evidence(tmp_path: Path) -> None:
     found = found_in(model, feeds, drop_errors={name: 0.25})[0]
     assert name == found.layer
     assert 0.25 == found.figures["drop_error"]
-    assert "without it: error 0.25" in found.evidence
+    told = as_text(Findings(low="fp16", layers=[found]))
+    assert "; without it: error 0.25" in " ".join(told.split())
 
 
 def test_large_weights_overflow(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -72,20 +73,22 @@ def search(place: Path, out: Path, *more: str) -> int:
     return main([str(each) for each in (place / "tiny.onnx", *asked)])
 
 
-@pytest.mark.parametrize("name", NAMES)
+SEARCHES = ((), ("--overwrite",), ("--resume",), ("--ladder", "bf16,fp16,fp32"))
+
+
+@pytest.mark.parametrize(("name", "more"), [*zip(NAMES, cycle(SEARCHES), strict=False)])
 def test_a_folder_that_is_no_runs_is_refused(
-    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+    name: str, more: Sequence[str], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A search, a curve and a ladder say what is in their way, and touch nothing."""
     out = plant(place / "results", name, "notes.txt")
     before = tree(out)
-    for more in ((), ("--overwrite",), ("--resume",), ("--ladder", "bf16,fp16,fp32")):
-        assert 2 == search(place, out, *more)
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert said == (
-            f"precision-bisect: {out} holds {name.partition('/')[0]}, and is no folder that "
-            "precision-bisect has written; choose another --out, or move what is there away"
-        )
+    assert 2 == search(place, out, *more)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == (
+        f"precision-bisect: {out} holds {name.partition('/')[0]}, and is no folder that "
+        "precision-bisect has written; choose another --out, or move what is there away"
+    )
     assert 2 == main(["curve", str(place / "tiny.onnx"), "--out", str(out), "--overwrite"])
     assert before == tree(out)
 

@@ -15,7 +15,7 @@ from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.options import CERTIFY, Certify
 from precision_bisect.plan import Plan
-from precision_bisect.results.result import Certificate
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.run_folder import plain_json
 from precision_bisect.trial import Kind, Outcome, Proposal, Trial, TrialStatus
 from precision_bisect_strategies.guided import Guided
@@ -108,7 +108,16 @@ def test_the_empty_plan_is_minimal_and_no_plan_is_not() -> None:
 def test_it_is_written_as_documented() -> None:
     """The keys of the file, for entries with a trial and without one."""
     written = plain_json.plain(proven([DROPS[0], trial([1, 2, 4], 2.0)]))
-    keys = ["mode", "minimal", "checked", "predicted", "unchecked", "evidence", "forecasts"]
+    keys = [
+        "mode",
+        "uncertified",
+        "minimal",
+        "checked",
+        "predicted",
+        "unchecked",
+        "evidence",
+        "forecasts",
+    ]
     keys += ["limit", "minimal_at_limit", "minimal_by_forecasts"]
     assert keys == list(written)
     inner = ["layer", "needed", "needed_at_limit", "error", "how", "reason"]

@@ -32,8 +32,8 @@ from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.result import Certificate
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.driver import Driver
@@ -258,7 +258,9 @@ def most_by_chance() -> float:
     return RISK + 3 * math.sqrt(RISK * (1 - RISK) / RUNS)
 
 
-@pytest.mark.parametrize("wrong", [1, 5, 6, 12])
+@pytest.mark.parametrize(
+    "wrong", [5, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 6, 12))]
+)
 def test_what_is_predicted_is_right_as_often_as_said(wrong: int) -> None:
     """Of 20 drops some pass though they are forecast to fail by far: claims are rarely false."""
 
@@ -269,7 +271,9 @@ def test_what_is_predicted_is_right_as_often_as_said(wrong: int) -> None:
     assert false_claims(errors) <= most_by_chance()
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize(
+    "noise", [0.3, *(pytest.param(each, marks=pytest.mark.nightly) for each in (0.05, 1.0))]
+)
 def test_noisy_forecasts_are_right_as_often_as_said(noise: float) -> None:
     """Forecasts off by lognormal noise: near ones are built, claims on others are rarely false."""
 
@@ -320,7 +324,7 @@ def test_a_search_that_forecasts_have_misled_is_made_again(tmp_path: Path) -> No
     assert all(driver.outcome_of(drop, SampleSet.JUDGED) for drop in drops)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(after=st.integers(1, 30), wrong=st.sets(st.integers(0, SIZE - 1), max_size=3))
 def test_a_run_cut_anywhere_goes_on_the_same(after: int, wrong: set[int]) -> None:
     """Resumed from the ledger it makes the same trials, and comes to the same end."""

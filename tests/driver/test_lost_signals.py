@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from precision_bisect.batch import process
+from precision_bisect.batch import job_process
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Proposal
 from simulated import Simulated, driver_of
@@ -30,13 +30,19 @@ def interrupted_elsewhere(after_s: float = 0.3) -> Iterator[None]:
     def receive() -> None:
         time.sleep(after_s)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        sent.set()
         time.sleep(LONG_S)
+
+    sent = threading.Event()
 
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=receive, daemon=True).start()
     try:
         yield
     finally:
+        # One that comes late is no other test's.
+        with suppress(KeyboardInterrupt):
+            sent.wait(LONG_S)
         signal.signal(signal.SIGINT, former)
 
 
@@ -64,6 +70,6 @@ def test_a_batch_that_waits_for_a_job_answers() -> None:
         sleeps = [sys.executable, "-c", f"import time; time.sleep({LONG_S})"]
         with subprocess.Popen(sleeps) as child, interrupted_elsewhere():
             with pytest.raises(KeyboardInterrupt):
-                process.wait(child, left_s)
+                job_process.wait(child, left_s)
             assert time.monotonic() - begun < LONG_S / 2
             child.kill()

@@ -60,7 +60,10 @@ def test_all_low_that_fails_afresh_is_widened(tmp_path: Path) -> None:
     ending, driver = noisy_course(tmp_path, rule, {Plan.of(()): [0.9, 1.2]})
     assert Status.FOUND is ending.status and ending.plan is not None
     assert 3 <= len(ending.plan) <= 8
-    assert ("", "widened, since all layers low failed when they were built afresh") == (
+    assert (
+        "",
+        "the answer was widened, since all layers low failed when they were built afresh",
+    ) == (
         ending.message,
         ending.spread,
     )

@@ -96,6 +96,7 @@ def most_memory(command: list[str], environment: dict[str, str]) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux counts it")
+@pytest.mark.nightly
 def test_memory_of_a_run_with_nothing_to_keep(tmp_path: Path) -> None:
     """Trials in a child take less than 2.5 times the weights beside the libraries.
 

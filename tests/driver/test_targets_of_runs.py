@@ -147,6 +147,7 @@ def test_a_ladder_is_judged_on_other_targets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "onnxruntime", "all"])
+@pytest.mark.nightly
 def test_the_example_has_an_answer_for_each_target(target: TargetChoice, tmp_path: Path) -> None:
     """What is found for TensorRT fails on ONNX Runtime on CUDA, by 0.137 on a GPU; and is said."""
     model = load_model(NAFNET / "nafnet.onnx")

@@ -42,7 +42,9 @@ def wanted(folder: Path, mask: int) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+@pytest.mark.parametrize(
+    "mask", [0o027, *(pytest.param(each, marks=pytest.mark.nightly) for each in (0o022, 0o077))]
+)
 def test_every_file_of_a_run_obeys(mask: int, tmp_path: Path) -> None:
     """Samples, golden outputs, ledger, exports, logs, report, and what other commands write."""
     model = tiny.write_with_samples(tmp_path)

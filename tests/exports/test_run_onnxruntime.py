@@ -228,8 +228,11 @@ METRICS: tuple[tuple[str, float], ...] = (
 )
 
 
+OTHERS = [pytest.param(each, marks=pytest.mark.nightly) for each in (1e-4, 0.3)]
+
+
 @pytest.mark.parametrize(("metric", "limit"), METRICS)
-@pytest.mark.parametrize("off", [1e-4, 0.0101, 0.3])
+@pytest.mark.parametrize("off", [0.0101, *OTHERS])
 def test_metrics_are_the_comparators(
     metric: str, limit: float, off: float, tmp_path: Path
 ) -> None:

@@ -1,8 +1,7 @@
 """A driver that is killed anywhere, with its trials in child processes, and goes on."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,18 +15,19 @@ Life: TypeAlias = tuple[str, int]
 """What a driver dies of, and the how manieth of that: see `subject.Death`. In `evaluation` it is
 killed from the child that evaluates."""
 
-LIVES: Mapping[int, Sequence[Life]] = {
-    1: (
+LIVES: Mapping[tuple[str, int], Sequence[Life]] = {
+    ("thrice", 2): (("intent", 2), ("evaluation", 2), ("verdict", 2)),
+    ("ten times", 1): (
         *(("start", 1), ("intent", 2), ("evaluation", 2), ("evaluated", 2), ("verdict", 2)),
         *(("commit", 2), ("intent", 3), ("evaluation", 2), ("file", 2), ("file", 6)),
     ),
-    2: (
+    ("ten times", 2): (
         *(("intent", 1), ("evaluation", 1), ("evaluated", 2), ("verdict", 2), ("commit", 2)),
         *(("intent", 3), ("evaluation", 2), ("file", 1), ("file", 4), ("file", 5)),
     ),
 }
-"""For each number of workers. No trial is cut off three times, which would be taken for its own
-doing."""
+"""How often, and for how many workers. No trial is cut off three times, which would be taken for
+its own doing."""
 TO_THE_END = ("never", 0)
 
 
@@ -41,11 +41,11 @@ class Course:
     repeated: int = 0
 
     @classmethod
-    def of(cls, folder: Path, workers: int) -> "Course":
+    def of(cls, folder: Path, deaths: Sequence[Life], workers: int) -> "Course":
         """Have drivers go on with a run until each dies, and one to the end."""
         course = cls(folder=subject.prepare(folder), codes=[])
         with lives("faults.subject") as live:
-            for life in (*LIVES[workers], TO_THE_END):
+            for life in (*deaths, TO_THE_END):
                 before, known = subject.rows(folder), len(subject.noted(folder))
                 course.codes.append(one_life(live, folder, life, workers))
                 after, fresh = subject.rows(folder), subject.noted(folder)[known:]
@@ -73,31 +73,24 @@ def answer(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def courses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[int, Course]]:
-    """Yield the courses by the number of workers; they run side by side."""
-    with ThreadPoolExecutor() as pool:
-        folder = tmp_path_factory.mktemp("broken")
-        runs = {each: pool.submit(Course.of, folder / str(each), each) for each in LIVES}
-        yield {workers: run.result() for workers, run in runs.items()}
-
-
-@pytest.mark.parametrize("workers", LIVES)
-def test_a_driver_killed_ten_times_loses_and_repeats_nothing(
-    tmp_path: Path,
-    courses: Mapping[int, Course],
-    workers: int,
-    record_property: Callable[[str, object], None],
+@pytest.mark.parametrize(
+    ("often", "workers"),
+    [
+        next(iter(LIVES)),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in [*LIVES][1:]),
+    ],
+)
+def test_a_driver_that_is_killed_loses_and_repeats_nothing(
+    tmp_path: Path, often: str, workers: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """SIGKILL at 10 points of a run changes neither its answer nor any trial that has ended."""
+    """SIGKILL at points of a run changes neither its answer nor any trial that has ended."""
     whole = subject.prepare(tmp_path / "whole")
     subject.search(whole, isolate="never", workers=workers)
-    course = courses[workers]
-    assert [*[-9] * len(LIVES[workers]), 0] == course.codes
+    deaths = LIVES[often, workers]
+    course = Course.of(tmp_path / "broken", deaths, workers)
+    assert [*[-9] * len(deaths), 0] == course.codes
     wrong = int(answer(whole) != answer(course.folder))
-    record_property(
-        "faults", ("the driver", len(LIVES[workers]), course.lost, course.repeated, wrong)
-    )
+    record_property("faults", ("the driver", len(deaths), course.lost, course.repeated, wrong))
     assert (0, 0, 0) == (course.lost, course.repeated, wrong)
     assert subject.KEPT == answer(course.folder)["kept"]
     assert subject.rows(whole) == subject.rows(course.folder)

@@ -63,7 +63,9 @@ def begin(model: Path, *flags: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize("limit", ["--max-time", "--trial-timeout"])
+@pytest.mark.parametrize(
+    "limit", ["--max-time", pytest.param("--trial-timeout", marks=pytest.mark.nightly)]
+)
 def test_limits_end_an_endless_reference(limit: str, tmp_path: Path) -> None:
     """The reference runs in this process, and ends in one line all the same."""
     with begin(loop(tmp_path / "endless.onnx"), limit, "1") as run:
@@ -73,6 +75,7 @@ def test_limits_end_an_endless_reference(limit: str, tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.nightly
 def test_sigterm_ends_an_endless_reference(tmp_path: Path) -> None:
     """One SIGTERM is enough, before the search begins."""
     with begin(loop(tmp_path / "endless.onnx")) as run:
@@ -84,7 +87,11 @@ def test_sigterm_ends_an_endless_reference(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [("--max-time", "4"), ("--trial-timeout", "2", "--max-trials", "5")]
+    "flags",
+    [
+        ("--max-time", "4"),
+        pytest.param(("--trial-timeout", "2", "--max-trials", "5"), marks=pytest.mark.nightly),
+    ],
 )
 def test_limits_end_a_trial_that_rounding_makes_endless(
     flags: tuple[str, ...], tmp_path: Path
@@ -97,7 +104,9 @@ def test_limits_end_a_trial_that_rounding_makes_endless(
     assert (tmp_path / "run" / "result.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 def test_a_signal_ends_a_trial_that_rounding_makes_endless(number: int, tmp_path: Path) -> None:
     """The first signal ends the trial, and the result says that the run was interrupted."""
     with begin(loop(tmp_path / "endless.onnx", after_rounding=True)) as run:

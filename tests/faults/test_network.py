@@ -15,6 +15,7 @@ COMMAND = [sys.executable, "-m", "precision_bisect", "tiny.onnx", "--inputs", "i
 IN_CHILDREN = [*COMMAND, "--isolate", "always", "--out", "run"]
 
 
+@pytest.mark.nightly
 def test_a_run_without_a_network_ends_as_with_one(tmp_path: Path) -> None:
     """In a network namespace that has no interface up, trials in children included."""
     alone = ["unshare", "--map-root-user", "--net"]

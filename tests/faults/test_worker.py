@@ -23,6 +23,7 @@ RETRIED = {
     "answers": ("no pickle", "half an answer, dead", "another type"),
 }
 """Faults that cost nothing: the trial is evaluated once more."""
+ONE_OF_EACH = ("SIGKILL", "exit 0", "closed pipe", "half an answer, dead")
 WITHOUT_VERDICT: Mapping[str, Mapping[str, str]] = {
     "hangs": {
         "hang": "timed_out",
@@ -37,6 +38,7 @@ WITHOUT_VERDICT: Mapping[str, Mapping[str, str]] = {
     "failures": {"MemoryError": "out_of_memory", "grow": "out_of_memory", "raise": "raised"},
 }
 """Faults that cost one trial its verdict, and the status it has instead."""
+ONE_STATUS_EACH = {"hang in native code": "timed_out", "grow": "out_of_memory", "raise": "raised"}
 CALLS = (5, 14, 18, 23)
 """The evaluations that faults meet: while layers are ranked and predicted, and in the search."""
 ANSWER = Plan.of((2, 3, 8, 9)).key
@@ -53,7 +55,11 @@ def retries(run: Run) -> list[str]:
     return sorted((begun - Counter(list(begun))).elements())
 
 
-@pytest.mark.parametrize("faults", RETRIED.values(), ids=RETRIED)
+@pytest.mark.parametrize(
+    "faults",
+    [ONE_OF_EACH, *(pytest.param(each, marks=pytest.mark.nightly) for each in RETRIED.values())],
+    ids=["one of each", *RETRIED],
+)
 def test_a_lost_process_costs_nothing(
     run: Run, faults: Sequence[str], whole: Mapping[str, Any], record_property: Record
 ) -> None:
@@ -96,7 +102,14 @@ def test_a_process_lost_between_trials_costs_nothing(
     assert 3 == len({pid for *_, pid in subject.noted(run.folder)})
 
 
-@pytest.mark.parametrize("faults", WITHOUT_VERDICT.values(), ids=WITHOUT_VERDICT)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ONE_STATUS_EACH,
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in WITHOUT_VERDICT.values()),
+    ],
+    ids=["one of each", *WITHOUT_VERDICT],
+)
 def test_trials_without_verdict_are_gone_round(
     run: Run, faults: Mapping[str, str], record_property: Record
 ) -> None:
@@ -127,7 +140,11 @@ def test_a_plan_that_is_never_judged_is_gone_round(
 
 @pytest.mark.parametrize(
     ("calls", "holdout"),
-    [((1, 2), 0), ((2, 3), 0), ((26, 27), 1)],
+    [
+        pytest.param((1, 2), 0, marks=pytest.mark.nightly),
+        pytest.param((2, 3), 0, marks=pytest.mark.nightly),
+        ((26, 27), 1),
+    ],
     ids=["all high", "repeat", "re-check"],
 )
 def test_what_decides_the_ending_is_tried_three_times(

@@ -212,7 +212,10 @@ def contrast(page: Page, text: str, back: str) -> float:
     return (max(brightness) + 0.05) / (min(brightness) + 0.05)
 
 
-@pytest.mark.parametrize("width", [400, 820, 1280])
+WIDER = [pytest.param(each, marks=pytest.mark.nightly) for each in (820, 1280)]
+
+
+@pytest.mark.parametrize("width", [400, *WIDER])
 def test_no_width_needs_sideways_scrolling(opened: Open, tmp_path: Path, width: int) -> None:
     """Nothing is wider than the window or cut, on a phone as on a desk, whatever the names."""
     names = [f"jax2tf_{'get_logits_' * 20}truediv_{place}" for place in range(9)]
@@ -274,6 +277,7 @@ def test_each_search_of_a_ladder_is_drawn(opened: Open, tmp_path: Path) -> None:
     expect(page.locator("#detail")).to_contain_text("kept: FP16")
 
 
+@pytest.mark.nightly
 def test_5000_layers_are_interactive_within_2_seconds(
     opened: Open, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

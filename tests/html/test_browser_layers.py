@@ -9,7 +9,9 @@ from playwright.sync_api import Page, expect
 
 import run_folders
 from precision_bisect.diagnosis.findings import Advice, Finding, Findings, Histogram
-from precision_bisect.results.result import Certificate, Diagnosis
+from precision_bisect.layer_table import Exclusion
+from precision_bisect.results.certificates import Certificate
+from precision_bisect.results.result import Diagnosis
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYER_PRECISIONS, LAYERS, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
@@ -57,7 +59,7 @@ def test_constants_are_hidden_at_first(opened: Open, tmp_path: Path) -> None:
     """Nodes that are not decided on are one click away; with nothing kept a layer is told of."""
     folder = run_folders.write_run(tmp_path, NAMES, [])
     told = json.loads((folder / LAYERS).read_text())
-    told["layers"][0].update(candidate=None, exclusion="is constant")
+    told["layers"][0].update(candidate=None, exclusion=Exclusion.CONSTANT)
     (folder / LAYERS).write_text(json.dumps(told))
     page = opened(write_report(folder))
     expect(page.locator("#detail h3")).to_have_text("Op_1")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import run_folders
 from precision_bisect.diagnosis.findings import Finding, Findings, Histogram
 from precision_bisect.errors import RunFolderError
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.results.endings import Status
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
@@ -89,7 +90,7 @@ def test_followers_and_pinned_layers_are_told_apart(tmp_path: Path) -> None:
     """What moves values follows; what has no low form stays high, with its reason."""
     run_folders.write_run(tmp_path, LAYERS_10, [2])
     told = json.loads((tmp_path / LAYERS).read_text())
-    reasons = ("moves values only; takes the precision of what feeds it", "draws random numbers")
+    reasons = (Exclusion.FOLLOWER, Exclusion.RANDOM)
     for row, reason in zip(told["layers"][:2], reasons, strict=True):
         row.update(candidate=None, exclusion=reason)
     (tmp_path / LAYERS).write_text(json.dumps(told))
@@ -133,7 +134,8 @@ def test_trials_are_columns(tmp_path: Path) -> None:
     columns = view(run_folders.write_run(tmp_path, LAYERS_10, [2, 5]))["searches"][0]["trials"]
     assert [len(each.proposal.plan) for each in trials] == columns["kept"]
     assert "inf" == columns["error"][1]
-    assert "drop to 9" in columns["reason"]["texts"]
+    texts, places = columns["reason"]["texts"], columns["reason"]["at"]
+    assert [each.proposal.reason for each in trials] == [texts[at] for at in places]
     phases = [columns["phase"]["texts"][at] for at in columns["phase"]["at"]]
     assert [each.proposal.phase.value for each in trials] == phases
 

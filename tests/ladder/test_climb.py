@@ -21,8 +21,9 @@ from precision_bisect.ladder.ladder_answer import forecasts_of
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.precisions import PrecisionName, parse_ladder
+from precision_bisect.results.certificates import Certificate, Forecasts
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Certificate, Forecasts, Result
+from precision_bisect.results.result import Result
 from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned
 from typed_graphs import simulated
 
@@ -134,7 +135,10 @@ def test_watchers_hear_of_each_rung(tmp_path: Path) -> None:
     assert len(set(warnings)) == len(warnings)
 
 
-@pytest.mark.parametrize("most", [1, 2, 5, 9, 13])
+OTHERS = [pytest.param(each, marks=pytest.mark.nightly) for each in (1, 2, 9, 13)]
+
+
+@pytest.mark.parametrize("most", [5, *OTHERS])
 def test_a_budget_ends_it_anywhere_and_it_goes_on(tmp_path: Path, most: int) -> None:
     """What was found so far passes; resumed, nothing is tried twice and the answer is the same."""
     cut = climb(tmp_path, max_trials=most)

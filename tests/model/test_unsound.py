@@ -1,6 +1,5 @@
 """Models that nobody vouches for: refused in one line, before anything walks or runs them."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,10 +133,8 @@ def test_functions_are_counted_before_they_are_put_in_place(tmp_path: Path) -> N
     ]
     with_functions(model, [leaf, *doubling])
     onnx.save(model, tmp_path / "odd.onnx")
-    begun = time.monotonic()
     with pytest.raises(ModelError, match="1073741844 nodes"):
         load_model(tmp_path / "odd.onnx")
-    assert 5 > time.monotonic() - begun
 
 
 def test_functions_that_call_themselves_are_refused(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import tiny
 from beginning import PROCESS, STARTED
 from precision_bisect.ledger.store import SqliteLedger
-from precision_bisect.monitoring.event_log import EventLog
-from precision_bisect.monitoring.plain import record, to_bytes
+from precision_bisect.monitoring.event_log import EventLog, record
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.plain_json import to_bytes
 from precision_bisect.run_folder.runfolder import EVENTS, LEDGER
 from precision_bisect.search.events import (
     Event,

@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from beginning import PROCESS, STARTED
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.monitoring import live_status
+from precision_bisect.monitoring.attend import Attended
 from precision_bisect.monitoring.live_status import INTERVAL_S, LiveStatus
 from precision_bisect.monitoring.run_progress import MOST_LAST, Progress
 from precision_bisect.monitoring.run_watch import look
@@ -27,12 +29,13 @@ from precision_bisect.monitoring.status_text import as_text, spoken
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder import locking
 from precision_bisect.run_folder.locking import Owner, RunLock, now
-from precision_bisect.run_folder.runfolder import OWNER, STATUS
+from precision_bisect.run_folder.runfolder import EVENTS, OWNER, STATUS
 from precision_bisect.search.events import (
     Event,
     RunStarted,
     TrialFinished,
     TrialStarted,
+    ignore,
 )
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from run_folders import write_ledger
@@ -55,6 +58,17 @@ def status(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
     """Ask for the status of a folder by the command line."""
     command = [*COMMAND, "status", str(folder), *more]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+
+
+def test_nothing_is_written_once_it_is_left(tmp_path: Path) -> None:
+    """Without a word on how the run ended, neither: the files are as they were, no thread is."""
+    before = {*threading.enumerate()}
+    with Attended(tmp_path, ignore) as attended:
+        attended(STARTED)
+        (writing,) = {*threading.enumerate()} - before
+    assert not writing.is_alive()
+    assert "searching" == json.loads((tmp_path / STATUS).read_text())["state"]
+    assert "run_ended" not in (tmp_path / EVENTS).read_text()
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -358,7 +372,7 @@ def test_trials_without_a_verdict_are_counted_once() -> None:
                 TrialFinished(proposal=proposal, outcome=outcome(None, None), recalled=recalled)
             )
     assert {"timed_out": 9} == progress.unresolved
-    assert (9, 9, MOST_LAST) == (progress.trials, progress.recalled, len(progress.last))
+    assert (9, MOST_LAST) == (progress.trials, len(progress.last))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from final_screens import KEPT, RESULT, need, screen, words
-from precision_bisect.results.result import SPREAD, Certificate, Forecasts
+from precision_bisect.results.certificates import Certificate, Forecasts, Uncertified
 from precision_bisect.trial import Stability
 from precision_bisect_reports.notebook import as_html
 
@@ -88,15 +88,15 @@ def test_unproven_minimality_is_said() -> None:
 
 def test_an_answer_that_was_widened_is_not_called_minimal() -> None:
     """What luck decides is not counted as unproven, layer by layer."""
-    evidence = [need(name, None, None, SPREAD) for name in KEPT]
-    certificate = Certificate(minimal=False, checked=(), unchecked=KEPT, evidence=evidence)
+    why = Uncertified.SPREAD
+    certificate = Certificate(minimal=False, checked=(), unchecked=KEPT, uncertified=why)
     said = screen(replace(RESULT, certificate=certificate))
     assert "none: more layers may be kept than needed" in said
     assert "minimal" not in said
 
 
 def test_how_an_answer_holds_is_said() -> None:
-    """The share of copies that it holds on, with the median and the worst error."""
+    """The share of copies that it holds on, and the worst error on them, not on other samples."""
     stability = Stability(copies=16, failed=1, error_median=0.0095, error_max=0.0123, jitter=0.1)
-    said = screen(replace(RESULT, stability=stability))
+    said = screen(replace(RESULT, error=0.0456, stability=stability))
     assert "in 15 of 16 checks with slight changes, worst error 0.0123" in said

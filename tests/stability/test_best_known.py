@@ -14,7 +14,7 @@ from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.results.endings import Ending, Status
+from precision_bisect.results.endings import NO_SEARCH, Ending, Status
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, complete, sweep
 from precision_bisect.trial import Kind, Phase, Proposal, SampleSet
@@ -34,7 +34,7 @@ def in_quadrature(errors: Sequence[float]) -> Evaluate:
 
 
 def settle(
-    path: Path, rule: Evaluate, answer: Plan, *, spread: str = "", builds: bool = False
+    path: Path, rule: Evaluate, answer: Plan, *, spread: str | None = None, builds: bool = False
 ) -> tuple[Ending, Curve, Driver]:
     """Complete the curve of an answer, and go on as long as a better plan is found."""
     driver, ledger = driver_of(path, Simulated(rule), copies=copies_of)
@@ -82,9 +82,7 @@ def test_fewer_layers_that_hold_take_the_place(tmp_path: Path, builds: bool) -> 
 def test_every_layer_is_no_answer_where_fewer_are_exact(tmp_path: Path) -> None:
     """Only the last layer can run low, and exactly: "nothing gained" would be wrong."""
     errors = [math.inf] * (SIZE - 1) + [0.0]
-    ending, _, _ = settle(
-        tmp_path, in_quadrature(errors), Plan.all_high(SIZE), spread="rounding is spread"
-    )
+    ending, _, _ = settle(tmp_path, in_quadrature(errors), Plan.all_high(SIZE), spread=NO_SEARCH)
     assert ending.plan is not None and len(ending.plan) < SIZE
 
 
@@ -104,8 +102,8 @@ def test_what_fails_on_copies_does_not(tmp_path: Path) -> None:
     assert (ending.plan, trials) == (again.plan, len(driver.trials))
 
 
-@pytest.mark.parametrize("spread", ["", "rounding is spread over the network"])
-def test_a_layer_more_for_half_the_error(tmp_path: Path, spread: str) -> None:
+@pytest.mark.parametrize("spread", [None, NO_SEARCH])
+def test_a_layer_more_for_half_the_error(tmp_path: Path, spread: str | None) -> None:
     """Where rounding chose the layers, one more is worth half of the error; else none is added."""
     errors = [0.9, 0.89, 0.88, 0.87, 0.86, 0.85, 0.84, 0.83, 0.82, 0.81, 0.8, 0.1]
     answer = Plan.of(range(10))
@@ -123,8 +121,8 @@ def test_a_layer_more_for_half_the_error(tmp_path: Path, spread: str) -> None:
             seen=JudgedTrials(tolerance=1.0, size=SIZE),
         )
         found = driver.run(best_known(oracles.problem(SIZE), curve, standing))
-    assert (better if spread else None) == (found and found.plan)
-    if spread:
+    assert (None if spread is None else better) == (found and found.plan)
+    if spread is not None:
         assert not [t for t in driver.trials if t.proposal.phase is Phase.CERTIFICATE]
 
 
@@ -141,7 +139,7 @@ def test_near_the_tolerance_fewer_layers_are_not_better(tmp_path: Path) -> None:
         plans = [Plan.of(range(4)), Plan.of(range(10))]
         outcomes = [driver.run(curve.judge(plan, "a point")) for plan in plans]
         assert all(each.passed for each in outcomes)
-        for spread in ("", "rounding is spread"):
+        for spread in (None, NO_SEARCH):
             standing = Standing(
                 ending=Ending(status=Status.FOUND, plan=plans[1], spread=spread),
                 outcome=outcomes[1],
@@ -151,7 +149,7 @@ def test_near_the_tolerance_fewer_layers_are_not_better(tmp_path: Path) -> None:
                 seen=JudgedTrials(tolerance=1.0, size=SIZE),
             )
             found = driver.run(best_known(oracles.problem(SIZE), curve, standing))
-            assert (None if spread else plans[0]) == (found and found.plan)
+            assert (plans[0] if spread is None else None) == (found and found.plan)
 
 
 @pytest.mark.parametrize("needed", [3, 7, 8, 9, 11])

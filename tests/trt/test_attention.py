@@ -72,7 +72,7 @@ def attention(folder: Path, opset: int, kind: Mapping[str, int | str]) -> Model:
 
 @pytest.mark.parametrize("low", HALF_NAMES)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("opset", [24, pytest.param(23, marks=pytest.mark.nightly)])
 def test_every_plan_builds(
     rtx: Flavour, tmp_path: Path, opset: int, kind: Mapping[str, int | str], low: LowName
 ) -> None:

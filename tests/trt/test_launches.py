@@ -88,7 +88,7 @@ def test_without_pycuda_the_host_waits_for_the_end(monkeypatch: pytest.MonkeyPat
     calls: list[str] = []
     with launches(Stream(calls)) as timer:
         assert ("host_clock", 7) == (timer.method, timer.stream)
-        assert 0.002 <= timer.seconds(lambda: time.sleep(0.002)) < 0.2
+        assert 0.002 <= timer.seconds(lambda: time.sleep(0.002))
     assert ["synchronize"] == calls
 
 

@@ -50,6 +50,18 @@ def test_a_search_over_many_files_promises_by_all_of_them(tmp_path: Path, isolat
     assert result.evaluations == again.evaluations
 
 
+def test_a_point_of_the_curve_is_no_better_than_on_its_worst_sample(tmp_path: Path) -> None:
+    """Samples that did not choose count in its worst error, also where they refuted it."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    options = {"tol": None, "atol": 1e-2, "copies": 0}
+    result = tiny.search(model, tmp_path / "run", inputs=tiny.samples(20), **options)
+    told = [each for each in result.curve if each.over_samples is not None]
+    assert any(each.over_samples.samples == 20 for each in told if each.over_samples)
+    for each in told:
+        assert each.over_samples is not None and each.error_max is not None
+        assert each.over_samples.p95 <= each.error_max
+
+
 def test_a_bad_file_among_many_is_one_line_before_anything_is_written(tmp_path: Path) -> None:
     """Whichever it is, it is named, and no run folder is left."""
     inputs = folder_of(tmp_path / "inputs", MANY)

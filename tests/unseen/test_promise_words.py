@@ -9,7 +9,7 @@ from precision_bisect.results.unseen import Estimate, Unseen
 from precision_bisect_reports.promise import unseen
 from run_folders import result_of
 
-FEW = "2 samples promise nothing: 6% of fresh inputs failed, up to 23%"
+FEW = "2 samples promise nothing: 6% of fresh inputs failed, up to 46%"
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,11 @@ FEW = "2 samples promise nothing: 6% of fresh inputs failed, up to 23%"
             "with 90% confidence",
         ),
         (Unseen.of(judged=0, failed=0, took_part=2), FEW),
+        (
+            Unseen.of(judged=29, failed=0, took_part=9, joined=1),
+            "0 of 29 inputs that took no part are over, and 1 was with an earlier answer; at "
+            "most 12% of such inputs, with 90% confidence",
+        ),
         (
             Unseen.of(judged=43, failed=1, took_part=10, joined=2, passed_later=1, unjudged=3),
             "1 of 43 inputs that took no part are over, and 3 were with an earlier answer; at "

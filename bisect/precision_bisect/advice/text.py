@@ -74,10 +74,11 @@ def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
     figures = found.figures
     yield printable(found.layer)
     types = f" ({found.low})" if found.low != whole else ""
-    yield from _wrapped(f"{found.cause}{types}: {found.evidence}", 2)
-    alone = _number(figures.get("alone_error"))
+    drop, alone = (_number(figures.get(key)) for key in ("drop_error", "alone_error"))
+    without = f"; without it: error {drop}" if drop else ""
+    yield from _wrapped(f"{found.cause}{types}: {found.evidence}{without}", 2)
     # A near miss has the figure in its evidence.
-    if alone and "alone low" not in found.evidence:
+    if alone and found.kept:
         yield f"  alone low: error {alone}"
     if not verbose:
         return

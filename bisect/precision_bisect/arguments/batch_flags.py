@@ -50,13 +50,8 @@ def batch_parser() -> Parser:
     parser.add_argument(
         "--until",
         metavar="TIME",
-        help="end by then: 06:00, the next such local time, or an ISO date and time. The time is "
-        "spread over the jobs that are left, as their --max-time",
-    )
-    parser.add_argument(
-        "--stop-on-error",
-        action="store_true",
-        help="start no further job after one that could not run or crashed (go on)",
+        help="end by then: 06:00, the next such local time, or an ISO date and time. The running "
+        "job ends with its best so far; that and the rest are left for --resume",
     )
     parser.add_argument(
         "--resume",
@@ -70,5 +65,7 @@ def batch_parser() -> Parser:
     parser.add_argument(
         "--dry-run", action="store_true", help="check the jobs and print their commands, no more"
     )
-    parser.add_argument("--json", action="store_true", help="print batch.json instead of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print batch.json instead of a line a job"
+    )
     return parser

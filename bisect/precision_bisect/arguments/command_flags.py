@@ -26,7 +26,7 @@ class Telling:
         False,
         "print each trial but the forecasts: why this plan, what was believed, what came of it",
     )
-    json: bool = _output(False, "print JSON, as in result.json, instead of text")
+    json: bool = _output(False, "print JSON instead of text; of an answer, its result.json")
     on_finish: str | None = _output(
         None,
         "call this command once the result is written, however the run ended, with the path of "
@@ -154,7 +154,7 @@ def status_parser() -> Parser:
         "batch's folder, how its jobs stand. Only reads, and never disturbs the run.",
         epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
     )
-    _run(parser)
+    parser.add_run("the run folder, or the model: its last run")
     parser.add_flags(Telling, "json", spare=False)
     return parser
 
@@ -168,7 +168,7 @@ def report_parser() -> Parser:
         epilog="exit codes: 0 written; 2 wrong usage, the folder is no run's, or it cannot be "
         "written",
     )
-    _run(parser)
+    parser.add_run("the run folder, or the model: its last run")
     parser.add_argument(
         "--out", type=folder, metavar="FILE", help="where to write (RUN/report.html)"
     )
@@ -180,13 +180,12 @@ def show_parser() -> Parser:
     """Return the parser of `precision-bisect show`."""
     parser = Parser(
         "show",
-        description="Print the final screen of a run again, also of one that was cut off, or the "
-        "table of a batch.",
+        description="Print the final screen of a run again, also of one that was cut off, or how "
+        "the jobs of a batch stand.",
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
-    _run(parser, "the run folder, its result.json, or the model: its last run")
-    parser.add_flags(Telling, "explain_search", spare=False)
-    parser.add_flags(Telling, "json", spare=False)
+    parser.add_run("the run folder, its result.json, or the model: its last run")
+    parser.add_flags(Telling, "explain_search", "json", spare=False)
     return parser
 
 
@@ -207,12 +206,6 @@ def compare_parser() -> Parser:
         )
     parser.add_flags(Telling, "json", spare=False)
     return parser
-
-
-def _run(
-    parser: argparse.ArgumentParser, what: str = "the run folder, or the model: its last run"
-) -> None:
-    parser.add_argument("run", type=folder, metavar="RUN", help=what)
 
 
 def _model_and_plan(

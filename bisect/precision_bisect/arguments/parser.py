@@ -3,12 +3,15 @@
 import argparse
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
+from itertools import product
 from typing import Any, NoReturn
 
-from precision_bisect.arguments.usage_hints import usage_hint
+from precision_bisect.arguments.usage_hints import choice_meant, unknown_meant
 from precision_bisect.errors import UsageError
+from precision_bisect.run_folder.runfolder import runs_here
 from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
+from precision_bisect.settings.reading import folder
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,6 +35,7 @@ class Parser(argparse.ArgumentParser):
         prog = f"precision-bisect {command}".rstrip()
         super().__init__(prog=prog, allow_abbrev=False, add_help=not everyday, **settings)
         self._mixed = mixed
+        self.run: argparse.Action | None = None
         self._everyday = {*everyday, "help", "help_all"}
         self._short = (short_usage, short_epilog)
         if everyday:
@@ -41,17 +45,20 @@ class Parser(argparse.ArgumentParser):
     def add_flags(self, settings: type, *wanted: str, spare: bool = True) -> None:
         """Add the flags of fields of a dataclass, wanted by their names or by their groups.
 
-        Those that are `spare` leave nothing in the namespace where they are not given, so that
-        defaults stand in the dataclass alone.
+        They come in the order wanted, and of a group those of the dataclass itself before those
+        that it inherits. Those that are `spare` leave nothing in the namespace where they are not
+        given, so that defaults stand in the dataclass alone.
         """
-        for each in fields(settings):
+        bases = filter(is_dataclass, settings.__bases__)
+        inherited = {each.name for base in bases for each in fields(base)}
+        own_first = sorted(fields(settings), key=lambda each: each.name in inherited)
+        for want, each in product(wanted, own_first):
             for flag in flags_of(each):
-                if each.name in wanted or flag.group in wanted:
-                    default = argparse.SUPPRESS if spare else each.default
+                if want in (each.name, flag.group):
                     self._titled(flag.group).add_argument(
                         flag.name or flag_name(each.name),
                         dest=each.name,
-                        default=default,
+                        default=argparse.SUPPRESS if spare else each.default,
                         **_taken(each, flag),
                     )
 
@@ -84,12 +91,33 @@ class Parser(argparse.ArgumentParser):
         Of a parser that is `mixed`, options may stand between arguments of one sort; but not where
         `--` says where options end, which argparse would forget.
         """
-        if self._mixed and "--" not in arguments:
-            return self.parse_intermixed_args(arguments)
-        return self.parse_args(arguments)
+        mixed = self._mixed and "--" not in arguments
+        parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
+        parsed, unknown = parse(arguments)
+        if unknown:
+            hint = unknown_meant(unknown, self._option_string_actions)
+            self._refuse(f"unrecognized arguments: {' '.join(unknown)}", hint)
+        if self.run is not None and parsed.run is None:
+            self._refuse("the following arguments are required: RUN", runs_here())
+        return parsed
+
+    def add_run(self, what: str) -> None:
+        """Add RUN. Where none is given, the error says which there are."""
+        self.run = self.add_argument("run", type=folder, metavar="RUN", help=what)
+        # argparse would refuse it in its own words, before `read` sees it.
+        self.run.required = False
 
     def error(self, message: str) -> NoReturn:
-        hint = usage_hint(message, self._option_string_actions)
+        self._refuse(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            choices = map(str, action.choices or ())
+            self._refuse(str(error), choice_meant(str(value).lower(), choices))
+
+    def _refuse(self, message: str, hint: str = "") -> NoReturn:
         raise UsageError(message, hint or f"see {self.prog} --help")
 
 

@@ -2,37 +2,24 @@
 
 import argparse
 import os
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from precision_bisect.options import DEFAULT_LOW
 from precision_bisect.precisions import LOW_NAMES
-from precision_bisect.run_folder.runfolder import runs_here
 
-UNKNOWN = "unrecognized arguments: "
-RUN_MISSING = "the following arguments are required: RUN"
-"""How argparse begins to say so."""
 NEAR = 0.8
 """Words are alike from this share of common letters on, as difflib counts it."""
 SHORT = 4
 """Longer words are alike, too, where one is the beginning of the other."""
-_CHOICE = re.compile(r"argument (--[\w-]+): invalid choice: '([^']*)'")
 
 
-def usage_hint(message: str, flags: Mapping[str, argparse.Action]) -> str:
-    """Return what to do about a message of argparse, "" where nothing is known."""
-    if message.startswith(UNKNOWN):
-        return _of_unknown(re.split(r"[\s=]+", message.removeprefix(UNKNOWN)), flags)
-    if message.startswith(RUN_MISSING):
-        return runs_here()
-    if found := _CHOICE.match(message):
-        return _did_you_mean(_choices_meant(found[2].lower(), flags[found[1]].choices or ()))
-    return ""
+def unknown_meant(arguments: Sequence[str], flags: Mapping[str, argparse.Action]) -> str:
+    """Return what arguments beyond the known ones may mean: a low type, samples, a flag.
 
-
-def _of_unknown(words: Sequence[str], flags: Mapping[str, argparse.Action]) -> str:
-    """Return what words beyond the known arguments may mean: a low type, samples, a flag."""
+    "" where nothing is known.
+    """
+    words = [word for each in arguments for word in each.split("=")]
     types = [word.lstrip("-") for word in words if word.lstrip("-") in LOW_NAMES]
     if types and "--low" in flags:
         return f"write --low {types[0]} ({DEFAULT_LOW} is the default)"
@@ -45,10 +32,11 @@ def _of_unknown(words: Sequence[str], flags: Mapping[str, argparse.Action]) -> s
     return _did_you_mean(list(near))
 
 
-def _choices_meant(word: str, choices: Iterable[str]) -> list[str]:
-    """Return the choices that a word is near to, or leaves letters out of, as trt of tensorrt."""
+def choice_meant(word: str, choices: Iterable[str]) -> str:
+    """Return which choice a word is near to, or leaves letters out of, as trt of tensorrt."""
     every = list(choices)
-    return close_matches(word, every) or [each for each in every if _skips_letters(word, each)]
+    near = close_matches(word, every) or [each for each in every if _skips_letters(word, each)]
+    return _did_you_mean(near)
 
 
 def _skips_letters(word: str, choice: str) -> bool:

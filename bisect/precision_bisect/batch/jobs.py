@@ -8,70 +8,48 @@ import argparse
 import os
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.arguments.parser import Parser
 from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.batch.batch_record import Job
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.executors.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size
-from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.run_folder.plain_json import LARGEST
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
-_RESERVED = frozenset({"resume", "overwrite", "json", "version", "help"})
+_RESERVED = frozenset({"out", "resume", "overwrite", "json", "version", "help"})
 """Flags that the batch gives itself, or that run no search."""
 _TABLES = ("defaults", "job")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One search of a batch.
-
-    `arguments` are the flags as the file gives them; their paths, and `model`, are relative to the
-    file's folder, where the job's process runs. `options` are what they come to. `run_folder` is
-    absolute. `model_stamp` is the model file's size in bytes and its time.
-    """
-
-    name: str
-    model: str
-    arguments: tuple[str, ...]
-    options: Options
-    run_folder: Path
-    model_stamp: list[int]
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The arguments of the main command, without what the batch adds."""
-        return ("run", *self.arguments, "--", self.model)
-
-
-def read_jobs(path: Path, out: Path) -> Sequence[Job]:
-    """Return the jobs of a file; those without an `out` of their own get a folder inside `out`.
+def read_jobs(path: Path, out: Path) -> list[Job]:
+    """Return the jobs of a file; their run folders and logs lie in `out`.
 
     Raises UsageError, which names the job, for the first thing that cannot work.
     """
     tables = _tables(path)
     parser = run_parser()
     defaults = _keys("[defaults]", tables.get("defaults", {}))
-    for key in ("name", "out"):
-        if key in defaults:
-            raise UsageError(f"[defaults] sets {key}, which each job has for itself", "move it")
-    jobs = []
+    if "name" in defaults:
+        raise UsageError("[defaults] sets name, which each job has for itself", "move it")
+    jobs: dict[str, Job] = {}
     for number, table in enumerate(tables["job"], 1):
         keys = defaults | _keys(f"job {number}", table)
         name = _name(number, keys)
+        if name.casefold() in jobs:
+            raise UsageError(f"job {number} and another are both named {name}", "rename one")
         try:
-            jobs.append(_job(parser, name, keys, path.parent, out))
+            jobs[name.casefold()] = _job(parser, name, keys, path.parent, out.absolute())
         except PrecisionBisectError as error:
             raise UsageError(f"job {name}: {error.message}", error.hint) from error
-    _refuse_shared(jobs)
-    return jobs
+    return list(jobs.values())
 
 
 def _tables(path: Path) -> Mapping[str, Any]:
@@ -81,14 +59,10 @@ def _tables(path: Path) -> Mapping[str, Any]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
+        why = f": {error}" if isinstance(error, tomllib.TOMLDecodeError) else ""
         raise UsageError(
-            f"{path} is no jobs file, which is TOML: {error}",
-            "mend that place; one model alone is searched by `precision-bisect MODEL`",
-        ) from error
-    except ValueError as error:  # no UTF-8
-        raise UsageError(
-            f"{path} is no jobs file, which is TOML",
+            f"{path} is no jobs file, which is TOML{why}",
             f"one model alone is searched by `precision-bisect {shlex.quote(str(path))}`; "
             "`precision-bisect batch --help` shows a jobs file",
         ) from error
@@ -137,12 +111,10 @@ def _names_a_folder(name: str) -> bool:
     return harmless and bool(name.strip(". ")) and not name.startswith(("-", ".")) and not own
 
 
-def _job(
-    parser: argparse.ArgumentParser, name: str, keys: dict[str, Any], base: Path, out: Path
-) -> Job:
+def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path) -> Job:
     model = keys.pop("model")
     arguments = tuple(text for key, value in keys.items() for text in _flag(parser, key, value))
-    options = to_options(parser.parse_args([*arguments, "--", model]))
+    options = to_options(parser.read([*arguments, "--", model]))
     load_strategy(options.strategy)
     executor_plugin(options)
     script = read_check(options.check).script if options.check else None
@@ -151,17 +123,22 @@ def _job(
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
             raise UsageError(f"no such file: {base / needed}", "paths start at the jobs file")
-    folder = (out / name if options.out is None else base / options.out).resolve()
-    if out.resolve().is_relative_to(folder):
-        raise UsageError(f"its out holds the batch's folder {out}", "choose another out")
     found = (base / model).stat()
     return Job(
         name=name,
         model=model,
-        arguments=arguments,
-        options=options,
-        run_folder=folder,
         model_stamp=[found.st_size, found.st_mtime_ns],
+        command=[
+            "precision-bisect",
+            "run",
+            *arguments,
+            f"--out={out / name}",
+            "--resume",
+            "--",
+            model,
+        ],
+        run_folder=str(out / name),
+        log=str(out / f"{name}.log"),
     )
 
 
@@ -186,19 +163,3 @@ def _flag(parser: argparse.ArgumentParser, key: str, value: object) -> list[str]
             wanted = "true or false" if bare else "a text or a number, or a list of them"
             raise UsageError(f"{key} is {each!r}", f"it takes {wanted}")
     return [f"--{key}={each}" for each in values]
-
-
-def _refuse_shared(jobs: Sequence[Job]) -> None:
-    """Raise UsageError where two jobs have one name or one run folder; case does not count."""
-    for what, key in (
-        ("are both named", lambda job: job.name),
-        ("have the same run folder,", lambda job: str(job.run_folder)),
-    ):
-        seen: dict[str, int] = {}
-        for number, job in enumerate(jobs, 1):
-            first = seen.setdefault(key(job).casefold(), number)
-            if first != number:
-                raise UsageError(
-                    f"job {job.name}: jobs {first} and {number} {what} {key(job)}",
-                    "give each a name of its own" if key(job) == job.name else "change one out",
-                )

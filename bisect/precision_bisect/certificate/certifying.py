@@ -12,7 +12,7 @@ from precision_bisect.certificate.sparing import forecast, misled
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.trial import BELIEVED, Phase, Proposal
+from precision_bisect.trial import Phase, Proposal
 
 
 def certify(
@@ -66,9 +66,7 @@ def _waiting(
 
     near = sorted(drops.keys() - set(stand), key=lambda layer: (expected(layer), layer))
     return {
-        layer: f"{BELIEVED}forecast {expected(layer):.2g}"
-        if drops[layer] in seen.forecasts
-        else ""
+        layer: f"; forecast {expected(layer):.2g}" if drops[layer] in seen.forecasts else ""
         for layer in ([*drawn, *near] if seen.spared else [*near, *drawn])
         if not seen.tried(drops[layer], problem.tolerance)
     }

@@ -18,7 +18,7 @@ from precision_bisect.certificate.confirmed_forecasts import (
 from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
-from precision_bisect.results.result import Certificate, Forecasts, Need
+from precision_bisect.results.certificates import Certificate, Forecasts, Need, Uncertified
 from precision_bisect.search.limits_and_noise import passing_within
 from precision_bisect.trial import Outcome
 
@@ -27,12 +27,14 @@ from precision_bisect.trial import Outcome
 class Terms:
     """What a certificate may rest on.
 
-    `untested` is the reason why layers were not tried, for people. `limit` is the error that the
-    search stayed below, None where that is the tolerance. `seed` is the run's.
+    `uncertified` tells why nothing may be tried, None where something may; `untested` the reason,
+    for people. `limit` is the error that the search stayed below, None where that is the
+    tolerance. `seed` is the run's.
     """
 
     mode: Certify
     untested: str
+    uncertified: Uncertified | None = None
     limit: float | None = None
     seed: int = 0
 
@@ -46,7 +48,13 @@ def certificate(
     count, too, if enough of them were confirmed. With `none` nothing counts.
     """
     if plan is None:
-        return Certificate(minimal=False, checked=(), unchecked=(), mode=terms.mode)
+        return Certificate(
+            minimal=False,
+            checked=(),
+            unchecked=(),
+            mode=terms.mode,
+            uncertified=terms.uncertified,
+        )
     stand, drawn = _drawn(seen, plan, terms)
     evidence = [_need(seen, plan, layer, names[layer], terms, stand) for layer in plan.indices]
     checked = [need.layer for need in evidence if need.needed]
@@ -57,6 +65,7 @@ def certificate(
         checked=checked,
         unchecked=[n.layer for n in evidence if not n.needed and n.how != "predicted"],
         mode=terms.mode,
+        uncertified=terms.uncertified,
         evidence=evidence,
         forecasts=Forecasts(
             builds=told.builds,

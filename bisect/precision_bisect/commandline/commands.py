@@ -109,14 +109,13 @@ def _last_run(named: Path) -> Path:
 def _batch_shown(parsed: Namespace) -> bool:
     """Print the batch that a folder holds; return whether it holds one."""
     from precision_bisect.batch.batch_record import BATCH, read_batch
-    from precision_bisect.batch.table import as_text
 
     if not os.path.isfile(parsed.run / BATCH):  # noqa: PTH113 - never raises
         return False
-    record = read_batch(parsed.run)
-    if record is not None:
-        sys.stdout.write(record.to_text() if parsed.json else as_text(record, parsed.run))
-    return record is not None
+    batch = read_batch(parsed.run)
+    if batch is not None:
+        sys.stdout.write(batch.to_json() if parsed.json else batch.to_text(parsed.run))
+    return batch is not None
 
 
 def report_command(parsed: Namespace) -> int:
@@ -178,8 +177,7 @@ def doctor_command(parsed: Namespace) -> int:
 
 def batch_command(parsed: Namespace) -> int:
     """Search many models."""
-    from precision_bisect.batch.batch_run import BatchOptions, dry_run, run_batch
-    from precision_bisect.batch.table import as_text
+    from precision_bisect.batch.batch_run import BatchOptions, as_shell, plan_batch, run_batch
 
     options = BatchOptions(
         jobs_file=parsed.jobs,
@@ -187,19 +185,18 @@ def batch_command(parsed: Namespace) -> int:
         resume=parsed.resume,
         overwrite=parsed.overwrite,
         until=parsed.until,
-        stop_on_error=parsed.stop_on_error,
     )
     if parsed.dry_run:
-        planned = dry_run(options)
-        sys.stdout.write(planned.to_json() if parsed.json else planned.to_text())
+        planned = plan_batch(options)
+        sys.stdout.write(planned.to_json() if parsed.json else as_shell(planned))
         return ExitCode.OK
-    record = run_batch(options, tell)
-    sys.stdout.write(record.to_text() if parsed.json else as_text(record, options.folder))
-    return record.exit_code
+    batch = run_batch(options, tell)
+    sys.stdout.write(batch.to_json() if parsed.json else batch.to_text(options.folder))
+    return batch.exit_code
 
 
 def show_command(parsed: Namespace) -> int:
-    """Print the final screen of a run again, or the table of a batch."""
+    """Print the final screen of a run again, or how the jobs of a batch stand."""
     if _batch_shown(parsed):
         return ExitCode.OK
     from precision_bisect.ledger.ledger_reader import recorded_trials

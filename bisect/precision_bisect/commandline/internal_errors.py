@@ -1,5 +1,6 @@
 """Errors of this package itself: one line that says where the traceback lies."""
 
+import errno
 import os
 import platform
 import shlex
@@ -11,10 +12,13 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from precision_bisect.errors import InternalError, PrecisionBisectError
+from precision_bisect.errors import InternalError, PrecisionBisectError, UsageError, shortened
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.run_folder.belonging import is_run, new_log
 from precision_bisect.run_folder.runfolder import LOGS
+
+_UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)
+"""What is wrong with the path itself, whatever is done with it."""
 
 
 @contextmanager
@@ -22,7 +26,7 @@ def internal_errors(run: Path | None = None) -> Iterator[None]:
     """Have what nobody expects become an InternalError, its traceback in the logs of the run.
 
     Where there is no run, or no room, the traceback is a temporary file. What cannot be printed is
-    no error of this package, and passes.
+    no error of this package, and passes. A path that no system takes is a UsageError.
     """
     try:
         yield
@@ -31,6 +35,9 @@ def internal_errors(run: Path | None = None) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:  # a stream has no name
             raise
+        if isinstance(error, OSError) and error.errno in _UNUSABLE:
+            name = shortened(str(error.filename))
+            raise UsageError(f"{name}: {error.strerror}", "choose another path") from error
         path = _written(error, None if run is None or not is_run(run) else run)
         raise InternalError(
             f"internal error: {type(error).__name__}: {first_line(error)}",

@@ -89,7 +89,7 @@ def _refuse_command(word: str, rest: Sequence[str]) -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parsed = run_parser().parse_args(arguments)
+    parsed = run_parser().read(arguments)
     return search(parsed, to_options(parsed))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from precision_bisect.comparators.exact import NOTHING_ELSE
 from precision_bisect.comparators.polygraphy import DIFFERENCES, PolygraphyComparator
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.options import Options
@@ -81,11 +80,11 @@ def decided_remark(comparator: Comparator, trials: Sequence[Trial]) -> str:
     """Say how many trials failed by classes alone; "" for none. Forecasts do not count."""
     shares = _shares(comparator)
     failed = [
-        trial.outcome.message
+        trial.outcome.evidence.by_classes
         for trial in trials
         if trial.outcome.verdict is Verdict.FAIL and trial.proposal.kind is not Kind.PREDICT
     ]
-    decided = sum(message.endswith(NOTHING_ELSE) for message in failed)
+    decided = sum(failed)
     if not decided:
         return ""
     names = ", ".join(map(repr, shares))

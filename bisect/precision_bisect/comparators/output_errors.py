@@ -1,6 +1,7 @@
 """How far outputs are from the reference, output by output, in the units that they have."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,10 +10,15 @@ from precision_bisect.protocols import Sample
 from precision_bisect.trial import OutputError
 
 
-def output_errors(outputs: Sequence[Sample], reference: Sequence[Sample]) -> Sequence[OutputError]:
-    """Return the error of each output whose shape is the reference's in every sample."""
+def output_errors(
+    outputs: Sequence[Sample], reference: Sequence[Sample], first: int = 0
+) -> Sequence[OutputError]:
+    """Return the error of each output whose shape is the reference's in every sample.
+
+    Samples are numbered from `first` on.
+    """
     return [
-        _error(name, [each[name] for each in outputs], [each[name] for each in reference])
+        _error(name, [each[name] for each in outputs], [each[name] for each in reference], first)
         for name in reference[0]
         if all(
             got[name].shape == want[name].shape
@@ -21,8 +27,26 @@ def output_errors(outputs: Sequence[Sample], reference: Sequence[Sample]) -> Seq
     ]
 
 
+def together(parts: Iterable[Sequence[OutputError]]) -> Sequence[OutputError]:
+    """Return the errors over the samples of all parts, of the outputs that each part has."""
+    several = [{each.output: each for each in part} for part in parts] or [{}]
+    common = [name for name in several[0] if all(name in part for part in several)]
+    return [_together([part[name] for part in several]) for name in common]
+
+
+def _together(errors: Sequence[OutputError]) -> OutputError:
+    elements = sum(each.elements for each in errors)
+    return replace(
+        max(errors, key=lambda each: each.max),
+        mean=sum(each.mean * each.elements for each in errors) / elements,
+        p99=max(each.p99 for each in errors),
+        elements=elements,
+        differing=sum(each.differing for each in errors),
+    )
+
+
 def _error(
-    name: str, outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]
+    name: str, outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray], first: int
 ) -> OutputError:
     total, elements, differing, percentiles = 0.0, 0, 0, []
     worst, sample, place = -1.0, 0, 0
@@ -44,7 +68,7 @@ def _error(
         p99=max(percentiles),
         elements=elements,
         differing=differing,
-        sample=sample,
+        sample=first + sample,
         index=[int(each) for each in index],
         expected=float(reference[sample][index]),
         got=float(outputs[sample][index]),

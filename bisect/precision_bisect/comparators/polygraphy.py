@@ -7,19 +7,20 @@ error divides by it) and the first for PSNR and SNR (they take the first as the 
 Polygraphy spends milliseconds per output on statistics for its log, hundreds for a million
 elements. Where single elements settle the verdict (elementwise, max), it is given only those.
 
-Outputs that are classes are not Polygraphy's: `comparators.exact` counts the elements that differ.
+Outputs that are classes are not Polygraphy's: what counts is how many elements differ. A
+difference between two class numbers says nothing of how wrong the choice is: 4000 for 4010 is as
+wrong as 0, though it is off by a quarter of a percent.
 """
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.comparators.arrays import deciding, differences, ratios, widened
-from precision_bisect.comparators.exact import NOTHING_ELSE, changed, multiple
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.errors import UsageError
 from precision_bisect.inputs.reference import non_finite
@@ -38,6 +39,8 @@ DIFFERENCES: Mapping[str, str] = {
 """The metrics with an absolute and a relative limit, by Polygraphy's names of the statistics."""
 _LARGEST = 1e300
 """Stands for the error of finite outputs where the metric itself overflows."""
+_HALF = 0.5
+"""The limit of an output that must be exact, in elements: none passes, one is twice too many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,14 +130,16 @@ class PolygraphyComparator:
                 if max(errors) > worst:
                     worst = max(errors)
                     message = self._told(name, pairs, errors.index(worst))
-        if measured and not passed:
-            message += NOTHING_ELSE
-        return self._agreed(passed, worst * self.tolerance, message)
+        alone = measured and not passed
+        if alone:
+            message += "; no other output is beyond its limit"
+        agreed = self._agreed(passed, worst * self.tolerance, message)
+        return replace(agreed, by_classes=alone)
 
     def _judged(self, name: str, pairs: Sequence[_Pair]) -> tuple[bool, list[float]]:
         """Return whether an output passes, and its error in each sample."""
         if name in self.shares:
-            errors = [multiple(got, want, self.shares[name]) for got, want in pairs]
+            errors = [_multiple(got, want, self.shares[name]) for got, want in pairs]
             return max(errors) <= 1.0, errors
         if self.metric == "elementwise":
             return self._elementwise(name, pairs)
@@ -143,7 +148,7 @@ class PolygraphyComparator:
     def _told(self, name: str, pairs: Sequence[_Pair], sample: int) -> str:
         """Say where the worst error is, and of classes how many differ."""
         where = f"output {name!r}, sample {sample}"
-        return f"{where}: {changed(*pairs[sample])}" if name in self.shares else where
+        return f"{where}: {_changed(*pairs[sample])}" if name in self.shares else where
 
     def overlooked(self, reference: Sequence[Sample]) -> list[str]:
         """Return the outputs in whose place zeros would pass; no plan can fail by those."""
@@ -262,3 +267,18 @@ def _figure(ratio: float, *, bounded: bool = True) -> float:
     if bounded and not ratio <= _LARGEST:
         return _LARGEST
     return float(ratio)
+
+
+def _multiple(got: NDArray[Any], want: NDArray[Any], share: float) -> float:
+    """Return how many elements differ, as a multiple of how many may; inf for another shape."""
+    if got.shape != want.shape:
+        return float("inf")
+    differing = int(np.count_nonzero(got != want))
+    return differing / want.size / share if share else differing / _HALF
+
+
+def _changed(got: NDArray[Any], want: NDArray[Any]) -> str:
+    """Say how many elements differ."""
+    if got.shape != want.shape:
+        return f"the shape is {list(got.shape)} instead of {list(want.shape)}"
+    return f"{int(np.count_nonzero(got != want))} of {want.size} elements differ"

@@ -1,7 +1,7 @@
 """A comparator that leaves a part of the tolerance to others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from precision_bisect.protocols import Comparator, Judgement, Sample
@@ -37,7 +37,7 @@ class Shared:
             return judged
         within = judged.verdict is Verdict.PASS and judged.error <= self.tolerance
         verdict = Verdict.PASS if within else Verdict.FAIL
-        return Judgement(verdict=verdict, error=judged.error, message=judged.message)
+        return replace(judged, verdict=verdict)
 
 
 def shared(comparator: Comparator, share: float, reference: Sequence[Sample]) -> Comparator:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from precision_bisect.diagnosis.findings import Histogram
 from precision_bisect.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes
 from precision_bisect.model.lowtypes import LowType
+from precision_bisect.results.result import ROUNDING
 
 FLUSHED_SHARE = 0.01
 """Share of values that become 0 or subnormal, from which underflow is called the cause. Of taste;
@@ -95,7 +96,7 @@ def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
         )
     steps = ", after each step inside, too" if seen.steps else ""
     bits = f"{low.name.upper()} rounds to {low.digits} significant bits"
-    return "rounding", f"{bits}{steps}{_growth(seen)}"
+    return ROUNDING, f"{bits}{steps}{_growth(seen)}"
 
 
 def _exceeds(low: LowType) -> str:

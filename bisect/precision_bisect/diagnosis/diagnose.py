@@ -25,7 +25,6 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.results.result import WITHOUT_IT
 from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
 MOST_EMULATED = 2048
@@ -114,8 +113,6 @@ def _finding(question: Question, layer: str, seen: Observed, harm: Harm | None) 
     pair = question.pair
     cause, evidence, figures = _judged(seen, pair)
     error = question.drop_errors.get(layer)
-    if error is not None:
-        evidence += f"{WITHOUT_IT}{error:.3g}"
     return Finding(
         layer=layer,
         kept=layer in set(question.kept),

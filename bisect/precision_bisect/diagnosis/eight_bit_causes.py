@@ -13,6 +13,7 @@ import numpy as np
 from precision_bisect.diagnosis.causes import Observed
 from precision_bisect.diagnosis.magnitudes import Magnitudes
 from precision_bisect.model.lowtypes import QuantizedType
+from precision_bisect.results.result import ROUNDING
 
 CUT_SHARE = 0.5
 """Share of the noise that comes from saturation, from which clipping is called the cause. Of
@@ -54,7 +55,7 @@ def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
     steps = f"rounds to {kind.digits} significant bits" if kind.digits else "has steps of"
     most = "up to " if what == "weight" else ""
     step = "" if kind.digits else f" {most}{worst.scale:.2g} for the {what}"
-    return "rounding", f"{kind.name} {steps}{step}{left}"
+    return ROUNDING, f"{kind.name} {steps}{step}{left}"
 
 
 def quantized_figures_of(seen: Observed, kind: QuantizedType) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.results.advised import Tried
+from precision_bisect.results.result import ROUNDING, Diagnosis
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import DIAGNOSIS
 from precision_bisect.run_folder.typed_json import Count, read_typed
@@ -71,6 +72,18 @@ class Finding:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.layer)
+
+    @property
+    def short(self) -> Diagnosis:
+        """What `result.json` has of it: magnitudes only where they are the cause, in 3 digits."""
+        told = () if self.cause == ROUNDING else ("largest", "largest_sum")
+        largest = max((self.figures.get(key) or 0.0 for key in told), default=0.0)
+        return Diagnosis(
+            layer=self.layer,
+            cause=self.cause,
+            evidence=self.evidence,
+            largest=float(f"{largest:.3g}") or None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from precision_bisect.isolation.deaths import raised
 from precision_bisect.isolation.described import Survey, survey
 from precision_bisect.isolation.evaluator_spec import Made
+from precision_bisect.machine.signals import kill_group
 from precision_bisect.machine.user_scripts import let_scripts_exit
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
@@ -103,12 +103,6 @@ def evaluate(proposal: Proposal) -> Outcome:
             raise
         traceback.print_exc()
         return raised(error)
-
-
-def kill_group(pid: int) -> None:
-    """Kill a child process that has begun, and all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _end_with(driver: int) -> None:

@@ -4,6 +4,7 @@ import re
 import signal
 from pathlib import Path
 
+from precision_bisect.machine.signals import signal_name
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.trial import Outcome, TrialStatus
 
@@ -59,7 +60,7 @@ def terminated(said: str, oom_kills_before: int) -> Death:
     if code >= 0:
         how = f"exit code {code}" if found else "without a word"
         return Death(TrialStatus.CRASHED, f"its process ended: {how}", retry=True)
-    name = _signal(-code)
+    name = signal_name(-code)
     # The kernel's counter is for the whole system: another process may have been killed at the
     # same time. Hence `retry`.
     if -code == signal.SIGKILL and oom_kills() > oom_kills_before:
@@ -78,10 +79,3 @@ def oom_kills() -> int:
     except (OSError, ValueError):
         pass
     return 0
-
-
-def _signal(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
-    except ValueError:
-        return f"signal {number}"

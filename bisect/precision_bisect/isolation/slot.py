@@ -29,6 +29,7 @@ from precision_bisect.isolation.deaths import (
     terminated,
     unreadable,
 )
+from precision_bisect.machine.signals import kill_group
 from precision_bisect.options import Options
 from precision_bisect.run_folder.runfolder import TIMING_CACHE
 
@@ -132,7 +133,7 @@ class Slot:
             # only once nobody can write to it, and this process holds the writing end, too.
             pool._result_queue._writer.close()
         if process is not None:
-            child.kill_group(process.pid)
+            kill_group(process.pid)
         if pool is not None:
             pool.shutdown(wait=True, kill_workers=True)
 

@@ -13,17 +13,10 @@ from precision_bisect.pipeline.deploying import deploying, judge_of, session_opt
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
+from precision_bisect.results.certificates import Certificate, Forecasts, Need
 from precision_bisect.results.chosen_point import Held
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import (
-    Certificate,
-    Diagnosis,
-    Forecasts,
-    Need,
-    Pinned,
-    Result,
-    Rung,
-)
+from precision_bisect.results.result import Pinned, Result, Rung
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.trial import SampleSet
@@ -49,11 +42,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         if last.answered and last.result.status.answers and not climbed.interrupted:
             whole = replace(last.prepared, comparator=climbed.comparator)
             others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
-        diagnosis = [
-            Diagnosis(layer=name, cause=each.cause, evidence=each.evidence)
-            for name, each in nearest(findings).items()
-            if name in chosen
-        ]
+        diagnosis = [each.short for name, each in nearest(findings).items() if name in chosen]
         written = completed(diagnosis)
     notes = [*(note for each in results for note in each.notes), *written.notes]
     result = replace(
@@ -151,11 +140,13 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
             needs |= {need.layer: need for need in proof.result.certificate.evidence}
     evidence = [needs[name] for name in kept]
     proven = [step for rung in climbed.chosen if (step := climbed.proof_of(rung - 1))]
+    reasons = {step.result.certificate.uncertified for step in proven}
     return Certificate(
         minimal=climbed.steps[-1].answered and all(need.needed for need in evidence),
         checked=[need.layer for need in evidence if need.needed],
         unchecked=[n.layer for n in evidence if not n.needed and n.how != "predicted"],
         mode=climbed.steps[-1].result.certificate.mode,
+        uncertified=reasons.pop() if len(reasons) == 1 else None,
         evidence=evidence,
         forecasts=forecasts_of([step.result.certificate for step in proven]),
     )

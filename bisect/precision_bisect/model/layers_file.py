@@ -21,14 +21,16 @@ _NO_VALUES = (Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT, Exclusio
 class Row:
     """A node: `candidate` is its place among the candidates, else `exclusion` says why it is none.
 
-    `follows` is the node whose values it moves, `inputs` are those that it reads from.
+    `detail` has what more there is to say of that. `follows` is the node whose values it moves,
+    `inputs` are those that it reads from.
     """
 
     name: str
     op: str
     module: str
     candidate: Count | None
-    exclusion: str | None
+    exclusion: Exclusion | None
+    detail: str = ""
     follows: Count | None
     inputs: Sequence[Count]
 
@@ -64,7 +66,8 @@ def _rows(model: Model) -> list[Row]:
                 op=layer.op_type,
                 module=layer.module,
                 candidate=places.get(layer.name),
-                exclusion=_reason(layer),
+                exclusion=layer.exclusion,
+                detail=layer.detail if layer.exclusion else "",
                 follows=follows[index],
                 inputs=inputs,
             )
@@ -93,9 +96,3 @@ def _source(
         return None
     first = feeding[0]
     return follows[first] if layers[first].exclusion is Exclusion.FOLLOWER else first
-
-
-def _reason(layer: Layer) -> str | None:
-    if layer.exclusion is None:
-        return None
-    return f"{layer.exclusion}: {layer.detail}" if layer.detail else str(layer.exclusion)

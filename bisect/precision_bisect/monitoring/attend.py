@@ -45,10 +45,10 @@ class Attended:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is not None:
             self._ending = {"state": "failed", "status": None, "message": first_line(error)}
-        if self._ending is not None:
-            self._log.close({"event": "run_ended", **self._ending})
-            self._live.close(self._ending)
-            self._warn()
+        ending = self._ending
+        self._log.close(None if ending is None else {"event": "run_ended", **ending})
+        self._live.close(ending)
+        self._warn()
 
     def __call__(self, event: Event, /) -> None:
         """Take one event."""

@@ -1,13 +1,14 @@
 """The structured log: one JSON object a line, appended as things happen."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.monitoring.plain import record, to_bytes
-from precision_bisect.results.run_status import Process
+from precision_bisect.results.run_status import Asked, Process, Shown
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.locking import now
+from precision_bisect.run_folder.plain_json import to_bytes
 from precision_bisect.search.events import (
     Event,
     PhaseStarted,
@@ -71,9 +72,9 @@ class EventLog:
             self._try_append(each)
         self._held = []
 
-    def close(self, values: dict[str, Any]) -> None:
-        """Append the last line, if the log was begun, and close the file."""
-        if self._open:
+    def close(self, values: dict[str, Any] | None) -> None:
+        """Append the last line, if there is one and the log was begun, and close the file."""
+        if self._open and values is not None:
             self._catch_up()
             self.write(values)
         if self._file is not None:
@@ -120,3 +121,17 @@ def _append(file: int, data: bytes) -> None:
     if written < len(data):
         os.ftruncate(file, before)
         raise OSError(0, "no space is left for a whole line")
+
+
+def record(event: Event) -> dict[str, Any]:
+    """Return the kind of an event and all its fields; what a trial is and showed side by side."""
+    kind = re.sub(r"(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
+    match event:
+        case TrialStarted():
+            told = plain_json.plain(Asked.of(event.proposal))
+        case TrialFinished():
+            told = plain_json.plain(Shown.by(event.proposal, event.outcome))
+            told["recalled"] = event.recalled
+        case _:
+            told = plain_json.plain(event)
+    return {"event": kind, **told}

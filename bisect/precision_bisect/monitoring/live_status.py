@@ -2,17 +2,16 @@
 
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.machine.atomic import whole
-from precision_bisect.monitoring.plain import to_bytes
 from precision_bisect.monitoring.run_progress import Progress
-from precision_bisect.results.run_status import Best, Process, RunningTrial, RunStatus, Shown
+from precision_bisect.results.run_status import Process, RunningTrial, RunStatus, Shown
 from precision_bisect.run_folder.locking import now, owner_of
+from precision_bisect.run_folder.plain_json import to_bytes
 from precision_bisect.search.events import Event, RunStarted
-from precision_bisect.trial import Trial
 
 INTERVAL_S = 0.5
 """The file is written no more often than this."""
@@ -54,11 +53,16 @@ class LiveStatus:
             self._thread = threading.Thread(target=self._work, name="live status", daemon=True)
             self._thread.start()
 
-    def close(self, ending: dict[str, Any]) -> None:
-        """Write the last status, if one was begun: what it held, changed by `ending`."""
-        if self._thread is not None:
-            self._ended.set()
-            self._thread.join(_PATIENCE_S)
+    def close(self, ending: dict[str, Any] | None) -> None:
+        """End the writing; the last status, if one was begun, is what it held but for `ending`.
+
+        Without an ending the last one stays.
+        """
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join(_PATIENCE_S)
+        if ending is not None:
             over = {"in_flight": (), "about_left": 0, "done": 1.0, **ending}
             self._write(replace(self._contents(), **over))
 
@@ -80,13 +84,10 @@ class LiveStatus:
         """Return what is true now; a run has started."""
         with self._changed:
             self._news = False
-            progress, best = self._progress, self._progress.best
+            progress = self._progress
             assert progress.started is not None
             return RunStatus(
-                pid=self._process.pid,
-                host=self._process.host,
-                version=self._process.version,
-                command=self._process.command,
+                **asdict(self._process),
                 started=self._started,
                 taken=self._taken,
                 updated=now(),
@@ -98,25 +99,13 @@ class LiveStatus:
                 evaluations=progress.evaluations,
                 done=round(progress.done, 3),
                 unresolved=dict(progress.unresolved),
-                best=_figures(best, progress.candidates) if best else None,
+                best=progress.shown_best,
                 narrowed_to=progress.narrowed_to,
                 about_left=progress.about_left,
                 seconds_left=progress.seconds_left,
-                in_flight=self._in_flight(),
+                in_flight=[
+                    RunningTrial.of(proposal, seconds=round(time.monotonic() - begun, 3))
+                    for proposal, begun in progress.in_flight.values()
+                ],
                 last=[Shown.by(each.proposal, each.outcome) for each in progress.last],
             )
-
-    def _in_flight(self) -> list[RunningTrial]:
-        """Return the trials that go on, each with its seconds so far."""
-        current = time.monotonic()
-        return [
-            RunningTrial.of(proposal, seconds=round(current - begun, 3))
-            for proposal, begun in self._progress.in_flight.values()
-        ]
-
-
-def _figures(best: Trial, candidates: int) -> Best | None:
-    """Return what is known of the best plan; None where it keeps every layer, so saves none."""
-    if len(best.proposal.plan) == candidates:
-        return None
-    return Best(kept=len(best.proposal.plan), error=best.outcome.error)

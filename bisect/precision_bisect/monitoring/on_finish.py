@@ -1,8 +1,6 @@
 """A command of the user's that is called once a run has written its result."""
 
-import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from precision_bisect.errors import UsageError
+from precision_bisect.machine.signals import kill_group, signal_name
 
 TIMEOUT_S = 600.0
 
@@ -46,13 +45,15 @@ def call(command: Sequence[str], result: Path, timeout_s: float = TIMEOUT_S) -> 
         return f"{called} cannot be run: {getattr(error, 'strerror', None) or error}"
     try:
         code = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        return f"{called} was ended after {timeout_s:g} s"
-    except KeyboardInterrupt:
-        _end(process)
-        return f"{called} was interrupted"
-    return None if code == 0 else f"{called} {_failed(code)}"
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+        kill_group(process.pid)
+        process.kill()
+        process.wait()
+        late = isinstance(error, subprocess.TimeoutExpired)
+        return f"{called} was {f'ended after {timeout_s:g} s' if late else 'interrupted'}"
+    if code < 0:
+        return f"{called} was ended by {signal_name(-code)}"
+    return f"{called} failed with exit code {code}" if code else None
 
 
 def _stderr() -> int:
@@ -60,20 +61,3 @@ def _stderr() -> int:
     with suppress(OSError, ValueError, AttributeError):
         return sys.stderr.fileno()
     return subprocess.DEVNULL
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and what it started."""
-    if os.name == "posix":
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
-
-
-def _failed(code: int) -> str:
-    if code > 0:
-        return f"failed with exit code {code}"
-    with suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"was ended by signal {-code}"

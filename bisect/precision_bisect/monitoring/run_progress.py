@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from precision_bisect.plan import Plan
+from precision_bisect.results.run_status import Best
 from precision_bisect.search.events import (
     Event,
     PhaseStarted,
@@ -18,7 +19,6 @@ from precision_bisect.search.events import (
 from precision_bisect.trial import (
     Identity,
     Kind,
-    Outcome,
     Phase,
     Proposal,
     SampleSet,
@@ -54,9 +54,9 @@ _LEAST_KNOWN = 0.1
 class Progress:
     """The state of a run as far as its events tell.
 
-    `trials` are those evaluated now, `predictions` those of the emulator that only predict, and
-    `recalled` those told again from the ledger. `in_flight` are the trials that go on, each with
-    the time by the monotonic clock at which it began; `last` are the last of the `trials`.
+    `trials` are those evaluated now, `predictions` those of the emulator that only predict.
+    `in_flight` are the trials that go on, each with the time by the monotonic clock at which it
+    began; `last` are the last of the `trials`.
     `narrowed_to` counts layers, `about_left` trials, of which each of the last `took` so many
     seconds; `unresolved` are the trials without a verdict by their status. `done` is the share of
     the run that is over, and `step` the furthest of `STEPS`: neither ever goes back.
@@ -64,13 +64,10 @@ class Progress:
 
     started: RunStarted | None = None
     phase: Phase | None = None
-    proposal: Proposal | None = None
-    outcome: Outcome | None = None
     narrowed_to: int | None = None
     about_left: int | None = None
     trials: int = 0
     predictions: int = 0
-    recalled: int = 0
     speedup: float | None = None
     took: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_TIMED))
     in_flight: dict[Identity, tuple[Proposal, float]] = field(default_factory=dict)
@@ -130,6 +127,14 @@ class Progress:
             return sets[-1][0] if sets else None
         return sets[0][1] if sets else None
 
+    @property
+    def shown_best(self) -> Best | None:
+        """What is known of the best plan; None where it keeps every layer, so saves none."""
+        best = self.best
+        if best is None or len(best.proposal.plan) == self.candidates:
+            return None
+        return Best(kept=len(best.proposal.plan), error=best.outcome.error)
+
     def take(self, event: Event) -> None:
         """Account for one event."""
         match event:
@@ -175,27 +180,23 @@ class Progress:
         self.step = max(self.step, _STEP_OF.get(phase, 3 if phase is Phase.RECHECK else 1))
 
     def _propose(self, proposal: Proposal) -> None:
-        self.proposal = proposal
         if proposal.narrowed_to is not None and proposal.kind is not Kind.PREDICT:
             self.narrowed_to = min(proposal.narrowed_to, self.narrowed_to or self.candidates)
         self.about_left = proposal.about_left
 
     def _finish(self, event: TrialFinished) -> None:
         proposal, outcome = event.proposal, event.outcome
-        self.outcome = outcome
         self.in_flight.pop(proposal.identity, None)
         latency = outcome.evidence.latency
         if latency is not None:
             self.speedup = latency.speedup
         if not event.recalled:
             self.took.append(outcome.wall_s)
-        if event.recalled:
-            self.recalled += 1
-        elif proposal.kind is Kind.PREDICT:
-            self.predictions += 1
-        else:
-            self.trials += 1
-            self.last.append(Trial(proposal=proposal, outcome=outcome))
+            if proposal.kind is Kind.PREDICT:
+                self.predictions += 1
+            else:
+                self.trials += 1
+                self.last.append(Trial(proposal=proposal, outcome=outcome))
         if outcome.verdict is None and proposal.kind is not Kind.PREDICT:
             self.unresolved[outcome.status.value] += proposal.identity not in self._counted
             self._counted.add(proposal.identity)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from precision_bisect.errors import printable
 from precision_bisect.monitoring.run_watch import RunState, foreign
 from precision_bisect.results.run_status import Asked, RunStatus
-from precision_bisect.trial import BELIEVED
 
 _SILENT_S = 60.0
 """After so long without a word a run on another host may have ended."""
@@ -92,7 +91,7 @@ def _effort(told: RunStatus) -> str:
 
 
 def _named(trial: Asked) -> str:
-    return f"{trial.phase}, {trial.kept} kept, {trial.reason.partition(BELIEVED)[0]}"
+    return f"{trial.phase}, {trial.kept} kept, {trial.reason}"
 
 
 def _error(error: float | None) -> str:

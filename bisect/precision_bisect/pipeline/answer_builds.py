@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_bisect.comparators.output_errors import together
 from precision_bisect.pipeline.chart import latency_of, paced
 from precision_bisect.plan import Plan
 from precision_bisect.search.driver import Driver
@@ -53,15 +54,14 @@ def _builds(driver: Driver, plan: Plan | None) -> list[Trial]:
 
 
 def output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequence[OutputError]:
-    """Return those of the freshest build of the answer that has judged its samples, or all."""
-    return next(
-        (
-            trial.outcome.evidence.output_errors
-            for trial in reversed(_builds(driver, plan))
-            if trial.proposal.samples == samples and trial.outcome.evidence.output_errors
-        ),
-        (),
-    )
+    """Return those of the freshest builds of the answer on its samples, and on all others."""
+    found = {
+        trial.proposal.samples: trial.outcome.evidence.output_errors
+        for trial in _builds(driver, plan)
+        if trial.proposal.samples in (samples, samples.others)
+        and trial.outcome.evidence.output_errors
+    }
+    return together(found.values()) if samples in found else ()
 
 
 def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:

@@ -53,7 +53,7 @@ class Standing:
         What a search has found need not be. Nor need a plan whose error is not above the answer's.
         """
         error, own = typical(told), typical(self.outcome)
-        if not self.ending.spread or tolerance is None or error is None:
+        if self.ending.spread is None or tolerance is None or error is None:
             return True
         stability = told.evidence.stability
         jitter = (stability.jitter if stability else None) or 0.0
@@ -95,7 +95,7 @@ def _better(curve: Curve, standing: Standing) -> list[Plan]:
     assert ending.plan is not None
     kept = len(ending.plan)
     # Where a certificate says that no layer can go, none is added.
-    more = min(FEW_MORE, int(FEW_MORE_SHARE * kept)) if ending.spread else 0
+    more = min(FEW_MORE, int(FEW_MORE_SHARE * kept)) if ending.spread is not None else 0
     found = []
     for plan, outcome in curve.tried.items():
         if not passing_within(outcome, ending.limit).passed or plan == ending.plan:
@@ -127,7 +127,7 @@ def _certified(
     holding: StabilityCheck, plan: Plan, held: Outcome, standing: Standing, draw: int
 ) -> Search[Plan]:
     """Certify a plan, and return what is left of it if that holds, else the plan."""
-    mode = "none" if standing.ending.spread else standing.certify
+    mode = "none" if standing.ending.spread is not None else standing.certify
     seen = standing.seen
     seen.copies, seen.clear = standing.copies, clear_limit(holding.problem.tolerance, held)
     less = yield from certify(holding.problem, plan, mode, seen, draw if standing.copies else 0)

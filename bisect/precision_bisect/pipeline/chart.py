@@ -196,7 +196,8 @@ def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> Cur
     plan, outcome, name = point
     stability, high = outcome.evidence.stability, latency_of(driver, Plan.all_high(len(names)))
     latency = paced(high, latency_of(driver, plan))
-    errors = (outcome.error, None if stability is None else stability.error_max)
+    by_sample = _by_sample(driver, plan).values()
+    errors = (outcome.error, None if stability is None else stability.error_max, *by_sample)
     return CurvePoint(
         kept_count=len(plan),
         error_median=typical(outcome),
@@ -204,7 +205,7 @@ def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> Cur
         latency_ms=None if latency is None else round(latency[0], 6),
         point=name,
         kept=[str(names[i]) for i in plan.indices],
-        over_samples=OverSamples.of(_by_sample(driver, plan).values()),
+        over_samples=OverSamples.of(by_sample),
     )
 
 

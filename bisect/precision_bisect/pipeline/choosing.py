@@ -81,12 +81,12 @@ def on_samples(
 class Judged(NamedTuple):
     """A plan and what it came to on all others than the samples that chose it.
 
-    `spread` says why it was widened, "" if it was not.
+    `spread` is that of an `Ending`.
     """
 
     plan: Plan
     chosen: SampleSet
-    spread: str
+    spread: str | None
     outcome: Outcome
 
 
@@ -110,7 +110,7 @@ def judged_by_others(
         joined = SampleSet.chosen(hardest([failing]))
         wanted = SampleSet.chosen(hardest([failing], chosen.numbers or ()))
         again = holding.renewed()
-        again.spread = holding.spread or _over(plan, found)
+        again.spread = _over(plan, found) if holding.spread is None else holding.spread
         wider = yield from on_samples(wanted, _holds(plan, told, again), joined)
         if wider is None:
             return judged
@@ -121,7 +121,7 @@ def _over(plan: Plan, told: OneByOne) -> str:
     judged = len(told.numbers) - len(told.unjudged)
     what = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
     failed = f"{len(told.failed)} of {judged} samples that did not choose them"
-    return f"widened, since {what} fail on {failed}"
+    return f"the answer was widened, since {what} fail on {failed}"
 
 
 def _holds(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Plan | None]:

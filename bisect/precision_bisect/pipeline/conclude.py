@@ -48,20 +48,13 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.advised import Advised
+from precision_bisect.results.certificates import Uncertified
 from precision_bisect.results.chosen_point import Held, held
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.results.input_ranges import InputRange
 from precision_bisect.results.other_targets import OnTargets
-from precision_bisect.results.result import (
-    CULPRITS_ONLY,
-    SPREAD,
-    Diagnosis,
-    Inputs,
-    Pinned,
-    Result,
-    Rung,
-)
+from precision_bisect.results.result import Diagnosis, Inputs, Pinned, Result, Rung
 from precision_bisect.results.unseen import Unseen
 from precision_bisect.run_folder.runfolder import (
     DIAGNOSIS,
@@ -171,11 +164,7 @@ def conclude(
                 others = other_targets(prepared, plan, samples, late=budget.late)
                 ranges = input_ranges(prepared, plan, late=budget.late)
             drawn_up = caused(prepared, drawn_up, told, ending, late=budget.late)
-            diagnosis = [
-                Diagnosis(layer=each.layer, cause=each.cause, evidence=each.evidence)
-                for each in told.findings.layers
-                if each.kept
-            ]
+            diagnosis = [each.short for each in told.findings.layers if each.kept]
             if plan is not None and ending.status.answers:
                 # The files are checked by now, mostly: what is timed has the device to itself.
                 costs = costs_of(prepared, plan, timed.medians or {}, budget)
@@ -356,14 +345,13 @@ def _noise_of(stability: Stability | None) -> float:
 
 def _terms(prepared: Prepared, ending: Ending) -> Terms:
     """Return what the certificate may rest on."""
-    mode = prepared.certify
-    untested = "not tried"
+    untested, uncertified = "not tried", None
     if prepared.options.until == "culprits":
-        mode, untested = "none", CULPRITS_ONLY
-    elif mode == "none":
-        untested = "--certify none"
-    elif ending.spread:
-        mode, untested = "none", SPREAD
+        uncertified = Uncertified.CULPRITS
+    elif prepared.certify == "none":
+        uncertified = Uncertified.ASKED
+    elif ending.spread is not None:
+        uncertified = Uncertified.SPREAD
     elif ending.status in _CUT_OFF:
         untested = _CUT_OFF[ending.status]
     elif ending.found is not None:
@@ -371,8 +359,9 @@ def _terms(prepared: Prepared, ending: Ending) -> Terms:
     elif not prepared.strategy.minimal:
         untested = f"strategy {prepared.strategy.name} does not certify"
     return Terms(
-        mode=mode,
-        untested=untested,
+        mode=prepared.certify if uncertified is None else "none",
+        untested=untested if uncertified is None else uncertified.value,
+        uncertified=uncertified,
         limit=ending.limit,
         seed=prepared.options.seed,
     )

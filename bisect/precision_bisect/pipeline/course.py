@@ -24,6 +24,7 @@ from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
 from precision_bisect.results.endings import (
+    NO_SEARCH,
     Ending,
     Status,
     culprits_alone,
@@ -76,11 +77,10 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     """
     holding = StabilityCheck(problem=problem, copies=course.copies, rebuilds=problem.builds)
     chosen = yield from first_chosen(problem, course.pool)
-    search = (
-        _held(problem, strategy, course, holding)
-        if course.until == "answer"
-        else _stopped(problem, course, holding)
-    )
+    if course.until == "answer":
+        search = _held(problem, strategy, course, holding)
+    else:
+        search = _stopped(problem, course, holding)
     ending = yield from _answered(problem, course, holding, chosen, search)
     if ending.plan is None or not course.held_out:
         return ending
@@ -88,8 +88,7 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     # Where each sample has a figure, the result says how many of them fail.
     if told.passed or told.evidence.one_by_one is not None:
         return ending
-    what = refuted(told, "the samples held out")
-    return replace(ending, message="; ".join(filter(None, (ending.message, what))))
+    return ending.adding(refuted(told, "the samples held out"))
 
 
 def _answered(
@@ -106,7 +105,8 @@ def _answered(
     if course.risk is not None:
         plan = yield from on_samples(chosen, safer(ending.plan, holding, course.risk))
         if plan != ending.plan:
-            said = f"widened from {len(ending.plan)} layers for --risk {100 * course.risk:.3g}%"
+            layers = f"the answer was widened from {len(ending.plan)} layers"
+            said = f"{layers} for --risk {100 * course.risk:.3g}%"
             wider = replace(ending, plan=plan)
             ending = yield from on_samples(chosen, _widest(problem, wider, said))
     ending = yield from _by_others(problem, course, holding, chosen, ending)
@@ -132,8 +132,7 @@ def _by_others(
         message = culprits_alone(len(plan))
         return replace(ending, status=Status.STOPPED, message=message)
     if found.outcome.verdict is None:
-        what = refuted(found.outcome, "all other samples")
-        ending = replace(ending, message="; ".join(filter(None, (ending.message, what))))
+        ending = ending.adding(refuted(found.outcome, "all other samples"))
     if found.plan == plan:
         return ending
     wider = replace(ending, plan=found.plan, samples=found.chosen)
@@ -171,7 +170,7 @@ def _held(
     if ending.plan is None or not (course.copies or problem.builds):
         return ending
     plan = ending.plan
-    if problem.builds and not holding.spread:
+    if problem.builds and holding.spread is None:
         # What the search has built is known, and tells how far builds differ.
         holding.note(plan, (yield from _one(plan, Phase.SEARCH, "as the search built it")))
     while True:
@@ -188,17 +187,18 @@ def _held(
         if wider is None:
             return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
         plan = wider
-    # Not certified anew: `holding.spread` says that rounding chose its layers.
+    # Not certified anew: rounding chose its layers, see `holding.spread`.
     if plan == ending.plan:
         return ending
     return (yield from _widest(problem, replace(ending, plan=plan), holding.spread))
 
 
-def _widest(problem: Problem, ending: Ending, spread: str) -> Search[Ending]:
+def _widest(problem: Problem, ending: Ending, spread: str | None) -> Search[Ending]:
     """End with a plan that had to be widened, if it is still fast enough."""
     assert ending.plan is not None
     if problem.speed is not None and not (yield from still_fast(problem, ending.plan)):
-        message = f"the {len(ending.plan)} layers that hold are too slow ({spread})"
+        why = f" ({spread})" if spread else ""
+        message = f"the {len(ending.plan)} layers that hold are too slow{why}"
         return Ending(status=Status.INFEASIBLE, message=message)
     return Ending(
         status=Status.FOUND,
@@ -234,7 +234,7 @@ def _settle(
         curve = Curve(problem=problem, copies=course.copies)
         yield from sweep(curve)
         problem = replace(problem, passing=curve.passing)
-        holding.spread = curve.spread
+        holding.spread = NO_SEARCH if curve.spread else None
     problem = replace(problem, noise=noise_between(high, noise))
     # Emulated errors repeat exactly, so only builds need room for noise.
     lower = below_noise(problem, high.error or 0.0) if problem.builds else problem
@@ -279,10 +279,10 @@ def _search(
 
     Where rounding is spread the curve's plan is the answer.
     """
-    if holding.spread and problem.passing is not None:
+    if holding.spread is not None and problem.passing is not None:
         return (yield from _prefix(problem.passing, holding))
     plan = yield from _certified(problem, strategy, course, seen, holding)
-    if misled(seen) and not holding.spread:
+    if misled(seen) and holding.spread is None:
         seen.spared.clear()
         problem, course = replace(problem, passing=plan), replace(course, certify="full")
         plan = yield from _certified(problem, strategy, course, seen, holding)

@@ -22,7 +22,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.precisions import Pair
-from precision_bisect.results.result import Certificate
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.trial import Trial
 
 UNSEEN = 32

@@ -24,8 +24,9 @@ from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.results.certificates import Uncertified
 from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
-from precision_bisect.results.result import CULPRITS_ONLY, Result
+from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_result, result_file
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
@@ -98,7 +99,7 @@ def _keep_answer(options: Options) -> None:
         former = read_result(result_file(options.folder), "")
     except RunFolderError:
         return
-    lesser = {each.reason for each in former.certificate.evidence} == {CULPRITS_ONLY}
+    lesser = former.certificate.uncertified is Uncertified.CULPRITS
     if former.status is Status.FOUND and not lesser:
         raise RunFolderError(
             f"{options.folder} holds an answer, which has its curve",

@@ -28,15 +28,14 @@ class StabilityCheck:
     """Judges plans of one problem on draws of copies, each draw once.
 
     Where plans are built it `rebuilds` each. Without `copies` a fresh build is judged on the
-    samples alone. `drawn` is the number of the last draw. `spread` says why an answer had to be
-    widened, "" where it held as it was found.
+    samples alone. `drawn` is the number of the last draw. `spread` is that of an `Ending`.
     """
 
     problem: Problem
     copies: bool = True
     rebuilds: bool = False
     drawn: int = 0
-    spread: str = ""
+    spread: str | None = None
     _errors: dict[Plan, list[tuple[float, float]]] = field(init=False, default_factory=dict)
     _steps: list[float] = field(init=False, default_factory=list)
     _passed: dict[Plan, bool] = field(init=False, default_factory=dict)
@@ -48,7 +47,7 @@ class StabilityCheck:
 
     def renewed(self) -> "StabilityCheck":
         """Return a check on other samples: of plans nothing is known, of builds all that is."""
-        fresh = replace(self, spread="")
+        fresh = replace(self, spread=None)
         fresh._steps = self._steps
         return fresh
 
@@ -120,7 +119,8 @@ class StabilityCheck:
             return min(known, key=len)
         told = yield from rank(self.problem)
         law = Law.of(told.scores, without=plan)
-        self.spread = self.spread or _refuted(plan, refuted)
+        if self.spread is None:
+            self.spread = _refuted(plan, refuted)
         outcome, added = refuted, 0
         while added < law.steps:
             fails = added, outcome
@@ -167,7 +167,7 @@ def _refuted(plan: Plan, outcome: Outcome) -> str:
     """Say on how many copies a plan failed, or that it leaves too little room for other builds."""
     stability = outcome.evidence.stability
     first = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
-    what = f"widened, since {first}"
+    what = f"the answer was widened, since {first}"
     if outcome.passed:
         return f"{what} leave less room than builds differ by"
     if stability is None:

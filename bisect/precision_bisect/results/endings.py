@@ -1,7 +1,7 @@
 """How a run can end, and how each ending is put into words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from precision_bisect.errors import shortened
@@ -28,6 +28,8 @@ class Status(StrEnum):
         return self in (Status.FOUND, Status.NOTHING_TO_KEEP)
 
 
+NO_SEARCH = ""
+"""What `Ending.spread` says of an answer that the curve gave: its certificate tells the rest."""
 WITHOUT_ANSWER = (Status.NO_BASELINE, Status.NOT_PRECISION, Status.INFEASIBLE)
 """How a search ends that has no answer to give, and will have none however long it goes on."""
 _NOT_EVEN = {
@@ -43,8 +45,9 @@ class Ending:
 
     `found` is the plan that was searched for and certified, where speed made another of it.
     `limit` is the error that the search stayed below, where that is less than the tolerance.
-    `spread` says why the answer had to be widened: nothing is certified then. `passed_over` are
-    answers in whose place plans of the curve stand.
+    `spread` is None where the layers can be certified, `NO_SEARCH` where rounding is spread over
+    the network, else it says for people why the answer was widened. `passed_over` are answers in
+    whose place plans of the curve stand.
     """
 
     status: Status
@@ -53,8 +56,12 @@ class Ending:
     samples: SampleSet = SampleSet.JUDGED
     found: Plan | None = None
     limit: float | None = None
-    spread: str = ""
+    spread: str | None = None
     passed_over: Sequence[Plan] = ()
+
+    def adding(self, what: str) -> "Ending":
+        """Return the ending with more to say."""
+        return replace(self, message="; ".join(filter(None, (self.message, what))))
 
 
 def culprits_alone(count: int) -> str:

@@ -7,16 +7,16 @@ them (`docs/make_schema.py`).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from precision_bisect.errors import ExitCode, printable
-from precision_bisect.options import Certify
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import REPORTS, load
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.results.advised import Advised
+from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Status
 from precision_bisect.results.input_ranges import InputRange
@@ -30,15 +30,10 @@ from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
 SCHEMA: Literal[1] = 1
-SPREAD = "rounding is spread"
-"""The reason why nothing is certified of an answer that had to be widened."""
+ROUNDING = "rounding"
+"""The cause that is left where nothing graver is seen."""
 HARDLY = 0.9
 """Share of the candidates above which a plan that keeps them gains little. A bound of taste."""
-CULPRITS_ONLY = "--culprits-only"
-"""The reason why nothing is certified of the culprits alone, which are no answer of a search."""
-WITHOUT_IT = "; without it: error "
-"""What follows in the evidence of a layer that was dropped alone: the error without it."""
-How: TypeAlias = Literal["dropped", "predicted"]
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
@@ -53,97 +48,16 @@ _EXIT_CODES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What is known of one kept layer.
-
-    `needed` is True if a failing trial shows it, False if the plan passed without the layer, else
-    None. `needed_at_limit` says the same for the limit that the search stayed below, None where
-    that is the tolerance. `how` is `dropped` where the plan without this layer alone was tried,
-    `predicted` where a forecast stands for that trial; `error` is the trial's, or forecast.
-    """
-
-    layer: str
-    needed: bool | None
-    needed_at_limit: bool | None = None
-    error: Figure | None = None
-    how: How | None = None
-    reason: str
-
-    @property
-    def above(self) -> bool:
-        """Whether dropping the layer is shown to exceed the limit that the search kept."""
-        return bool(self.needed or self.needed_at_limit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecasts:
-    """What the forecasts of a certificate rest on.
-
-    Of the `builds` that were forecast far from the tolerance `right` had the verdict that was
-    forecast. Of the drops that were forecast to fail `drawn` were drawn at random and built. With
-    this `confidence` at most `wrong_at_most` of the predicted layers can go.
-    """
-
-    builds: Count
-    right: Count
-    drawn: Count
-    wrong_at_most: Count
-    confidence: Figure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """Evidence of minimality, layer by layer.
-
-    `checked` are the kept layers that failing trials show to be needed, `predicted` those that
-    only forecasts do, `unchecked` the others. `minimal` is True if all are checked. All this is by
-    the tolerance. `limit` is the tighter limit that the search stayed below for the noise, else
-    None. `minimal_at_limit` tells whether dropping any one layer exceeds that limit by trials,
-    `minimal_by_forecasts` whether it does if the forecasts are right.
-    """
-
-    mode: Certify = "full"
-    minimal: bool
-    checked: Sequence[str]
-    predicted: Sequence[str] = field(init=False, default=())
-    unchecked: Sequence[str]
-    evidence: Sequence[Need] = ()
-    forecasts: Forecasts | None = None
-    limit: Figure | None = None
-    minimal_at_limit: bool = field(init=False)
-    minimal_by_forecasts: bool = field(init=False, default=False)
-
-    def __post_init__(self) -> None:
-        told = self.evidence
-        predicted = [need.layer for need in told if need.how == "predicted"]
-        above = sum(need.above for need in told)
-        values = {
-            "predicted": predicted,
-            "minimal_at_limit": self.minimal or 0 < above == len(told),
-            "minimal_by_forecasts": self.minimal or 0 < above + len(predicted) == len(told),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def spread(self) -> bool:
-        """Whether rounding is spread over the network, and luck decides which layers are kept."""
-        return {SPREAD} == {need.reason for need in self.evidence}
-
-    @property
-    def errors(self) -> Mapping[str, float | None]:
-        """The error without each layer that is needed, by a trial or a forecast, by name."""
-        shown = (need for need in self.evidence if need.needed or need.how == "predicted")
-        return {need.layer: need.error for need in shown}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Why a kept layer needs the precision: one cause, with its evidence in one sentence."""
+    """Why a kept layer needs the precision: one cause, with its evidence in one sentence.
+
+    `largest` is the largest magnitude that it reads or computes, None where that is not known.
+    """
 
     layer: str
     cause: str
     evidence: str
+    largest: Figure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

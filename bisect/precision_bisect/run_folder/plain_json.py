@@ -57,6 +57,15 @@ def dumps(value: Any, **options: Any) -> str:
     return escaped(json.dumps(plain(value), ensure_ascii=False, allow_nan=False, **options))
 
 
+def to_bytes(values: Any, *, indent: int | None = None) -> bytes:
+    """Return JSON in UTF-8, and a line break.
+
+    Paths may hold bytes that are no Unicode; they are escaped as JSON escapes a lone surrogate.
+    """
+    text = dumps(values, indent=indent)
+    return text.encode("utf-8", errors="backslashreplace") + b"\n"
+
+
 def escaped(text: str) -> str:
     """Return JSON text that says the same without hidden characters."""
     return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)

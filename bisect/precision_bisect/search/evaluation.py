@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from precision_bisect.comparators.output_errors import output_errors
+from precision_bisect.comparators.output_errors import output_errors, together
 from precision_bisect.errors import RunFolderError
 from precision_bisect.inputs.copies import Copies, Samples
 from precision_bisect.inputs.reference import non_finite
@@ -36,6 +36,7 @@ from precision_bisect.trial import (
     Kind,
     OneByOne,
     Outcome,
+    OutputError,
     Phase,
     Proposal,
     SampleSet,
@@ -164,11 +165,19 @@ class Evaluator:
         """Judge each sample by itself; feeds and references are held no longer than that takes."""
         backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend
 
+        tells = proposal.phase is Phase.RECHECK and proposal.samples.numbers is not None
+        errors: dict[int, Sequence[OutputError]] = {}
+
         def judge(number: int) -> Judgement | None:
-            feed, outputs = samples.single(number)
-            if outputs is None:
+            feed, known = samples.single(number)
+            if known is None:
                 return None
-            return _judge(self.comparator, _outputs(engine, [feed]), [[outputs]])
+            outputs = _outputs(engine, [feed])
+            found = _judge(self.comparator, outputs, [[known]])
+            if tells and found.verdict is Verdict.PASS:
+                hardest = _hardest(self.comparator, outputs, [known])
+                errors[number] = output_errors(hardest, [known], number)
+            return found
 
         numbers = samples.numbers(proposal.samples)
         with backend.build(proposal.plan, afresh=proposal.kind is Kind.REBUILD) as engine:
@@ -179,7 +188,10 @@ class Evaluator:
                 each = replace(each, copies=copied)
             if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
                 _keep(engine, self.keep)
-            return _outcome(judgement, replace(engine.evidence(), one_by_one=each))
+            passed = judgement.verdict is Verdict.PASS
+            worst = together(e for _, e in sorted(errors.items())) if passed else ()
+            evidence = replace(engine.evidence(), one_by_one=each, output_errors=worst)
+            return _outcome(judgement, evidence)
 
     def _copied(
         self, engine: Engine, draw: int, number: int, copies: Copies
@@ -244,7 +256,7 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
         verdict=judgement.verdict,
         error=judgement.error,
         message=judgement.message,
-        evidence=evidence,
+        evidence=replace(evidence, by_classes=judgement.by_classes),
     )
 
 

@@ -16,7 +16,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.rounding_law import Law, typical, worst
 from precision_bisect.search.sensitivity import bounded, rank
-from precision_bisect.trial import BELIEVED, Kind, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 DRAW = 1 << 16
 """The draw of copies for all points: one for all, so that their errors compare. Searches count
@@ -91,18 +91,16 @@ class Curve:
         return min((plan for plan, told in self.tried.items() if told.passed), default=None)
 
     @property
-    def spread(self) -> str:
-        """Why no search is worth it: "rounding is spread ..."; "" where one is."""
+    def spread(self) -> bool:
+        """Whether rounding is spread over the network, so that no search is worth it."""
         if self.culprits is None or self.passing is None or self.tried[self.culprits].passed:
-            return ""
+            return False
         # What leaves the range suffices: it is the range that breaks the low type, not rounding.
         leaving = self.problem.leaving()
         if leaving in self.tried and self.tried[leaving].passed:
-            return ""
+            return False
         beside = len(self.passing) - len(self.culprits)
-        if beside <= max(SPREAD, SPREAD_SHARE * self.problem.size) or not self._lawful:
-            return ""
-        return "rounding is spread over the network"
+        return beside > max(SPREAD, SPREAD_SHARE * self.problem.size) and self._lawful
 
     @property
     def _lawful(self) -> bool:
@@ -142,7 +140,7 @@ class Curve:
         """Return the law's error for first layers of the order, to end a reason with."""
         if self.law is None or plan != Plan.of(self.law.order[: len(plan)]):
             return ""
-        return f"{BELIEVED}the law says {self.law.left(len(plan)):.2g}"
+        return f"; the law says {self.law.left(len(plan)):.2g}"
 
     def judge(self, plan: Plan, reason: str) -> Search[Outcome]:
         """Evaluate one more point."""

@@ -14,7 +14,7 @@ from precision_bisect.trial import OneByOne, SampleSet, Trial, Verdict
 
 CHOSEN = 8
 """Samples that a search works on, at most. Of searches with 1, 2, 4 and 8 samples the answers fail
-on 11, 6, 4 and 1.3% of fresh inputs; with 16 on 1.0%, at twice the time."""
+on 9, 6, 3 and 1.5% of fresh inputs; with 16 on 1.3%, at twice the time."""
 POOL = 32
 POOL_SHARE = 4
 """Samples that the hardest are chosen from, at most: `POOL`, or one in `POOL_SHARE` where that is

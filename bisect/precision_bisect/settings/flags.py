@@ -1,9 +1,9 @@
 """Flags, each declared once with its field: what it is called, takes, allows, and says of itself.
 
 The command line, its help, the reference, batch files and Python's checks all read these. No
-library makes a parser of ours: for 13 flags --help took 129 ms with tyro 1.0, 92 with jsonargparse
-4.53, 125 with cyclopts 5.5, and 33 with argparse, of which 8 are Python's; none has errors of one
-line, and completion needs a parser of argparse.
+library makes a parser of ours: with one dataclass of 13 flags --help took 141 ms of a processor
+with tyro 1.0, 123 with jsonargparse 4.53, 177 with cyclopts 5.5, and 42 with argparse, of which 10
+are Python's; none has errors of one line, and completion needs a parser of argparse.
 """
 
 import re

@@ -15,7 +15,7 @@ MOST_THREADS = 4096
 """More than any machine has cores; ONNX Runtime would begin each of them."""
 DEFAULT_EXECUTOR = "local"
 DISK_CAP_MIB = 10 * 1024.0
-_search = partial(flag, "search")
+_workers = partial(flag, "workers")
 _output = partial(flag, "output")
 
 
@@ -35,7 +35,7 @@ class WorkerOptions:
 
     gpus: Sequence[str] = ()
     executor_address: str | None = None
-    workers: int = _search(
+    workers: int = _workers(
         1,
         "evaluate up to N plans side by side ({}). Emulated, they share --threads; builds share "
         "one GPU, which needs the memory for N of them at a time. gpu:0,1,2,3: one worker on each"
@@ -46,7 +46,7 @@ class WorkerOptions:
         least=1,
         most=MOST_THREADS,
     )
-    executor: str = _search(
+    executor: str = _workers(
         DEFAULT_EXECUTOR,
         "what evaluates trials: an installed plug-in, and where it is reached (local: this "
         "machine)",
@@ -54,7 +54,7 @@ class WorkerOptions:
             help="run trials on the workers of a Dask cluster: tcp://scheduler:8786, once it has "
             "--workers N of them; local: one of N processes of this machine, to try it out. The "
             "same as --executor dask=ADDRESS",
-            group="search",
+            group="workers",
             name="--cluster",
             metavar="ADDRESS",
             read=lambda address: ("dask", address),
@@ -63,21 +63,21 @@ class WorkerOptions:
         read=_plug_in,
         fills=("executor", "executor_address"),
     )
-    mixed_gpus: bool = _search(
+    mixed_gpus: bool = _workers(
         False, "let GPUs and libraries of different kinds judge the trials of one run"
     )
-    isolate: Isolate = _search(
+    isolate: Isolate = _workers(
         "auto",
         "run trials in child processes, so that a crash of one is an outcome; auto: where they "
         "are builds or have a limit ({})",
     )
-    forecast_on: ForecastOn = _search(
+    forecast_on: ForecastOn = _workers(
         "auto",
         "what computes the emulator's forecasts where other backends judge; auto: the GPU with "
         "--backend onnxruntime, where the model is large for the CPU and small for the GPU's "
         "memory ({})",
     )
-    trial_timeout_s: float | None = _search(
+    trial_timeout_s: float | None = _workers(
         None,
         "kill a trial that takes longer, building and running, and end a run whose FP32 reference"
         " does: 90, 90s, 15m, 2h (no limit)",
@@ -85,14 +85,14 @@ class WorkerOptions:
         read=duration,
         positive=True,
     )
-    trial_memory_mib: float | None = _search(
+    trial_memory_mib: float | None = _workers(
         None,
         "kill a trial whose process takes more main memory: 8G, 512M (no limit)",
         metavar="SIZE",
         read=mebibytes,
         positive=True,
     )
-    threads: int = _search(
+    threads: int = _workers(
         0,
         "of ONNX Runtime; 0: what the layers are large enough for, at most 8 and the cores that "
         "this process may use ({})",

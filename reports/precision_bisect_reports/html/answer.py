@@ -5,7 +5,7 @@ from typing import Any
 
 from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.results.result import SPREAD, Result, runs
+from precision_bisect.results.result import Result, runs
 from precision_bisect.verifying.verification import Seen
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed
@@ -54,7 +54,7 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
         "error": result.error if answered or status not in _CUT_OFF else None,
         "tolerance": _scale(tolerance),
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
-        "holds": f"Holds {held(result.stability, result.error)}." if result.stability else "",
+        "holds": f"Holds {held(result.stability)}." if result.stability else "",
         "proof": proof(result.certificate) if result.kept else "",
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
         "latency": result.latency_ms,
@@ -189,10 +189,8 @@ def _deployed(result: Result) -> Iterator[list[str]]:
 
 
 def _remarks(result: Result, message: str) -> Iterator[str]:
-    # What is said of the curve tells where rounding is spread.
-    if result.status is Status.FOUND and message not in ("", f"{SPREAD} over the network"):
-        said = f"The answer was {message}" if message.startswith("widened") else message
-        yield f"{said[:1].upper()}{said[1:]}."
+    if result.status is Status.FOUND and message:
+        yield f"{message[:1].upper()}{message[1:]}."
     if result.emulated and result.rungs:
         yield "Predicted by the emulator on the machine of the search; confirm on the target."
     if result.unresolved:

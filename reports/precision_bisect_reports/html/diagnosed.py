@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from precision_bisect.diagnosis.findings import Finding, Findings, Histogram, Hurt
-from precision_bisect.results.result import WITHOUT_IT
 
 _PARTS = ("inputs", "outputs", "weights")
 
@@ -23,14 +22,14 @@ def diagnosed(told: Findings | None, index: Mapping[str, int]) -> dict[str, Any]
 
 
 def _entry(told: Finding, layer: int) -> dict[str, Any]:
-    """Return a finding, without the error of dropping the layer, which the proof has."""
+    """Return a finding."""
     return {
         "layer": layer,
         "kept": told.kept,
         "low": told.low,
         "high": told.high,
         "cause": told.cause,
-        "evidence": told.evidence.partition(WITHOUT_IT)[0],
+        "evidence": told.evidence,
         "figures": {
             name: each
             for name, each in told.figures.items()

@@ -52,7 +52,7 @@ class Network:
                 _precision(row, state, precisions or {}, low)
                 for row, state in zip(self.rows, states, strict=True)
             ],
-            "reason": coded([pinned.get(row.name, row.exclusion or "") for row in self.rows]),
+            "reason": coded([pinned.get(row.name, _reason(row)) for row in self.rows]),
             "follows": [row.follows for row in self.rows],
             "inputs": [row.inputs for row in self.rows],
         }
@@ -66,12 +66,15 @@ def _bare(name: str, place: int) -> Row:
     )
 
 
+def _reason(row: Row) -> str:
+    return ": ".join(filter(None, (row.exclusion, row.detail)))
+
+
 def _state(row: Row, precisions: Mapping[str, str] | None, pinned: Mapping[str, str]) -> int:
-    exclusion = row.exclusion or ""
     if row.candidate is None:
-        if exclusion.startswith(Exclusion.FOLLOWER):
+        if row.exclusion is Exclusion.FOLLOWER:
             return FOLLOWER
-        return FIXED if exclusion.startswith(_STAYS) else OTHER
+        return FIXED if row.exclusion in _STAYS else OTHER
     if precisions is None:
         return OPEN
     if row.name in precisions:

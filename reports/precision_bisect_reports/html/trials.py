@@ -7,7 +7,7 @@ from precision_bisect.ledger.ledger_reader import Recorded
 from precision_bisect.plan import Plan
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.speed.front import judged_outcomes
-from precision_bisect.trial import BELIEVED, Kind, Phase, Trial
+from precision_bisect.trial import Kind, Phase, Trial
 from precision_bisect_reports.html.compact import coded, figure
 
 _MOST_TOGETHER = 64
@@ -22,7 +22,7 @@ def columns(trials: Sequence[Trial]) -> dict[str, Any]:
         "verdict": coded([(t.outcome.verdict or t.outcome.status).value for t in trials]),
         "kind": coded([trial.proposal.kind.value for trial in trials]),
         "samples": coded([str(trial.proposal.samples) for trial in trials]),
-        "reason": coded([trial.proposal.reason.partition(BELIEVED)[0] for trial in trials]),
+        "reason": coded([trial.proposal.reason for trial in trials]),
         "kept": [len(trial.proposal.plan) for trial in trials],
         "error": [figure(trial.outcome.error) for trial in trials],
         "seconds": [figure(trial.outcome.wall_s) for trial in trials],

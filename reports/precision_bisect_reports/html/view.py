@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.results.result import WITHOUT_IT, CurvePoint, FrontPoint, Result
+from precision_bisect.results.result import CurvePoint, FrontPoint, Result
 from precision_bisect.results.run_status import RunStatus
 from precision_bisect.run_folder import plain_json
 from precision_bisect.verifying.verification import Seen
@@ -110,7 +110,7 @@ def _kept(result: Result, verified: Seen | None) -> list[dict[str, Any]]:
                 "layer": name,
                 "certificate": needs.get(name),
                 "cause": cause and cause.cause,
-                "evidence": cause and cause.evidence.partition(WITHOUT_IT)[0],
+                "evidence": cause and cause.evidence,
                 "honoured": honour and honour.honoured,
                 "seen": honour and honour.evidence,
                 "ms": cost and cost.ms,

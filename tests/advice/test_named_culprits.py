@@ -1,0 +1,196 @@
+"""What advice names: masks, epsilons, casts, weights, layers, as a graph or a builder tells."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from advice_cases import case_of, searched
+from models import OVERFLOW, parse, save
+from norm_spellings import large, layer_norm
+from precision_bisect.advice.advise import advised
+from precision_bisect.advice.exact_constants import clamped, raised
+from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
+from precision_bisect.model.load import load_model
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import Listed
+from precision_bisect.typed.rewrite import TypedWriter
+
+ATTENTION = (
+    "(float[1,4] x, float[1,4] m) => (float[1,4] y) <float one = {{1}}, float low = {{{mask}}}> "
+    "{{ n = Sub(one, m) a = Mul(n, low) s = Add(x, a) y = Softmax(s) }}"
+)
+EXPANDED = (
+    "(float[1,4] x, float[1,4] m) => (float[1,4] y) <float one = {{1}}, float low = {{{mask}}}, "
+    "int64[2] shape = {{1, 4}}> "
+    "{{ w = Expand(low, shape) n = Sub(one, m) a = Mul(n, w) s = Add(x, a) y = Softmax(s) }}"
+)
+MASKED: list[Sample] = [
+    {"x": np.array([[1, 2, 3, 4]], np.float32), "m": np.array([[1, 1, 1, 0]], np.float32)}
+]
+
+
+@pytest.mark.parametrize("text", [ATTENTION, EXPANDED], ids=["scalar", "expanded"])
+@pytest.mark.parametrize("value", [-1e9, -3.4e38])
+def test_masks_are_named_and_a_smaller_one_helps(tmp_path: Path, text: str, value: float) -> None:
+    """0 times a mask that became -inf is NaN; with -10000 in its place nothing is kept."""
+    result, advice = searched(parse(text.format(mask=value)), MASKED, tmp_path)
+    assert result.kept
+    assert set(advice["mask"]["layers"]) <= set(result.kept)
+    assert f"{value:.3g}" in advice["mask"]["evidence"]
+    before = len(result.kept)
+    assert f"applied, with 0 of the {before} layers kept: error" in advice["mask"]["evidence"]
+    assert "which passes" in advice["mask"]["evidence"]
+    case = case_of(tmp_path / "run.onnx", MASKED, list(result.kept), tmp_path)
+    followed, _ = searched(clamped(case, ["low"]), MASKED, tmp_path, "smaller")
+    assert [] == followed.kept
+
+
+def test_a_smaller_mask_that_does_not_serve_says_so(tmp_path: Path) -> None:
+    """A row that is masked altogether is uniform only with a huge mask: the trial fails."""
+    scores = np.array([[1, 2, 30, 4]], np.float32)
+    feeds: list[Sample] = [{"x": scores, "m": np.zeros((1, 4), np.float32)}]
+    result, advice = searched(parse(ATTENTION.format(mask=-3.4e38)), feeds, tmp_path)
+    assert result.kept
+    assert "which fails" in advice["mask"]["evidence"]
+
+
+EPSILON = (
+    "(float[2,4] x) => (float[2,4] y) <float eps = {{{eps}}}> "
+    "{{ q = Mul(x, x) v = ReduceSum <keepdims = 1> (q) w = Add(v, eps) r = Sqrt(w) "
+    "y = Div(x, r) }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "least"), [([0.0], "6.1e-05"), ([0.0, 5e-3], "6e-08")], ids=["any", "small"]
+)
+def test_an_epsilon_that_is_lost_is_named(tmp_path: Path, values: list[float], least: str) -> None:
+    """0 over an epsilon that becomes 0 is NaN; with one that FP16 holds nothing is kept.
+
+    Where the values are small themselves only the smallest one gives what was computed.
+    """
+    feeds: list[Sample] = [{"x": np.diag([0, v]).repeat(2, 1).astype("f4")} for v in values]
+    result, advice = searched(parse(EPSILON.format(eps=1e-12)), feeds, tmp_path)
+    assert result.kept
+    assert "1e-12 and becomes 0" in advice["epsilon"]["evidence"]
+    assert f"at least {least}" in advice["epsilon"]["text"]
+    assert "applied, with 0 of the " in advice["epsilon"]["evidence"]
+    assert "which passes" in advice["epsilon"]["evidence"]
+    case = case_of(tmp_path / "run.onnx", feeds, list(result.kept), tmp_path)
+    followed, _ = searched(raised(case, ["eps"], float(least)), feeds, tmp_path, "larger")
+    assert [] == followed.kept
+
+
+def test_layers_that_inputs_never_reach_are_named(tmp_path: Path) -> None:
+    """A branch that was 0 throughout is named; inputs that reach it make the advice go."""
+    body = OVERFLOW.replace(
+        "y = Mul(s, k)", "t = Mul(s, k) n = Neg(x) r = Relu(n) u = Mul(r, r) y = Add(t, u)"
+    )
+    one = [{"x": np.array([v], np.float32)} for v in (300.0, 310.0)]
+    proto = parse(body.replace("float[1]", "float[2]"))
+    feeds = [{"x": np.repeat(each["x"], 2)} for each in one]
+    _, advice = searched(proto, feeds, tmp_path)
+    assert {"node_of_r", "node_of_u"} == set(advice["inputs"]["layers"])
+    assert "nothing but 0 in all 2 samples" in advice["inputs"]["evidence"]
+    both = [*feeds, {"x": np.array([-300.0, 5.0], np.float32)}]
+    _, advice = searched(proto, both, tmp_path, "reached")
+    assert "inputs" not in advice
+
+
+CAST = (
+    "(float[2] x) => (float[2] y) <float k = {1.0004}> "
+    "{ h = Cast <to = 16> (x) g = Cast <to = 1> (h) y = Mul(g, k) }"
+)
+"""BF16 makes 1 of 1 + 3/1024, which FP16 holds, and FP16 makes 1 of 1.0004."""
+QUANTIZED = (
+    "(float[2] x) => (float[2] y) <float k = {0.50001}, float one = {1}, int8 zero = {0}> "
+    "{ p = Mul(x, k) h = QuantizeLinear(p, one, zero) y = DequantizeLinear(h, one, zero) }"
+)
+"""FP16 makes one half of 0.50001, which is rounded the other way."""
+
+
+@pytest.mark.parametrize(
+    ("text", "feed", "tol", "without"),
+    [
+        (CAST, 1 + 3 / 1024, 3e-3, CAST.replace("<to = 16>", "<to = 1>")),
+        (
+            QUANTIZED,
+            1.0,
+            1e-2,
+            "(float[2] x) => (float[2] y) <float k = {0.50001}> { y = Mul(x, k) }",
+        ),
+    ],
+    ids=["cast", "quantized"],
+)
+def test_a_graph_that_rounds_already_is_named(
+    tmp_path: Path, text: str, feed: float, tol: float, without: str
+) -> None:
+    """Where the file rounds by itself the advice is to search the model that does not."""
+    feeds = [{"x": np.full(2, feed, np.float32)}]
+    result, advice = searched(parse(text), feeds, tmp_path, tol=tol, copies=0)
+    assert result.kept
+    assert set(advice["already-rounded"]["layers"]) <= set(result.kept)
+    before = len(result.kept)
+    told = advice["already-rounded"]["evidence"]
+    assert f"applied, with 0 of the {before} layers kept: error" in told
+    assert "which passes" in told
+    followed, _ = searched(parse(without), feeds, tmp_path, "exact", tol=tol)
+    assert [] == followed.kept
+
+
+def test_warnings_of_the_builder_find_their_layers(tmp_path: Path) -> None:
+    """TensorRT's remarks on norms and weights are linked to the layers that they concern."""
+    proto = parse(layer_norm())
+    path = save(proto, tmp_path)
+    names = [str(name) for name in load_model(path).table.names]
+    case = case_of(path, list(large()), ["node_of_q", "node_of_v"], tmp_path)
+    notes = [
+        "Running layernorm after self-attention with FP16 Reduce or Pow may cause overflow.",
+        "weights, 3 affected: Detected subnormal FP16 values.",
+        "weights, 4 affected: Detected subnormal FP16 values.",
+    ]
+    listed = [Listed(note=notes[1], names=("node_of_v + other.weight", "nothing.bias"))]
+    found = advised(replace(case, notes=notes, listed=listed))
+    warned = {each.id: each for each in found.advice if each.id.startswith("tensorrt")}
+    assert ["tensorrt-layernorm", "tensorrt-weights"] == list(warned)
+    assert ["node_of_q", "node_of_v"] == list(warned["tensorrt-layernorm"].layers)
+    assert ["node_of_v"] == list(warned["tensorrt-weights"].layers)
+    assert f"the builder says: {notes[2]}" == warned["tensorrt-weights"].evidence
+    assert {"node_of_q", "node_of_v"} < set(names)
+    (square,) = [each for each in found.layers if each.layer == "node_of_q"]
+    assert "tensorrt-layernorm" in square.advice
+
+
+def test_a_live_warning_finds_its_layers(rtx: Flavour, tmp_path: Path) -> None:
+    """TensorRT-RTX names the nodes of a norm in FP16, and the advice is for those layers."""
+    path = save(parse(layer_norm()), tmp_path)
+    kept = ["node_of_h", "node_of_q", "node_of_v"]
+    case = case_of(path, list(large()), kept, tmp_path)
+    writer = TypedWriter(case.model, case.pair)
+    settings = EngineSettings(compute_capability="8.6")
+    backend = TensorRTBackend(writer, settings, rtx, {"x": [(2, 4, 6)]}, tmp_path / "work")
+    with backend.build(Plan.of(())) as engine:
+        evidence = engine.evidence()
+    found = advised(replace(case, notes=evidence.notes, listed=evidence.listed))
+    (warned,) = [each for each in found.advice if each.id == "tensorrt-layernorm"]
+    assert ["node_of_q", "node_of_v"] == list(warned.layers)
+    assert "Detected layernorm nodes in FP16; Running layernorm" in warned.evidence
+
+
+def test_a_weight_beyond_the_range_is_named(tmp_path: Path) -> None:
+    """Weights that FP16 cannot hold are the cause, and BF16 is tried for them."""
+    proto = parse("(float[1,4] x) => (float[1,4] y) { h = MatMul(x, w) y = Tanh(h) }")
+    weight = np.eye(4, dtype=np.float32) * 1e5
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    feeds = [{"x": np.full((1, 4), 1e-5, np.float32)}]
+    result, advice = searched(proto, feeds, tmp_path)
+    assert (
+        "weight reaches 1e+05, which exceeds FP16's maximum 65504" in result.diagnosis[0].evidence
+    )
+    assert "bf16-kept" in advice

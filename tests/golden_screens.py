@@ -1,0 +1,157 @@
+"""The last screen of every ending, and of what else can be said, as `golden/screens.txt` has it.
+
+`python tests/golden_screens.py` writes the file anew; the difference is what to look at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from final_screens import KEPT, RESULT, screen
+from precision_bisect.results.certificates import Certificate
+from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
+from precision_bisect.results.endings import Status
+from precision_bisect.results.result import (
+    Culprit,
+    CurvePoint,
+    Diagnosis,
+    Inputs,
+    Pinned,
+    Result,
+    Rung,
+)
+from precision_bisect.search.precision_curve import PointName
+from precision_bisect.trial import Honour, LayerHonour
+
+GOLDEN = Path(__file__).parent / "golden" / "screens.txt"
+HEAD = "=== "
+NO_PLAN: dict[str, Any] = {"kept": (), "error": None, "layer_precisions": None}
+UNTESTED = Certificate(minimal=False, checked=(), unchecked=())
+ENGINE = replace(RESULT, emulated=False, backend="onnxruntime")
+FITS = Recheck(outcome="not_judged", message="4 samples fit; the target has to judge")
+DEPLOYMENT = Deployment(
+    provider_options={},
+    session_config={},
+    samples=4,
+    samples_total=4,
+    polygraphy="polygraphy run model.mixed.onnx --trt --atol 0.01",
+    recheck=FITS,
+)
+DEFAULTS = ByDefaults(outcome="fail", error=0.0118, options=("use_tf32=0",))
+
+
+def deployed(recheck: Recheck) -> Result:
+    """Return an engine's answer whose files have been judged so."""
+    return replace(ENGINE, deployment=replace(DEPLOYMENT, recheck=recheck))
+
+
+def cases() -> Iterator[tuple[str, Result]]:
+    """Yield what the screen is shown for, with its name."""
+    for status in Status:
+        yield status, replace(RESULT, status=status, deployment=DEPLOYMENT)
+    for status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED):
+        told = "the budget ended during the ranking; no plan has passed"
+        none = replace(RESULT, status=status, certificate=UNTESTED, message=told, **NO_PLAN)
+        yield f"{status}, no plan", none
+        yield f"{status}, no plan and no message", replace(none, message="")
+        empty = replace(none, certificate=replace(UNTESTED, minimal=True))
+        yield f"{status}, the empty plan", empty
+    stopped: dict[str, Any] = {"message": "only the curve was asked for", "rungs": [], **NO_PLAN}
+    yield "only the curve", replace(RESULT, status=Status.STOPPED, **stopped)
+    yield "nothing gained", replace(RESULT, candidates=len(KEPT))
+    halves = (
+        Rung(precision="fp16", layers=KEPT, count=4),
+        Rung(precision="int8", layers=None, count=0),
+    )
+    low: dict[str, Any] = {"low": "int8", "high": "fp16", "rungs": halves}
+    yield "nothing gained in INT8", replace(RESULT, candidates=4, **low)
+    shapes = {"shapes": {"x": [[1, 3], 9]}}
+    wrong = replace(ENGINE, status=Status.NOT_PRECISION, fingerprint=shapes)
+    yield "an engine is compared", wrong
+    damaged = {"shapes": {"x": 3, "y": []}}
+    yield "an engine is compared, without shapes", replace(wrong, fingerprint=damaged)
+    unbuilt = "the model with every layer high does not build: checkDet: false"
+    rtx: dict[str, Any] = {"message": unbuilt, "backend": "tensorrt-rtx", "emulated": False}
+    yield "does not build in FP32", replace(RESULT, status=Status.NO_BASELINE, **rtx)
+    yield from of_answers()
+
+
+def of_answers() -> Iterator[tuple[str, Result]]:
+    """Yield what is said of answers, with its name."""
+    rungs = (
+        Rung(precision="fp32", layers=KEPT[:2], count=2),
+        Rung(precision="fp16", layers=KEPT[2:], count=5),
+        Rung(precision="int8", layers=None, count=3),
+    )
+    yield "a ladder", replace(RESULT, low="int8", rungs=rungs)
+    rounded = [Diagnosis(layer=name, cause="rounding", evidence="") for name in KEPT[:2]]
+    yield "rounding", replace(RESULT, deployment=DEPLOYMENT, diagnosis=rounded)
+    passes = Recheck(outcome="pass", message="", error=0.0076, library_defaults=DEFAULTS)
+    own = replace(passes, library_defaults=ByDefaults(outcome="pass", error=0.001))
+    yield "files pass", deployed(passes)
+    yield "files pass, by the library's own options too", deployed(own)
+    yield "files fail", deployed(Recheck(outcome="fail", message="", error=0.02))
+    yield "files do not fit", deployed(Recheck(outcome="broken", message="cut"))
+    typed = {**RESULT.fingerprint, "versions": {"typing": "weak"}}
+    yield "weak typing", replace(RESULT, fingerprint=typed)
+    yield "a wildcard", replace(RESULT, layer_precisions="a*b:fp32")
+    yield (
+        "no string, trials unresolved, a message, one made-up sample",
+        replace(
+            RESULT,
+            layer_precisions=None,
+            layer_precisions_reason="because",
+            unresolved={"build_failed": 3, "timed_out": 1, "not_honoured": 2},
+            message="the samples held out judge too",
+            inputs=Inputs(synthetic=True, samples=1),
+        ),
+    )
+    yield "made-up inputs", replace(RESULT, inputs=Inputs(synthetic=True, samples=4))
+    yield "given inputs", replace(RESULT, inputs=Inputs(synthetic=False, samples=4))
+    honours = [*[Honour.HONOURED] * 3, Honour.NOT_OBSERVABLE]
+    yield (
+        "what an engine shows",
+        replace(
+            ENGINE,
+            builds=9,
+            latency_ms={"all_high": 2.5, "all_low": 1.25, "kept": None},
+            latency_method="cuda_events",
+            honoured_layers=[
+                LayerHonour(layer=name, honoured=honour, evidence="weights")
+                for name, honour in zip(KEPT, honours, strict=True)
+            ],
+            pinned=[Pinned(layer="celu", reason="Celu takes no fp16")],
+            notes=["layer norm in \x1b[31mFP16"],
+        ),
+    )
+    slow = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
+    yield "no faster", replace(ENGINE, latency_ms=slow)
+    culprit = Culprit(layer=KEPT[0], error_without=1.0, error_with=0.06, cause="overflow: 1e5")
+    figures: list[tuple[int, float, PointName]] = [
+        (0, 1.0, "all_low"),
+        (1, 0.06, "culprits"),
+        (4, 5e-3, "answer"),
+    ]
+    points = [
+        CurvePoint(
+            kept_count=count, error_median=error, error_max=error, latency_ms=None, point=name
+        )
+        for count, error, name in figures
+    ]
+    yield "a culprit and the curve", replace(RESULT, culprits=[culprit], curve=points)
+
+
+def text() -> str:
+    """Return all of them as the file has them."""
+    return "".join(f"{HEAD}{name}\n{screen(result)}" for name, result in cases())
+
+
+def golden() -> dict[str, str]:
+    """Return the screens of the file."""
+    parts = GOLDEN.read_text().removeprefix(HEAD).split(f"\n{HEAD}")
+    return {name: shown.rstrip("\n") for name, _, shown in (p.partition("\n") for p in parts)}
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(text())
