@@ -42,6 +42,7 @@ def test_python_is_refused_what_the_field_does_not_allow(kind: Any, each: Any) -
     with pytest.raises(UsageError) as error:
         made(kind, **{each.name: beyond})
     assert error.value.message.startswith((flag.name or flag_name(each.name), each.name))
+    assert error.value.hint.startswith(("give ", "choose "))
     with pytest.raises(UsageError, match=f"{each.name} cannot be"):
         made(kind, **{each.name: object()})
 
@@ -58,3 +59,18 @@ def test_the_command_line_is_refused_the_same(
     assert ExitCode.USAGE == main(["model.onnx", f"{name}=-1"])
     assert 1 == capsys.readouterr().err.count("\n")
     assert kind in (Options, EngineSettings)
+
+
+@pytest.mark.parametrize(
+    "words", ["m.onnx --disk-cap", "m.onnx --trial-memory", "verify m --build-memory"]
+)
+@pytest.mark.parametrize("size", ["0", "0G", "0.0M", "-1G", "8", "8T"])
+def test_no_size_is_refused_with_one_that_would_do(
+    words: str, size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing, less than that, and what has no unit."""
+    assert ExitCode.USAGE == main([*words.split()[:-1], f"{words.split()[-1]}={size}"])
+    assert (
+        f"precision-bisect: '{size}' is no size; write it as 8G or 512M\n"
+        == capsys.readouterr().err
+    )

@@ -120,8 +120,8 @@ def _objections(each: Field[Any], value: Any) -> Iterator[tuple[str, str]]:
     for which in flags_of(each)[:1]:
         said = f"{which.name or flag_name(each.name)} {value}"
         if which.least is not None and value < which.least:
-            yield f"{said} is below {which.least:g}", ""
+            yield f"{said} is below {which.least:g}", f"give {which.least:g} or more"
         if which.most is not None and value > which.most:
-            yield f"{said} is above {which.most:g}", ""
+            yield f"{said} is above {which.most:g}", f"give {which.most:g} or less"
         if which.positive and not value > 0:
-            yield f"{said} is not above zero", ""
+            yield f"{said} is not above zero", "give more"

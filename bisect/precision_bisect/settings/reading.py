@@ -114,9 +114,9 @@ def parse_workers(text: str) -> tuple[int, tuple[str, ...]]:
 
 
 def mebibytes(text: str) -> float:
-    """Return a size as MiB. Raises UsageError."""
+    """Return a size above zero as MiB. Raises UsageError."""
     found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    if found is None or not float(found[1]):
         raise UsageError(f"{text!r} is no size", "write it as 8G or 512M")
     return float(found[1]) * (1024 if found[2] in "gG" else 1)
 
