@@ -112,10 +112,8 @@ class ReferencePlugin:
         return lambda model: ReferenceBackend(task.writer(model), task.work)
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
-        """Return what `verify` builds with."""
-        return Builder(
-            name=NAME, remark="", make=lambda writer, shapes, work: ReferenceBackend(writer, work)
-        )
+        """Return how `verify` builds."""
+        return Builder(name=NAME, settings=settings)
 
 
 PLUGIN = ReferencePlugin()

@@ -48,16 +48,21 @@ class Availability:
 class BackendTask:
     """What a backend is made for.
 
-    `samples` are all feeds of the run, by input name. `work` is an empty folder for files.
-    `scales` are those of everything that some plan quantizes. `timed` tells that latencies decide:
-    then every plan is built as it is deployed.
+    `samples` are all feeds of the run, by input name; of a finished run only their `shapes` are
+    known. `work` is an empty folder for files. `scales` are those of everything that some plan
+    quantizes. `timed` tells that latencies decide: then every plan is built as it is deployed.
     """
 
     options: Options
-    samples: Sequence[Sample]
+    samples: Sequence[Sample] = ()
+    shapes: SampleShapes | None = None
     work: Path
     scales: Scales
     timed: bool = False
+
+    def shapes_for(self, model: Model) -> SampleShapes:
+        """Return the shapes of the samples, by input of the model."""
+        return sample_shapes(model, self.samples) if self.shapes is None else self.shapes
 
     def writer(self, model: Model) -> TypedWriter:
         """Return what writes plans of the model as strongly typed graphs."""
@@ -67,14 +72,15 @@ class BackendTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """What builds engines to look into, without running them; `remark` is for people.
+    """How a backend builds engines to look into, without running them; `remark` is for people.
 
-    Inside the context `listening` the library's messages appear in a list, if it has any.
+    `settings` are those to build with. Inside the context `listening` the library's messages
+    appear in a list, if it has any.
     """
 
     name: str
-    remark: str
-    make: Callable[[TypedWriter, SampleShapes, Path], Backend]
+    remark: str = ""
+    settings: EngineSettings
     listening: Callable[[], AbstractContextManager[Sequence[Message]]] = lambda: nullcontext(())
 
 
@@ -88,12 +94,13 @@ class BackendPlugin(Protocol):
     def make(self, task: BackendTask) -> MakeBackend:
         """Return a function that makes the backend of a model; a child process can repeat it.
 
-        It is called where `availability` says usable. Raises PluginError or RefusedError.
+        It is called where `availability` says usable, or after `builder`. Raises PluginError or
+        RefusedError.
         """
         ...
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
-        """Return what `verify` builds with. Raises PluginError or RefusedError where it cannot."""
+        """Return how `verify` builds by `make`. Raises PluginError or RefusedError."""
         ...
 
 

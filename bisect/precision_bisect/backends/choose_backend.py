@@ -58,7 +58,7 @@ def choose_backend(
     """
     name, why = pick_backend(options)
     task = BackendTask(options=options, samples=samples, work=work, scales=scales, timed=timed)
-    return Chosen(name=name, make=_plugin(name).make(task), why=why)
+    return Chosen(name=name, make=backend_plugin(name).make(task), why=why)
 
 
 def pick_backend(options: Options) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def pick_backend(options: Options) -> tuple[str, str]:
         taken = next(entry for entry in found if entry.usable)
         passed_over = found[: found.index(taken)]
         return taken.name, "; ".join(f"{entry.name}: {entry.why}" for entry in passed_over)
-    named = _plugin(options.backend).availability()
+    named = backend_plugin(options.backend).availability()
     if not named.usable:
         raise RefusedError(
             f"--backend {named.name} cannot run plans here: {named.why}",
@@ -86,16 +86,16 @@ def pick_backend(options: Options) -> tuple[str, str]:
 
 
 def choose_builder(name: str, settings: EngineSettings, low: LowName = "fp16") -> Builder:
-    """Return what builds engines with `low` here; `auto` takes the first TensorRT that can build.
+    """Return how engines with `low` are built here; `auto` takes the first TensorRT that can.
 
     Raises PluginError where it is not installed, RefusedError where ONNX Runtime has no GPU.
     """
     if name != "auto":
-        return _plugin(name).builder(settings, low)
+        return backend_plugin(name).builder(settings, low)
     # Sorting is stable: of two that can build, or cannot, the first named comes first.
     for each in sorted(_LIBRARIES, key=lambda each: not _availability(each).builds):
         try:
-            return _plugin(each).builder(settings, low)
+            return backend_plugin(each).builder(settings, low)
         except PluginError:
             continue
     raise PluginError(
@@ -104,12 +104,13 @@ def choose_builder(name: str, settings: EngineSettings, low: LowName = "fp16") -
     )
 
 
-def _plugin(name: str) -> BackendPlugin:
+def backend_plugin(name: str) -> BackendPlugin:
+    """Return a backend's plug-in. Raises PluginError."""
     return cast("BackendPlugin", load(BACKENDS, name))
 
 
 def _availability(name: str) -> Availability:
     try:
-        return _plugin(name).availability()
+        return backend_plugin(name).availability()
     except PluginError as error:
         return Availability(name=name, usable=False, why=error.one_line())

@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from precision_bisect.backends.backend_plugin import Message
-from precision_bisect.backends.choose_backend import choose_builder
+from precision_bisect.backends.backend_plugin import BackendTask, Message
+from precision_bisect.backends.choose_backend import backend_plugin, choose_builder
 from precision_bisect.backends.tensorrt.log import LAYERS
 from precision_bisect.errors import InputError, RefusedError
 from precision_bisect.exports.finished import Finished, read_finished
@@ -18,12 +18,12 @@ from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.model.shape_inputs import shape_inputs
+from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Outcome
-from precision_bisect.typed.rewrite import TypedWriter
 
 _PLAIN = Pair(low="fp16", high="fp32")
 """Of this pair a plan with every layer high is the model in FP32, whatever the run's types."""
@@ -90,12 +90,24 @@ def build_here(order: Order, work: Path) -> OneBuild:
     use_custom_ops(order.settings.ort_custom_ops)
     model = load_model(order.model)
     finished = read_finished(order.result, model)
-    writer, plan = _plain(model) if order.plain else _found(model, finished)
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
+    asked = _plain(finished, model) if order.plain else finished
+    searched, kept = asked.settled(model), frozenset(asked.kept)
+    options = Options(
+        model=order.model,
+        backend=builder.name,
+        low=asked.pair.low,
+        high=asked.pair.high,
+        engine=builder.settings,
+    )
+    task = BackendTask(
+        options=options, shapes=asked.shapes, work=work, scales=asked.scales(), timed=True
+    )
+    plan = Plan.of(i for i, name in enumerate(searched.table.names) if name in kept)
     with builder.listening() as messages:
         evidence, failure, engine = Evidence(), None, ""
         try:
-            with builder.make(writer, finished.shapes, work).build(plan) as built:
+            with backend_plugin(builder.name).make(task)(searched).build(plan) as built:
                 evidence, engine = seen(built, model, finished)
         except BackendFailure as failed:
             failure = failed.outcome
@@ -149,14 +161,8 @@ class _Described(Protocol):
     def description(self) -> str: ...
 
 
-def _found(model: Model, finished: Finished) -> tuple[TypedWriter, Plan]:
-    writer = TypedWriter(finished.settled(model), finished.pair, finished.scales())
-    names, kept = writer.model.table.names, frozenset(finished.kept)
-    return writer, Plan.of(i for i, name in enumerate(names) if name in kept)
-
-
-def _plain(model: Model) -> tuple[TypedWriter, Plan]:
-    return TypedWriter(model, _PLAIN), Plan.all_high(len(model.table.candidates))
+def _plain(finished: Finished, model: Model) -> Finished:
+    return replace(finished, kept=model.table.names, fixed={}, pinned={}, pair=_PLAIN)
 
 
 def _log(messages: Sequence[Message]) -> str:

@@ -32,20 +32,14 @@ class CudaPlugin:
         )
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
-        """Return what opens sessions to look into."""
+        """Return how sessions to look into are opened."""
         del low
-        from precision_bisect.backends.cuda.cuda_backend import CudaBackend
-
         if trouble := why_not():
             raise RefusedError(
                 f"--backend onnxruntime cannot build here: {trouble}",
                 "`precision-bisect doctor` says what can",
             )
-        return Builder(
-            name="onnxruntime",
-            remark="",
-            make=lambda writer, shapes, work: CudaBackend(writer, settings, work, timed=True),
-        )
+        return Builder(name="onnxruntime", settings=settings)
 
 
 CUDA_PLUGIN = CudaPlugin()

@@ -7,7 +7,6 @@ from precision_bisect.backends.backend_plugin import (
     BackendTask,
     Builder,
     MakeBackend,
-    sample_shapes,
 )
 from precision_bisect.backends.tensorrt.flavour import (
     Flavour,
@@ -60,7 +59,7 @@ class TensorRTPlugin:
             task.writer(model),
             task.options.engine,
             flavour,
-            sample_shapes(model, task.samples),
+            task.shapes_for(model),
             task.work,
         )
 
@@ -68,14 +67,10 @@ class TensorRTPlugin:
         """Return what builds engines, for this machine's GPU or without it."""
         flavour = self._loaded()
         settings, remark = _target(flavour, settings, low)
-        from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-
         return Builder(
             name=flavour.name,
             remark=remark,
-            make=lambda writer, shapes, work: TensorRTBackend(
-                writer, settings, flavour, shapes, work
-            ),
+            settings=settings,
             listening=lambda: collected(flavour),
         )
 
