@@ -83,7 +83,7 @@ def test_a_backend_that_does_not_listen_is_found_out() -> None:
 
 
 def test_a_backend_from_elsewhere_judges_a_network(tmp_path: Path) -> None:
-    """An installed backend is named by --backend, and finds the layers that overflow in FP16."""
+    """It finds the layers that overflow in FP16, and builds for `verify` while it is installed."""
     site = tmp_path / "site" / "onnx_reference-1.0.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: onnx-reference\nVersion: 1.0\n")
@@ -107,3 +107,13 @@ def test_a_backend_from_elsewhere_judges_a_network(tmp_path: Path) -> None:
     assert ("onnx-reference", False) == (result.backend, result.emulated)
     assert set(KEPT) >= set(result.kept) != set()
     assert np.isfinite(result.error or np.nan)
+    _verified(out, {**os.environ, "PYTHONPATH": path}, 5, "Not observable: the engine does not")
+    gone = "the run used onnx-reference, as verify does: there is no backend 'onnx-reference'; "
+    _verified(out, dict(os.environ), 2, f"precision-bisect: {gone}--backend auto takes what")
+
+
+def _verified(run: Path, environment: dict[str, str], code: int, said: str) -> None:
+    """Fail unless `verify` ends with this code, and says so."""
+    command = [sys.executable, "-m", "precision_bisect", "verify", str(run)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (code, said) == (ran.returncode, (ran.stdout + ran.stderr)[: len(said)])

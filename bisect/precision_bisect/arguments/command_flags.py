@@ -7,6 +7,7 @@ from pathlib import Path
 
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.options import Options
+from precision_bisect.plugins import BACKENDS, installed
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import flag, given
 from precision_bisect.settings.reading import folder, mebibytes
@@ -80,7 +81,7 @@ def verify_parser() -> Parser:
     )
     parser.add_argument(
         "--backend",
-        choices=("auto", "tensorrt", "tensorrt-rtx", "onnxruntime"),
+        choices=("auto", *(name for name in installed(BACKENDS) if name != "emulated")),
         help="what builds the engine; auto takes the first that is installed (that of the run; "
         "auto after a forecast)",
     )

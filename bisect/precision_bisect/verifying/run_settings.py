@@ -12,7 +12,8 @@ from precision_bisect.run_folder.typed_json import typed
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, PLUGINS, script_and_function
 
-_BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime")
+_NAME = re.compile(r"[\w.-]{1,99}", re.ASCII)
+"""Of an entry point, which a backend is."""
 _SHAPES = ("min_shapes", "opt_shapes", "max_shapes")
 _LARGEST = 2**40
 """No size, and no number of MiB, is larger."""
@@ -70,9 +71,9 @@ def _backend(finished: Finished) -> str:
     name = finished.fingerprint.get("backend", "emulated")
     if name == "emulated":
         return "auto"
-    if name not in _BACKENDS:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise damaged(finished.path, f"its fingerprint.backend is {quoted(name)}")
-    return str(name)
+    return name
 
 
 def _settings(finished: Finished) -> EngineSettings:
