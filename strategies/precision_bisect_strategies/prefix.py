@@ -3,12 +3,13 @@
 It is here for comparison: it can only find layers at one end of the network.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect_strategies.bisection import shortest_prefix
+from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.speculation import speculate
 
 
@@ -33,6 +34,28 @@ def _both_ends(size: int, found: tuple[Plan, ...]) -> Search[tuple[Plan, ...]]:
         return found
     forward = range(size)
     backward = forward[::-1]
-    first = yield from shortest_prefix(forward, "keep the first")
-    last = yield from shortest_prefix(backward, "keep the last")
+    first = yield from _shortest(forward, "keep the first")
+    last = yield from _shortest(backward, "keep the last")
     return Plan.of(forward[:first]), Plan.of(backward[:last])
+
+
+def _shortest(order: Sequence[int], what: str) -> Search[int]:
+    """Return the smallest k such that keeping the first k layers of `order` passes.
+
+    Keeping none is known to fail, and all to pass. It assumes that passing is monotone in k;
+    otherwise it finds some k that passes while k - 1 fails.
+    """
+    fails, passes = 0, len(order)
+    while passes - fails > 1:
+        middle = (fails + passes) // 2
+        outcome = yield from ask(
+            Plan.of(order[:middle]),
+            f"{what} {middle}",
+            narrowed_to=passes,
+            about_left=(passes - fails).bit_length(),
+        )
+        if outcome.passed:
+            passes = middle
+        else:
+            fails = middle
+    return passes
