@@ -24,8 +24,8 @@ import autocast_env
 import onnx
 import onnxruntime
 
-from precision_bisect.exports.annotations import LAYERS, PREFIX
 from precision_bisect.exports.autocast import write_autocast
+from precision_bisect.exports.mixed import LAYERS, PREFIX
 from precision_bisect.run_folder.runfolder import AUTOCAST, MIXED_MODEL
 from zoo.__main__ import Tool
 from zoo.judge import Limit, Sample, error, evaluator, load, plain

@@ -1,9 +1,14 @@
-"""The strongly typed model as a file, for engines that do what the types say."""
+"""The strongly typed model as a file, for engines that do what the types say.
 
-from collections.abc import Iterator
+A model viewer shows at each layer its precision, and why it needs it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Set
+
+import onnx
 
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
-from precision_bisect.exports.annotations import annotate
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.io_types import take_half
 from precision_bisect.exports.layer_precisions import NotWritable
@@ -15,6 +20,14 @@ from precision_bisect.run_folder.runfolder import MIXED_DATA, MIXED_MODEL, RunFo
 from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect.typed.typed_graph import TypedGraph
+
+PREFIX = "precision_bisect"
+LAYERS = f"{PREFIX}.layers"
+RUN = f"{PREFIX}.run"
+POINT = f"{PREFIX}.point"
+_KEYS = frozenset(f"{PREFIX}.{key}" for key in ("precision", "cause", "evidence"))
+_METADATA_SINCE = 10
+"""Version of ONNX's file format from which on nodes have metadata (`NodeProto.metadata_props`)."""
 
 
 def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
@@ -79,3 +92,47 @@ def differing(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
         wrong = bool(known) and known.intersection(HALF_TYPES) != set(halves)
         if wrong or quantized.isdisjoint(node.input) == (form.quantized is not None):
             yield name
+
+
+def annotate(proto: onnx.ModelProto, export: Export) -> None:
+    """Write the keys `precision_bisect.precision`, `.cause` and `.evidence` into nodes of a graph.
+
+    The model has `precision_bisect.point`, the point of the curve that its plan is, and
+    `precision_bisect.run`, what judged it (the run's fingerprint, with tolerance and versions), as
+    JSON. Files too old for metadata of nodes keep their version, which tools go by, and have
+    `precision_bisect.layers`, the nodes' keys by name. The documentation of nodes is left alone:
+    TensorRT 8.6 and 9 take it for a part of their names.
+
+    Layers above the lowest precision have the first, diagnosed ones all. The evidence of a layer
+    that was no candidate is why. Nodes keep what they had, but for these keys.
+    """
+    found = {each.layer: each for each in export.diagnosis}
+    told: dict[str, dict[str, str]] = {}
+    for layer in export.high_layers:
+        values = {"precision": str(export.precisions[layer.name])}
+        if layer.name in found:
+            diagnosis = found[layer.name]
+            values |= {"cause": diagnosis.cause, "evidence": diagnosis.evidence}
+        elif layer.detail:
+            values["evidence"] = layer.detail
+        told[layer.name] = {f"{PREFIX}.{key}": value for key, value in values.items()}
+    model = {POINT: export.point, RUN: json.dumps(export.run)}
+    if proto.ir_version < _METADATA_SINCE:
+        model[LAYERS] = json.dumps(told)
+    _set(proto, model, {POINT, RUN, LAYERS})
+    if proto.ir_version >= _METADATA_SINCE:
+        for node in proto.graph.node:
+            _set(node, told.get(node.name, {}), _KEYS)
+
+
+def _set(
+    owner: onnx.ModelProto | onnx.NodeProto, values: Mapping[str, str], instead: Set[str]
+) -> None:
+    """Give values to keys of an owner, whose keys `instead` are dropped."""
+    kept = [each for each in owner.metadata_props if each.key not in instead]
+    if len(kept) < len(owner.metadata_props):
+        del owner.metadata_props[:]
+        owner.metadata_props.extend(kept)
+    for key, value in values.items():
+        # A result.json may have halves of surrogate pairs, which are no text.
+        owner.metadata_props.add(key=key, value=value.encode("utf-8", "replace").decode())
