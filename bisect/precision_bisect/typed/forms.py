@@ -2,6 +2,10 @@
 
 All floats that a low node reads must be low, weights too: strongly typed engines want operands of
 one type, even where ONNX would allow a mixture. Only settings (sizes, axes, ratios) stay FP32.
+
+INT8 and FP8 are as in TensorRT's explicit quantization: activations are quantized with one scale
+per tensor, weights are stored quantized with one scale per output channel. Bias and outputs stay
+in the float type that the layer is stored in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +16,9 @@ import onnx
 
 from precision_bisect.model.lowtypes import BF16, LowType
 from precision_bisect.model.node_settings import settings_of
+from precision_bisect.precisions import QuantizedName
+from precision_bisect.quantization.quantized_layers import OPERANDS, quantizable
+from precision_bisect.quantization.scales import Scales
 
 _FLOAT = onnx.TensorProto.FLOAT
 _TYPE_NAMES: dict[int, str] = {
@@ -96,3 +103,25 @@ def _allowed(schema: onnx.defs.OpSchema, variable: str) -> list[str]:
         if constraint.type_param_str == variable:
             return list(constraint.allowed_type_strs)
     return [variable]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedForm:
+    """The positions of the inputs that are quantized: activations, and weights by channel."""
+
+    activations: tuple[int, ...]
+    weights: tuple[int, ...]
+
+
+def quantized_form(node: onnx.NodeProto, low: QuantizedName, scales: Scales) -> QuantizedForm:
+    """Return which inputs of a node are quantized. Raises NoLowForm where it cannot be."""
+    if not quantizable(node):
+        raise NoLowForm(f"no {low.upper()} kernel for {node.op_type}")
+    names = {i: node.input[i] for i in OPERANDS}
+    for name in names.values():
+        if name not in scales.weights and name not in scales.activations:
+            raise NoLowForm(f"its input {name!r} has no calibrated scale")
+    weights = tuple(i for i, name in names.items() if name in scales.weights)
+    return QuantizedForm(
+        activations=tuple(i for i in OPERANDS if i not in weights), weights=weights
+    )

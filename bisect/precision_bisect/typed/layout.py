@@ -24,8 +24,13 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED, LowType, QuantizedType
 from precision_bisect.precisions import Form, HighName, Pair
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.forms import LowForm, NoLowForm, low_form
-from precision_bisect.typed.quantized import QuantizedForm, quantized_form
+from precision_bisect.typed.forms import (
+    LowForm,
+    NoLowForm,
+    QuantizedForm,
+    low_form,
+    quantized_form,
+)
 from precision_bisect.typed.typed_constants import TypedConstants
 
 Assignment: TypeAlias = Mapping[LayerName, Form]
