@@ -22,8 +22,7 @@ from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
-from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.run_script import write_run_script
+from precision_bisect.exports.judging import Judge, write_run_script
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import CPU, Session

@@ -7,12 +7,13 @@ from typing import Any
 
 import onnx
 
+from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.golden import golden_of
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.one_file import one_file
 from precision_bisect.exports.polygraphy_command import METRICS, polygraphy_command
-from precision_bisect.exports.run_script import of_plan, write_run_script
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
 from precision_bisect.results.deployment import Deployment, SessionOptions
@@ -24,6 +25,11 @@ from precision_bisect.run_folder.runfolder import (
     RUN_SCRIPT,
     RunFolder,
 )
+
+_SETTINGS = "SETTINGS: dict[str, Any] = {}\n"
+"""The line of the template, `run_onnxruntime.py`, that is filled in."""
+_LOW_LAYERS = "low_layers"
+_HALVES = ("fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +104,7 @@ def carry_judging(run: Path, folder: RunFolder, export: Export) -> Mapping[str, 
         return dict.fromkeys(JUDGING, str(reason))
     folder.write(GOLDEN_INPUTS, golden.inputs_text())
     folder.write(GOLDEN_OUTPUTS, golden.outputs_text())
-    folder.write(RUN_SCRIPT, of_plan(script, export))
+    folder.write(RUN_SCRIPT, _of_plan(script, export))
     return dict.fromkeys(JUDGING)
 
 
@@ -118,3 +124,55 @@ def _command(export: Export, judge: Judge, inputs: Sequence[Sample]) -> str | No
         return polygraphy_command(export.model, export.settings, judge.limits, inputs)
     except NotWritable:
         return None
+
+
+def write_run_script(
+    export: Export,
+    options: SessionOptions,
+    limits: Mapping[str, Any],
+    judged_by: str,
+) -> str:
+    """Return the script that opens the exported model with these options and judges it.
+
+    `limits` are the comparator's settings; `judged_by` is the backend of the run.
+    """
+    settings = {
+        "judged_by": _judged_by(judged_by),
+        "model": MIXED_MODEL,
+        "inputs": GOLDEN_INPUTS,
+        "outputs": GOLDEN_OUTPUTS,
+        "provider": CUDA,
+        "provider_options": dict(options.provider_options),
+        "session_config": dict(options.session_config),
+        "graph_optimization_level": options.graph_optimization_level,
+        "disabled_optimizers": list(options.disabled_optimizers),
+        "limits": dict(limits),
+        "custom_ops": [str(path.absolute()) for path in export.settings.ort_custom_ops],
+        _LOW_LAYERS: _low_layers(export),
+    }
+    literals = "".join(_line(key, value) for key, value in settings.items())
+    return one_file(RUN_SCRIPT, {_SETTINGS: f"{{\n{literals}}}"})
+
+
+def _of_plan(script: str, export: Export) -> str:
+    """Return a script that judges the plan of an export as it has judged another plan."""
+    begins = _line(_LOW_LAYERS, []).partition("[")[0]
+    return "".join(
+        _line(_LOW_LAYERS, _low_layers(export)) if line.startswith(begins) else line
+        for line in script.splitlines(keepends=True)
+    )
+
+
+def _low_layers(export: Export) -> list[str]:
+    return [str(name) for name, kind in export.precisions.items() if kind in _HALVES]
+
+
+def _line(key: str, value: object) -> str:
+    return f"    {key!a}: {value!a},\n"
+
+
+def _judged_by(backend: str) -> str:
+    """Return what the script says of the verdicts that its options stand for."""
+    if backend == "onnxruntime":
+        return "onnxruntime: these options judged the answer"
+    return f"{backend}: the answer was not judged by these options, which are this tool's for CUDA"
