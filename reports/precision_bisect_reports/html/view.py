@@ -1,8 +1,10 @@
 """A run folder as what the page draws, and nothing else decides: `plain_json` writes it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.diagnosis.findings import Finding, Findings, Histogram, Hurt
 from precision_bisect.results.result import CurvePoint, FrontPoint, Result
 from precision_bisect.results.run_status import RunStatus
 from precision_bisect.run_folder import plain_json
@@ -11,13 +13,13 @@ from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import words
 from precision_bisect_reports.html.answer import answer
 from precision_bisect_reports.html.compact import figure
-from precision_bisect_reports.html.diagnosed import diagnosed
 from precision_bisect_reports.html.network import Network
 from precision_bisect_reports.html.source import Source, foreign
 from precision_bisect_reports.html.trials import best, candidates_of, columns, sensitivities
 from precision_bisect_reports.speed import cost
 
 SCHEMA = 1
+_PARTS = ("inputs", "outputs", "weights")
 
 
 def view_of(source: Source, folder: Path) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def _view(source: Source) -> dict[str, Any]:
         "groups": _groups(result) if result else [],
         "islands": _islands(result),
         "confirm": _confirm(result),
-        **diagnosed(source.diagnosis, network.index),
+        **_diagnosed(source.diagnosis, network.index),
         "exports": dict(source.exports),
         "fingerprint": (result and result.fingerprint)
         or {key: value for key, value in header.items() if key != "schema"},
@@ -172,3 +174,54 @@ def _without_layers(point: CurvePoint | FrontPoint) -> dict[str, Any]:
     found: dict[str, Any] = plain_json.plain(point)
     del found["kept"]
     return found
+
+
+def _diagnosed(told: Findings | None, index: Mapping[str, int]) -> dict[str, Any]:
+    """Return what `diagnosis.json` says, which is optional: by layer, `spread` and `advice`."""
+    if told is None:
+        return {"diagnosis": [], "spread": [], "advice": []}
+    return {
+        "diagnosis": [
+            _finding(each, index[each.layer]) for each in told.layers if each.layer in index
+        ],
+        "spread": told.spread,
+        "advice": told.advice,
+    }
+
+
+def _finding(told: Finding, layer: int) -> dict[str, Any]:
+    """Return a finding."""
+    return {
+        "layer": layer,
+        "kept": told.kept,
+        "low": told.low,
+        "high": told.high,
+        "cause": told.cause,
+        "evidence": told.evidence,
+        "figures": {
+            name: each
+            for name, each in told.figures.items()
+            if isinstance(each, int | float | str)
+        },
+        "histogram": told.histogram and _histogram(told.histogram),
+        "hurts": told.hurts and _hurts(told.hurts),
+    }
+
+
+def _hurts(told: Hurt) -> dict[str, Any]:
+    """Return the output that a layer hurts most, by how much, and the layers on the way."""
+    known = len(told.errors) == len(told.path)
+    return {
+        "output": told.output,
+        "error": told.error,
+        "path": told.path,
+        "errors": told.errors if known else [],
+    }
+
+
+def _histogram(told: Histogram) -> dict[str, Any] | None:
+    """Return counts by power of two, the lowest exponent first; None where nothing was counted."""
+    counts = {part: told.counts[part] for part in _PARTS if any(told.counts.get(part, ()))}
+    if not counts:
+        return None
+    return {"lowest_exponent": told.lowest_exponent, "scaled": told.scaled, "counts": counts}
