@@ -1,22 +1,30 @@
 """The comparator that the options ask for: an installed one, a check, or the user's own script.
 
-To add one, write a `MakeComparator` and name it in the entry points of the group
+Checks that come along are named by `--check top1`, `--check boxes:dets,labels`.
+
+To add a metric, write a `MakeComparator` and name it in the entry points of the group
 `precision_bisect.comparators`, under what `--metric` calls it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
 
 from precision_bisect.comparators.guarded import Guarded
+from precision_bisect.comparators.matched_boxes import DoesNotFit
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.ready_made import ready_made
 from precision_bisect.comparators.script import ScriptComparator
+from precision_bisect.comparators.task_checks import judge_task
 from precision_bisect.comparators.tolerance import tolerance_from
 from precision_bisect.errors import UsageError
+from precision_bisect.inputs.reference import non_finite
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, load
-from precision_bisect.protocols import Comparator
-from precision_bisect.settings.check_words import read_check
+from precision_bisect.protocols import Comparator, Judgement, Sample
+from precision_bisect.settings.check_words import READY_MADE, judged_outputs, read_check
+from precision_bisect.trial import Verdict
 
 MakeComparator: TypeAlias = Callable[[Options, Sequence[str], Collection[str]], Comparator]
 """Makes a comparator from the options, the model's outputs, and those that are classes.
@@ -48,5 +56,42 @@ def _check(options: Options, check: str, outputs: Sequence[str]) -> Comparator:
         raise UsageError("--check judges all outputs at once", "give one number to --tol")
     tolerance = tolerance_from(options.tol, "--tol", zero=True).default
     if words.script is None:
-        return ready_made(words, outputs, tolerance)
+        judged = judged_outputs(words, outputs)
+        if tolerance is None:
+            raise UsageError(
+                f"--check {words.name} has no default tolerance",
+                f"give --tol {READY_MADE[words.name]}",
+            )
+        return ReadyMade(name=words.name, outputs=judged, tolerance=tolerance)
     return ScriptComparator(words.script, words.name, tolerance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyMade:
+    """Judges these outputs of all samples by a check of READY_MADE."""
+
+    name: str
+    outputs: Sequence[str]
+    tolerance: float
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the check, its outputs and the limit, for the fingerprint."""
+        return {"check": self.name, "outputs": list(self.outputs), "tolerance": self.tolerance}
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge all samples. Raises UsageError for a reference that the check is not made for."""
+        if not outputs or len(outputs) != len(reference):
+            raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
+        if trouble := non_finite(outputs):
+            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+        given, wanted = (
+            [{n: s[n] for n in self.outputs} for s in x] for x in (outputs, reference)
+        )
+        try:
+            with np.errstate(all="ignore"):
+                error, told = judge_task(self.name, given, wanted)
+        except DoesNotFit as why:
+            hint = f"name the outputs that it judges, as --check {self.name}:OUTPUT"
+            raise UsageError(f"--check {self.name}: {why}", f"{hint}, or write a check") from why
+        verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
+        return Judgement(verdict=verdict, error=error, message=told)
