@@ -209,11 +209,10 @@ def compare_parser() -> Parser:
     return parser
 
 
-def _model_and_plan(
-    parser: argparse.ArgumentParser,
-    model: str = "the ONNX model that was searched, or the run folder alone",
-) -> None:
-    parser.add_argument("model", type=Path, help=model)
+def _model_and_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", type=Path, help="the ONNX model that was searched, or the run folder alone"
+    )
     parser.add_argument(
         "--plan",
         type=Path,

@@ -125,21 +125,21 @@ class Unseen:
         return None if self.judged or not place else BY_SAMPLES[place - 1]
 
 
-def share_at_most(failed: int, judged: int, confidence: float = CONFIDENCE) -> float:
+def share_at_most(failed: int, judged: int) -> float:
     """Return the upper bound of Clopper and Pearson on the share of failures.
 
     It is the share p at which `failed` or fewer of `judged` draws fail with probability
-    1 - `confidence`. Without draws it is 1.
+    1 - CONFIDENCE. Without draws it is 1.
     """
     if failed >= judged:
         return 1.0
     if not failed:
-        return -math.expm1(math.log1p(-confidence) / judged)
+        return -math.expm1(math.log1p(-CONFIDENCE) / judged)
     low, high = failed / judged, 1.0
     # Halving a share 60 times leaves less than the rounding of a float.
     for _ in range(60):
         middle = (low + high) / 2
-        if _at_most(failed, judged, middle) > 1 - confidence:
+        if _at_most(failed, judged, middle) > 1 - CONFIDENCE:
             low = middle
         else:
             high = middle

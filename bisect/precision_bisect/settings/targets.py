@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias, get_args
 TargetName: TypeAlias = Literal["tensorrt", "tensorrt-rtx", "onnxruntime"]
 TargetChoice: TypeAlias = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime", "all"]
 TARGETS: tuple[TargetName, ...] = get_args(TargetName)
-TARGET_CHOICES: tuple[TargetChoice, ...] = get_args(TargetChoice)
 DEFAULT_TARGETS: tuple[TargetName, ...] = ("tensorrt",)
 LABELS: Mapping[TargetName, str] = {
     "tensorrt": "TensorRT",

@@ -32,10 +32,10 @@ def additive(errors: Sequence[float]) -> Oracle:
     return lambda kept: outcome(sum(e for i, e in enumerate(errors) if i not in kept))
 
 
-def clustered(clusters: Sequence[Collection[int]], error: float = 2.0) -> Oracle:
-    """Let each cluster cost its error unless all of it is kept: no member helps alone."""
+def clustered(clusters: Sequence[Collection[int]]) -> Oracle:
+    """Let each cluster cost an error of 2 unless all of it is kept: no member helps alone."""
     whole = [frozenset(cluster) for cluster in clusters]
-    return lambda kept: outcome(sum(error for cluster in whole if not cluster <= kept))
+    return lambda kept: outcome(sum(2.0 for cluster in whole if not cluster <= kept))
 
 
 def interacting(pairs: Sequence[tuple[int, int]]) -> Oracle:
