@@ -138,4 +138,4 @@ def test_other_types_are_refused() -> None:
     """One line says what there is."""
     with pytest.raises(UsageError) as caught:
         EngineSettings(io_types="int8")  # type: ignore[arg-type]
-    assert "--io-types cannot be 'int8'; choose model or fp16" == caught.value.one_line()
+    assert "io_types cannot be 'int8'; choose model, fp16" == caught.value.one_line()

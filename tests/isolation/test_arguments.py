@@ -88,7 +88,7 @@ def test_forecasts_are_computed_where_it_is_said() -> None:
         (["--trial-timeout", "60", "--isolate", "never"], "--trial-timeout needs trials in child"),
         (["--trial-memory", "8G", "--isolate", "never"], "--trial-memory needs trials in child"),
         (["--trial-timeout", "0"], "--trial-timeout"),
-        (["--trial-memory", "0M"], "--trial-memory 0.0 is not above zero"),
+        (["--trial-memory", "0M"], "'0M' is no size; write it as 8G"),
         (["--trial-timeout", "soon"], "soon"),
     ],
 )
