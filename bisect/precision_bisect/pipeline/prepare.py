@@ -22,7 +22,7 @@ from precision_bisect.inputs.copies import Copies, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.ledger.fingerprint import digest_samples
-from precision_bisect.machine.free_space import COPIES, LEAST_BYTES, Space
+from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, Space
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
@@ -151,7 +151,7 @@ class Prepared:
     def space(self) -> Space:
         """The disks that trials write to, and what one needs."""
         model = self.model.proto.ByteSize() + sum(w.nbytes for w in self.model.weights.values())
-        least = LEAST_BYTES + (0 if self.backend.emulated else COPIES * model)
+        least = LEAST_BYTES + (0 if self.backend.emulated else MODELS_PER_BUILD * model)
         return Space((self.options.folder, self.work), least)
 
     @property
