@@ -90,8 +90,8 @@ def test_a_profile_has_a_limit_in_time(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that hangs is ended, and told."""
-    monkeypatch.setattr(costing, "LEAST_S", 3.0)
-    monkeypatch.setattr(costing, "SHARE", 0.0)
+    monkeypatch.setattr(costing, "LEAST_PROFILING_S", 3.0)
+    monkeypatch.setattr(costing, "PROFILING_SHARE", 0.0)
     install("HANGING")
     result = searched(tmp_path)
     assert Status.FOUND is result.status

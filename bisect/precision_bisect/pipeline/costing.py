@@ -18,7 +18,7 @@ from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.island_costs import island_costs
 from precision_bisect.typed.rewrite import TypedWriter
 
-SHARE, LEAST_S = 0.1, 6.0
+PROFILING_SHARE, LEAST_PROFILING_S = 0.1, 6.0
 """Share of the run's time so far that profiling may take, and seconds that are added: a process
 with CUDA starts in about four. Bounds."""
 
@@ -39,7 +39,7 @@ def costs_of(
         return Costs(left_out="the time was spent")
     if low is not None and kept is not None and kept - low < MATTERS * kept:
         return Costs(left_out=f"every layer low takes {low:.3g} ms, the answer {kept:.3g}")
-    limit_s = LEAST_S + SHARE * budget.elapsed_s()
+    limit_s = LEAST_PROFILING_S + PROFILING_SHARE * budget.elapsed_s()
     try:
         return profiled(prepared, plan, kept, limit_s)
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.trial import Verdict
 
-APART = 0.05
+GPU_DIFFERENCE = 0.05
 """Share of the tolerance by which FP32 on the GPU, without TF32, may differ from the CPU on the
 first sample. By more, the CPU computes. A bound of taste."""
 
@@ -86,4 +86,4 @@ class GpuReference:
             return False
         if tolerance is None or found.error is None:
             return found.verdict is Verdict.PASS
-        return found.error <= APART * tolerance
+        return found.error <= GPU_DIFFERENCE * tolerance
