@@ -28,7 +28,7 @@ from precision_bisect.pipeline.chart import (
     retraced,
 )
 from precision_bisect.pipeline.choosing import promised
-from precision_bisect.pipeline.costing import costs_of
+from precision_bisect.pipeline.costing import costing
 from precision_bisect.pipeline.deploying import (
     Written,
     deploying,
@@ -136,17 +136,21 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
     exported, told.missing = _exported(prepared, told.chart, run.answer)
     found = Explained(told.findings)
     check = ending.status is not Status.INTERRUPTED
-    with deploying(prepared, exported, run.folder, judge, check=check) as completed:
+    answer = plan if ending.status.answers else None
+    latencies = run.answer.timed.medians or {}
+    with (
+        deploying(prepared, exported, run.folder, judge, check=check) as completed,
+        costing(prepared, answer, latencies, run.budget) as costs,
+    ):
         if plan is not None and ending.status in (Status.FOUND, Status.STOPPED):
             found = explained(prepared, _to_explain(run, culprits_of(prepared, curve)))
             told.findings = found.findings
-        if plan is not None and ending.status.answers:
-            told.other_targets = other_targets(prepared, plan, run.answer.samples, late=late)
-            told.ranges = input_ranges(prepared, plan, late=late)
+        if answer is not None:
+            told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
+            told.ranges = input_ranges(prepared, answer, late=late)
         told.chart = caused(prepared, told.chart, found, ending, late=late)
-        if plan is not None and ending.status.answers:
-            # The files are checked by now, mostly: what is timed has the device to itself.
-            told.costs = costs_of(prepared, plan, run.answer.timed.medians or {}, run.budget)
+        # The files are checked by now, mostly: what is timed has the device to itself.
+        told.costs = costs()
         told.written = completed(told.findings.kept)
 
 
