@@ -25,7 +25,7 @@ import onnx
 import onnxruntime
 
 from precision_bisect.exports.autocast import write_autocast
-from precision_bisect.exports.mixed import LAYERS, PREFIX
+from precision_bisect.exports.mixed import LAYERS_KEY, METADATA_PREFIX
 from precision_bisect.run_folder.runfolder import AUTOCAST, MIXED_MODEL
 from zoo.__main__ import Tool
 from zoo.judge import Limit, Sample, error, evaluator, load, plain
@@ -123,11 +123,11 @@ def reported(cache: Path) -> Iterator[Judged]:
 def layers_above(mixed: Path) -> list[str]:
     """Return the layers that the typed model's metadata say are above FP16."""
     model = onnx.load(mixed, load_external_data=False)
-    key = f"{PREFIX}.precision"
+    key = f"{METADATA_PREFIX}.precision"
     kept = {
         node.name for node in model.graph.node for each in node.metadata_props if each.key == key
     }
-    told = next((each.value for each in model.metadata_props if each.key == LAYERS), "{}")
+    told = next((each.value for each in model.metadata_props if each.key == LAYERS_KEY), "{}")
     return sorted(kept | set(json.loads(told)))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
-from precision_bisect.pipeline.costing import profiled
+from precision_bisect.pipeline.costing import profiling
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
@@ -44,7 +44,8 @@ def compared(
 
     `build` opens a plan as it is deployed.
     """
-    raw = profiled(prepared, plan, None, PROFILE_S)
+    with profiling(prepared) as profiled:
+        raw = profiled(plan, None, PROFILE_S)
     names = prepared.model.table.names
     dearest = [
         [names.index(LayerName(layer)) for layer in each.layers] for each in raw.islands[:islands]

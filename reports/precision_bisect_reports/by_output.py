@@ -8,7 +8,7 @@ from precision_bisect.results.result import Result
 from precision_bisect.trial import OutputError
 from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE
 
-MOST_ROWS = 3
+MOST_OUTPUT_ROWS = 3
 _NAME = 18
 
 
@@ -57,9 +57,9 @@ def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
     if len(rows) < 2 and not any(each.relative for each in rows):
         return
     rows.sort(key=lambda each: each.used, reverse=True)
-    which = f"worst {MOST_ROWS} of {len(rows)}" * (len(rows) > MOST_ROWS)
+    which = f"worst {MOST_OUTPUT_ROWS} of {len(rows)}" * (len(rows) > MOST_OUTPUT_ROWS)
     yield "by output", f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9}{'limit':>14}", ALWAYS
-    for each in rows[:MOST_ROWS]:
+    for each in rows[:MOST_OUTPUT_ROWS]:
         yield "", str(each), ALWAYS
     worst = rows[0].error
     place = ", ".join(map(str, worst.index))

@@ -15,8 +15,8 @@ from precision_bisect.comparing.changes import Change, Comparison
 from precision_bisect.comparing.sides import Side
 from precision_bisect.errors import printable
 from precision_bisect_reports.proof import certified
+from precision_bisect_reports.summary import WIDTH
 
-WIDTH = 80
 MOST_SHOWN = 60
 """Most layers, and most fields, that are listed; `--json` has all."""
 

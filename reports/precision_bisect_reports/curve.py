@@ -14,7 +14,7 @@ from precision_bisect.results.result import ROUNDING, Culprit, CurvePoint, Resul
 
 _CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 MOST_POINTS = 7
-MOST_NAMED = 2
+CULPRITS_NAMED = 2
 COARSER = 3.0
 """Beside the tolerance a limit that is so many times as large is told."""
 _NAMES = {"all_low": "all low"}
@@ -113,8 +113,8 @@ def _named(culprits: Sequence[Culprit], low: str) -> str:
     if len(culprits) == 1:
         cause = f" ({printable(first.cause)})" if first.cause else ""
         return f"One layer, {printable(first.layer)}, breaks {low}{cause}"
-    names = ", ".join(printable(each.layer) for each in culprits[:MOST_NAMED])
-    more = f" and {len(culprits) - MOST_NAMED} more" * (len(culprits) > MOST_NAMED)
+    names = ", ".join(printable(each.layer) for each in culprits[:CULPRITS_NAMED])
+    more = f" and {len(culprits) - CULPRITS_NAMED} more" * (len(culprits) > CULPRITS_NAMED)
     causes = list(dict.fromkeys(each.cause.partition(":")[0] for each in culprits if each.cause))
     why = f" ({', '.join(map(printable, causes))})" if causes else ""
     return f"{len(culprits)} layers break {low}{why}, {names}{more}"

@@ -27,7 +27,7 @@ ALWAYS = 0
 """The room that a part of the screen needs to be shown: warnings, and what to do first."""
 EVIDENCE = 1
 MORE = 2
-ROOM = 3
+DETAIL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect_reports.proof import certified
 
-MOST_ROWS = 60
+MOST_LAYER_ROWS = 60
 """Most layers that are listed; the result itself has all."""
 
 
@@ -26,8 +26,8 @@ def as_html(result: Result) -> str:
         head = "<tr><th>layer</th><th>type</th><th>cause</th><th>evidence</th></tr>"
         rows = "".join(_row(cells) for cells in _layers(result))
         parts.append(f"<table>{head}{rows}</table>")
-    if len(result.kept) > MOST_ROWS:
-        parts.append(f"<p>… and {len(result.kept) - MOST_ROWS} more, all in {RESULT}</p>")
+    if len(result.kept) > MOST_LAYER_ROWS:
+        parts.append(f"<p>… and {len(result.kept) - MOST_LAYER_ROWS} more, all in {RESULT}</p>")
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -57,7 +57,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
 def _layers(result: Result) -> Iterator[tuple[str, ...]]:
     causes = {each.layer: each for each in result.diagnosis}
     types = {name: rung.precision for rung in result.rungs for name in rung.layers or ()}
-    for name in result.kept[:MOST_ROWS]:
+    for name in result.kept[:MOST_LAYER_ROWS]:
         found = causes.get(name)
         why = ("", "") if found is None else (found.cause, found.evidence)
         yield (name, types.get(name, result.high), *why)

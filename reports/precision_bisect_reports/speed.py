@@ -8,7 +8,7 @@ from precision_bisect.results.endings import Status
 from precision_bisect.results.layer_costs import IslandCost
 from precision_bisect.results.result import FrontPoint, Result, SpeedReport
 
-MOST_ROWS = 8
+MOST_PLAN_ROWS = 8
 MOST_ISLANDS, LONGEST_NAME = 2, 28
 
 
@@ -88,7 +88,7 @@ def _against_limits(report: SpeedReport, limits: str) -> str:
 
 
 def _front(front: Sequence[FrontPoint]) -> Iterator[tuple[str, str]]:
-    """Yield the front as a table of at most `MOST_ROWS`, its ends and others spread evenly."""
+    """Yield the front as a table of at most `MOST_PLAN_ROWS`: its ends, others spread evenly."""
     timed = front[0].latency_ms is not None
     head = f"{'kept':>6}  {'error':>9}  {'verdict':<7}"
     yield "front", f"{head}  {'ms':>9}  {'±':>7}  {'speed-up':>8}" if timed else f"{head}  cost"
@@ -107,9 +107,9 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def _spread(front: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """Return at most `MOST_ROWS` rows: both ends, the last that passes, others in between."""
-    if len(front) <= MOST_ROWS:
+    """Return at most `MOST_PLAN_ROWS` rows: both ends, the last that passes, others in between."""
+    if len(front) <= MOST_PLAN_ROWS:
         return list(front)
-    step = (len(front) - 1) / (MOST_ROWS - 1)
-    chosen = {math.floor(step * number) for number in range(MOST_ROWS)} | {len(front) - 1}
+    step = (len(front) - 1) / (MOST_PLAN_ROWS - 1)
+    chosen = {math.floor(step * number) for number in range(MOST_PLAN_ROWS)} | {len(front) - 1}
     return [front[place] for place in sorted(chosen)]

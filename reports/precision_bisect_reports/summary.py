@@ -24,9 +24,9 @@ from precision_bisect_reports.folding import folded, step
 from precision_bisect_reports.made_up import in_range, made_up
 from precision_bisect_reports.next_steps import (
     ALWAYS,
+    DETAIL,
     EVIDENCE,
     MORE,
-    ROOM,
     NextStep,
     next_steps,
 )
@@ -39,7 +39,7 @@ WIDTH = 80
 MOST_LINES = 25
 _SPACED = 4
 _ROOMS = (
-    *((4, 3, _SPACED), (4, 3, ROOM), (2, 3, ROOM)),
+    *((4, 3, _SPACED), (4, 3, DETAIL), (2, 3, DETAIL)),
     *((2, 3, MORE), (1, 3, MORE), (1, 0, MORE), (1, 3, EVIDENCE)),
     *((0, 1, MORE), (0, 3, EVIDENCE), (0, 0, EVIDENCE), (0, 3, ALWAYS), (0, 0, ALWAYS)),
 )
@@ -223,7 +223,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         if result.stability is not None:
             yield "holds", held(result.stability), ALWAYS
         if said := predicted(result):
-            yield "target", said, ALWAYS if result.not_passed else ROOM
+            yield "target", said, ALWAYS if result.not_passed else DETAIL
         yield from by_output(result)
     elif answered and not told:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
@@ -231,7 +231,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         spread = result.certificate.spread
         yield "certificate", proof(result.certificate), ALWAYS if spread else EVIDENCE
     yield from _curve(result)
-    yield "effort", _effort(result), ROOM
+    yield "effort", _effort(result), DETAIL
     if result.unresolved:
         counts = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield "unresolved", f"{', '.join(counts)}: these count neither way", EVIDENCE
@@ -269,7 +269,7 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
     recheck = result.deployment.recheck if result.deployment else None
     judged = recheck is not None and recheck.outcome != "not_judged"
     for label, text in deployed(result.deployment, (each.cause for each in result.diagnosis)):
-        yield label, text, ALWAYS if judged else ROOM
+        yield label, text, ALWAYS if judged else DETAIL
 
 
 def held(stability: Stability) -> str:
@@ -306,7 +306,7 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
         low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
         yield "also high", f"{names}{more}: cannot run {low}, see {RESULT}", MORE
     for number, note in enumerate(result.notes):
-        yield "remark", printable(note), ALWAYS if number == 0 else ROOM
+        yield "remark", printable(note), ALWAYS if number == 0 else DETAIL
 
 
 def _tolerance(result: Result) -> str:

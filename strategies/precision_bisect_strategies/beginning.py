@@ -21,7 +21,7 @@ from precision_bisect_strategies.units import Unit, together
 
 FREE = 1e-9
 """Cost of a layer that costs nothing, in milliseconds or layers, so that error per cost exists."""
-ROUNDING = 0.5
+ROUNDING_SHARE = 0.5
 """Share of the tolerance that the finite errors must add up to for them to decide what is kept.
 Below it layers that overflow decide. A bound; nothing was measured."""
 WATCHED = 48
@@ -129,7 +129,7 @@ def _figures(problem: Problem, errors: Sequence[float], low: Outcome, power: flo
     # All finite: only an error of 0 everywhere, or an overflow of the whole, makes them useless.
     if len(finite) == len(errors):
         return sum(finite) > 0 and math.isfinite(low.error)
-    return sum(finite) > to_power(ROUNDING * problem.tolerance, power)
+    return sum(finite) > to_power(ROUNDING_SHARE * problem.tolerance, power)
 
 
 def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:

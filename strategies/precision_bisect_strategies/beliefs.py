@@ -35,7 +35,7 @@ MISSING: Array = np.array([1.0, 0.3, 0.3])
 RIGHT = 0.95
 """Least correlation of a ranking that may be right of all others; a poorer one explains misses by
 itself. Of taste; nothing was measured."""
-FAR = 6.0
+FARTHEST_MISS = 6.0
 """ln of the factor by which a missed layer raises a sum, at most: its chance is spread evenly up
 to that. A bound; nothing was measured."""
 UNKNOWN_EXPONENT = 0.15
@@ -47,7 +47,7 @@ ONE = [(1.0, 1.0)]
 """Powers b of the ranking's errors, e^b, with their weights, a normal density over ln b with the
 standard deviation `UNKNOWN_EXPONENT`: true errors may be spread wider than the ranking's, or less.
 Without figures there is one power. Of taste; nothing was measured."""
-STEPS: Array = np.linspace(-3.2, 3.2, 17)
+SCALE_STEPS: Array = np.linspace(-3.2, 3.2, 17)
 """Scales that are considered, in standard deviations of `UNKNOWN_SCALE`: +-3.2 leave out 0.1%."""
 UNKNOWN_SCALE = 0.8
 """Standard deviation of ln of the factor between the ranking's errors and the true ones. Of taste:
@@ -56,9 +56,9 @@ UNKNOWN_COUNT = 0.35
 """Standard deviation, in normal scores, of the place where culprits begin, where errors are no
 figures. Of taste; nothing was measured."""
 SURPRISE = 0.2
-WIDE = 3.0
-"""Prior weight that culprits begin anywhere, up to `WIDE` times as far away. Of taste; nothing was
-measured."""
+WIDE_FACTOR = 3.0
+"""Prior weight that culprits begin anywhere, up to `WIDE_FACTOR` times as far away. Of taste;
+nothing was measured."""
 MEASURED = {1.0: 0.2, 2.0: 0.6}
 """Standard deviation of ln of a sum around the right belief, by the power that adds up. Of taste:
 independent errors (2) cancel by chance, errors in step (1) do not."""
@@ -72,7 +72,7 @@ NEXT_TO_NONE = 1e-12
 LEAST_CHANCE = 1e-9
 TINY = 1e-12
 """Least chance and least sum that a logarithm is taken of; both only avoid ln 0."""
-LARGEST = 1e150
+LARGEST_ERROR = 1e150
 """Larger finite errors count as this: their square would be beyond Python's floats."""
 
 
@@ -108,8 +108,8 @@ class Beliefs:
         each = np.asarray(costs, np.float64)
         values = np.asarray(errors, np.float64) / each
         unit, exponents = (UNKNOWN_SCALE * power, EXPONENTS) if power else (UNKNOWN_COUNT, ONE)
-        steps = [(step, math.exp(-(step**2) / 2)) for step in STEPS]
-        steps += [] if power else [(WIDE * step, SURPRISE) for step in STEPS]
+        steps = [(step, math.exp(-(step**2) / 2)) for step in SCALE_STEPS]
+        steps += [] if power else [(WIDE_FACTOR * step, SURPRISE) for step in SCALE_STEPS]
         rhos, missed, bends, scales, weights = np.array(
             [
                 (rho, share, bend, unit * step, trust * missing * usual * likely)
@@ -255,7 +255,9 @@ class Beliefs:
         # no hypothesis for good.
         usual = (1 + distances**2 / 3) ** -2 / deviations[:, -1] * 0.37
         one = 1 - (1 - self.missed * self._share(price)) ** len(group)
-        return self._weighed(np.log((1 - one) * usual + one * (distances > 0) / FAR + TINY))
+        return self._weighed(
+            np.log((1 - one) * usual + one * (distances > 0) / FARTHEST_MISS + TINY)
+        )
 
     def learn_at_most(self, group: Positions, error: float) -> Self:
         """Learn that these positions together add no more than `error`."""
@@ -287,8 +289,8 @@ class Beliefs:
 
 
 def to_power(error: float, power: float) -> float:
-    """Return an error to a power of at most 2; finite ones count as `LARGEST` at most."""
-    return float((error if math.isinf(error) else min(max(error, 0.0), LARGEST)) ** power)
+    """Return an error to a power of at most 2; finite ones count as `LARGEST_ERROR` at most."""
+    return float((error if math.isinf(error) else min(max(error, 0.0), LARGEST_ERROR)) ** power)
 
 
 def _logs(values: Array) -> Array:

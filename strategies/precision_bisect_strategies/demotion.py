@@ -12,7 +12,6 @@ compared with what other layers would add for the same cost, the price.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from precision_bisect.protocols import Search
 from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.beliefs import TINY, Array, Beliefs, to_power
+from precision_bisect_strategies.modules import Group
 from precision_bisect_strategies.neighbours import beside
 
 FAIR = 1.0
@@ -29,13 +29,11 @@ dear. Of taste; no figures of other values are kept."""
 LUCK = 0.1
 """Share of the error by which independent errors, to the power 2, differ by chance from what they
 add up to. Of taste; nothing was measured."""
-LEAST = 1e-3
+LEAST_KNOWN_SHARE = 1e-3
 """Share of what is left of the tolerance below which a group's error is only known to be small. A
 bound; nothing was measured."""
 WORTH = 0.6
 """Layers that a build must be expected to save. No figures of other values are kept."""
-
-Group: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +259,7 @@ def _judged(
     added = state.added(outcome) if state.beliefs.figures else None
     beliefs = state.beliefs
     fair = outcome.passed and _fair(state, group, added, price)
-    little = max(state.luck, LEAST * state.room)
+    little = max(state.luck, LEAST_KNOWN_SHARE * state.room)
     told = added is not None and little < added < math.inf
     if added is not None and told:
         beliefs = beliefs.learn_sum(group, added, price)

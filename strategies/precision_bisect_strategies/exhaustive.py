@@ -7,7 +7,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Proposal
 
-LARGEST = 16
+MOST_LAYERS = 16
 """Layers; 2^16 trials of 0.01 s on the emulator take ten minutes."""
 
 
@@ -15,9 +15,9 @@ class Exhaustive:
     """Tries all sets of 1 layer, then of 2, and so on; the first that passes is a minimum."""
 
     name: ClassVar[str] = "exhaustive"
-    assumption: ClassVar[str] = f"none; at most {LARGEST} layers, up to 2^n trials"
+    assumption: ClassVar[str] = f"none; at most {MOST_LAYERS} layers, up to 2^n trials"
     minimal: ClassVar[bool] = True
-    largest: ClassVar[int | None] = LARGEST
+    largest: ClassVar[int | None] = MOST_LAYERS
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Enumerate by size."""

@@ -14,7 +14,7 @@ from precision_bisect.errors import PluginError
 if TYPE_CHECKING:
     import optuna
 
-HIGH, LOW = "high", "low"
+HIGH_CHOICE, LOW_CHOICE = "high", "low"
 _INSTALL = "install it: pip install optuna"
 DIRECTIONS = ("minimize", "minimize")
 
@@ -72,7 +72,7 @@ class Study:
 
     def enqueue(self, high: Sequence[bool]) -> None:
         """Make these values the next proposal."""
-        words = [HIGH if value else LOW for value in high]
+        words = [HIGH_CHOICE if value else LOW_CHOICE for value in high]
         with quiet():
             self._study.enqueue_trial(dict(zip(self._variables, words, strict=True)))
 
@@ -80,8 +80,11 @@ class Study:
         """Return a trial and which variables are high in it."""
         with quiet():
             trial = self._study.ask()
-            chosen = [trial.suggest_categorical(name, (LOW, HIGH)) for name in self._variables]
-        return trial, tuple(choice == HIGH for choice in chosen)
+            chosen = [
+                trial.suggest_categorical(name, (LOW_CHOICE, HIGH_CHOICE))
+                for name in self._variables
+            ]
+        return trial, tuple(choice == HIGH_CHOICE for choice in chosen)
 
     def tell(
         self,

@@ -24,10 +24,10 @@ from precision_bisect_strategies.optuna_study import Mirror, Study, load_optuna,
 if TYPE_CHECKING:
     import optuna
 
-TRIALS = 40
+FURTHER_TRIALS = 40
 """Plans that are tried beyond those of the guided search. A bound on builds; nothing was measured.
 """
-MOST_ASKED = 2 * TRIALS
+MOST_ASKED = 2 * FURTHER_TRIALS
 """Proposals after which the exploration ends: Optuna proposes known plans more and more often."""
 KEPT_GROUPS = 12
 """Groups of the layers that the guided plan keeps, at most."""
@@ -37,7 +37,7 @@ the kept ones and one group of all others there are 24 variables at most; of tas
 measured."""
 LOW_GROUPS = 24
 """Groups that the guided plan's low layers are forecast in. Of taste; nothing was measured."""
-FAR = 1e3
+LARGEST_RATIO = 1e3
 """Multiples of the tolerance that a larger, or infinite, error counts as: Optuna needs finite
 figures."""
 
@@ -62,7 +62,7 @@ class _Scale:
         if outcome.error is None:
             error = 0.0 if outcome.passed else 1.0
         else:
-            limit = FAR * (self.problem.tolerance or 1.0)
+            limit = LARGEST_RATIO * (self.problem.tolerance or 1.0)
             error = min(outcome.error, limit) if math.isfinite(outcome.error) else limit
         return None if speed is None else (error, speed)
 
@@ -152,7 +152,7 @@ class _Exploration:
     def explore(self) -> Search[None]:
         """Have plans proposed and tried, until there were enough or nothing new comes."""
         seeds, asked = len(self._known), 0
-        while (left := TRIALS + seeds - len(self._known)) > 0 and asked < MOST_ASKED:
+        while (left := FURTHER_TRIALS + seeds - len(self._known)) > 0 and asked < MOST_ASKED:
             wanted = min(self._scale.problem.workers, left)
             # Ask for as many as there are workers before any is told: constant time per batch, and
             # the sampler takes care that they differ.
@@ -190,7 +190,7 @@ class _Exploration:
         return (math.inf if slowness is None else slowness, plan)
 
     def _proposal(self, plan: Plan) -> Proposal:
-        done = f"{len(self._known) - 3} of {TRIALS} plans"
+        done = f"{len(self._known) - 3} of {FURTHER_TRIALS} plans"
         return Proposal(
             plan=plan, timed=self._scale.high_ms is not None, reason=f"explore: {done}"
         )

@@ -15,16 +15,16 @@ from typing import TypeAlias
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.sensitivity import Sensitivity, measure
 
-MOST = 1000
+MOST_PAIRED = 1000
 """Most sensitive layers whose pairs are looked at, usually at most. A bound on forecasts; nothing
 was measured."""
-FAR = 16
+NEIGHBOUR_DISTANCE = 16
 """Distance in the network, in layers, from which on two layers are no neighbours. Of taste;
 nothing was measured."""
-SHARE = 0.03
+MILDER_SHARE = 0.03
 """Least share of the worse layer's error that the milder one must have: a smaller one is lost in
 the joint error. Of taste; nothing was measured."""
-APART = 4
+JOINT_DISTANCE = 4
 """Largest distance of two layers that may act together with the layers in between, which add too
 little to tell. Of taste; nothing was measured."""
 OFTEN = 0.33
@@ -42,7 +42,7 @@ Joined: TypeAlias = frozenset[int]
 
 
 def together(
-    problem: Problem, told: Sensitivity, watched: int, most: int = MOST
+    problem: Problem, told: Sensitivity, watched: int, most: int = MOST_PAIRED
 ) -> Search[list[Unit]]:
     """Return all layers in units, in network order; neighbours that act together share one.
 
@@ -61,7 +61,7 @@ def together(
     pairs = _pairs(told, among)
     joined = yield from _acting(problem, scores, ranked, pairs)
     apart = frozenset(one for one, _ in pairs) - joined
-    farthest = APART if len(joined) >= OFTEN * len(pairs) else 1
+    farthest = JOINT_DISTANCE if len(joined) >= OFTEN * len(pairs) else 1
     for distance in range(2, farthest + 1):
         pairs = [
             pair
@@ -125,7 +125,7 @@ def _acting(
 
 def _comparable(one: float, other: float) -> bool:
     worse = max(one, other)
-    return worse < math.inf and min(one, other) > SHARE * worse
+    return worse < math.inf and min(one, other) > MILDER_SHARE * worse
 
 
 def _level(pair: tuple[int, int], scores: Sequence[float], share: float) -> float:
@@ -140,6 +140,10 @@ def _control(
     worse, milder = sorted(pair, key=lambda layer: -scores[layer])
     # `ranked` is sorted by score, so layers as sensitive as the milder one stand around its place.
     at = bisect_left(ranked, (-scores[milder], milder), key=lambda i: (-scores[i], i))
-    near = (i for i in ranked[max(0, at - FAR) : at + FAR] if abs(i - worse) >= FAR)
+    near = (
+        i
+        for i in ranked[max(0, at - NEIGHBOUR_DISTANCE) : at + NEIGHBOUR_DISTANCE]
+        if abs(i - worse) >= NEIGHBOUR_DISTANCE
+    )
     other = min(near, key=lambda i: (abs(scores[i] - scores[milder]), i), default=milder)
     return worse, other

@@ -13,7 +13,7 @@ from norm_spellings import GELUS, SOFTMAXES, activation, group_norm, large, laye
 from precision_bisect.advice import case as cases
 from precision_bisect.advice.scaling import bits_for, folds_of, scaled
 from precision_bisect.advice.text import as_text
-from precision_bisect.advice.variants import COPIES
+from precision_bisect.advice.variants import COPIES_PER_CHANGE
 from precision_bisect.diagnosis.findings import read_diagnosis
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.model.load import load_model
@@ -129,7 +129,7 @@ def test_advice_is_judged_like_an_answer(tmp_path: Path, unseen: list[float]) ->
     )
     assert result.kept
     tried = advice["bf16-kept"]["tried"]
-    assert tried["on_samples"] and tried["variants"] == len(unseen) + COPIES
+    assert tried["on_samples"] and tried["variants"] == len(unseen) + COPIES_PER_CHANGE
     assert 2 * bool(unseen) <= tried["failed"] > 0
     said = f"passes on your samples, fails on {tried['failed']} of {tried['variants']} variants"
     assert said in advice["bf16-kept"]["evidence"]
@@ -145,8 +145,12 @@ def test_advice_that_holds_says_on_what(tmp_path: Path) -> None:
     ]
     result, advice = searched(parse(SQUARE), feeds, tmp_path, holdout=1)
     tried = advice["scale"]["tried"]
-    assert (True, 1 + COPIES, 0) == (tried["on_samples"], tried["variants"], tried["failed"])
-    assert f"which passes, on {1 + COPIES} variants, too" in advice["scale"]["evidence"]
+    assert (True, 1 + COPIES_PER_CHANGE, 0) == (
+        tried["on_samples"],
+        tried["variants"],
+        tried["failed"],
+    )
+    assert f"which passes, on {1 + COPIES_PER_CHANGE} variants, too" in advice["scale"]["evidence"]
     (first, *_) = [each for each in result.advice if each.passed]
     assert first.tried is not None and first.tried.holds
     assert "What helps" in as_text(read_diagnosis(tmp_path / "run"))
@@ -160,7 +164,7 @@ def test_advice_without_float_inputs_is_judged_by_factors(tmp_path: Path) -> Non
     result, advice = searched(parse(text), feeds, tmp_path)
     assert result.kept
     tried = advice["scale"]["tried"]
-    assert tried["on_samples"] and COPIES == tried["variants"]
+    assert tried["on_samples"] and COPIES_PER_CHANGE == tried["variants"]
 
 
 def test_large_models_are_not_tried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

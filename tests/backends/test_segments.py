@@ -44,7 +44,7 @@ def fine() -> Iterator[None]:
     """Cut small graphs, too, and into small segments."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SWITCHES", 2)
-        patch.setattr(segments, "FEWEST", 2)
+        patch.setattr(segments, "FEWEST_SEGMENTS", 2)
         patch.setattr(segmented, "WORTH_S", 0.0)
         yield
 
@@ -106,7 +106,7 @@ def test_a_network() -> None:
     model = load_model(NAFNET / "nafnet.onnx")
     (sample, *_) = read_samples(NAFNET / "inputs", ["image"])
     graph = switch(model, FP16, Scales())
-    assert len(list(cut(graph, model))) == segments.MOST
+    assert len(list(cut(graph, model))) == segments.MOST_SEGMENTS
     whole, found = Session(graph.proto, graph.weights, 1), opened(graph, model)
     count = len(model.table.candidates)
     for layer in (0, 0, *range(3, count, 40)):
@@ -140,7 +140,13 @@ def test_what_is_alike_is_computed_once(tmp_path: Path, ran: list[Session]) -> N
         low = np.arange(len(model.table.candidates)) == layer
         found.run(feed(graph, low, {"x": np.ones(4, np.float32)}))
         runs.append(len(ran))
-    assert runs == [segments.MOST, segments.MOST, 1, segments.MOST // 2 + 1, segments.MOST]
+    assert runs == [
+        segments.MOST_SEGMENTS,
+        segments.MOST_SEGMENTS,
+        1,
+        segments.MOST_SEGMENTS // 2 + 1,
+        segments.MOST_SEGMENTS,
+    ]
 
 
 @pytest.mark.parametrize("most", [0, 48, 2**20])
@@ -178,7 +184,7 @@ def test_short_inferences_are_left_whole(
     backend = EmulatedBackend(model, threads=1)
     sample = {"x": np.ones(4, np.float32)}
     told = [bits(backend.evaluate(Plan.of([3]), sample)) for _ in range(3)]
-    assert len(ran) == segments.MOST
+    assert len(ran) == segments.MOST_SEGMENTS
     assert told == told[:1] * 3
 
 

@@ -193,7 +193,7 @@ def test_a_batch_killed_while_a_job_starts_leaves_nobody(
 
 def test_a_deaf_job_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the deadline a job that heeds no interrupt is killed after the time of grace."""
-    monkeypatch.setattr(job_process, "GRACE_S", 0.2)
+    monkeypatch.setattr(job_process, "JOB_GRACE_S", 0.2)
     ready = tmp_path / "ready"
     with subprocess.Popen([sys.executable, "-c", DEAF, ready]) as child:
         while not ready.exists():

@@ -75,6 +75,15 @@ def test_profile_is_removed(tmp_path: Path) -> None:
     assert [] == list(tmp_path.glob("profile*"))
 
 
+def test_no_timed_run_is_recorded(tmp_path: Path) -> None:
+    """An engine that is timed before it has run has its record behind it: that slows runs down."""
+    model = load_text(GELU, tmp_path)
+    with engine(model, tmp_path) as built:
+        built.time({"x": normal(2, 8)})
+        assert [] == list(tmp_path.glob("profile*"))
+        assert Honour.HONOURED in {each.honoured for each in built.evidence().honours}
+
+
 def test_failed_run(tmp_path: Path) -> None:
     """A run that fails is an outcome in ONNX Runtime's words, on one line."""
     model = load_text(GELU, tmp_path)

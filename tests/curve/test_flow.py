@@ -14,7 +14,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Sample, Search
 from precision_bisect.results.endings import Status
 from precision_bisect.search.evaluation import CURVE_COPIES
-from precision_bisect.search.precision_curve import DRAW
+from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.trial import Kind, Phase, Proposal
 from simulated import SIZE, Simulated, copies_of, driver_of
 
@@ -54,7 +54,7 @@ def test_a_strategy_is_given_a_plan_that_passes(tmp_path: Path) -> None:
         for trial in driver.trials
         if trial.proposal.phase is Phase.CURVE and trial.proposal.kind is Kind.JUDGE
     ]
-    assert {DRAW} == {trial.proposal.draw for trial in points}
+    assert {CURVE_DRAW} == {trial.proposal.draw for trial in points}
     assert Plan.of((0, 1)) == points[0].proposal.plan
     passed = [trial.proposal.plan for trial in points if trial.outcome.passed]
     assert (Status.FOUND, passed) == (ending.status, [ending.plan])

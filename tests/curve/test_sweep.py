@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import oracles
 from precision_bisect.plan import Plan
-from precision_bisect.search.precision_curve import MOST, Curve, complete, sweep
+from precision_bisect.search.precision_curve import CURVE_EVALUATIONS, Curve, complete, sweep
 from precision_bisect.search.rounding_law import Law
 from precision_bisect.testing.oracles import Oracle, outcome
 from precision_bisect.testing.simulation import Simulation
@@ -130,7 +130,7 @@ def test_spread_rounding_has_no_margin() -> None:
 def test_the_sweep_is_bounded(errors: list[float], factor: float) -> None:
     """Whatever the errors, few plans are evaluated, and where one passes it is a prefix."""
     curve, simulation = swept(errors, factor)
-    most = MOST + 2 * math.ceil(math.log2(max(2, len(errors))))
+    most = CURVE_EVALUATIONS + 2 * math.ceil(math.log2(max(2, len(errors))))
     assert len(curve.tried) <= most
     assert simulation.count() <= most
     law = curve.law

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.machine.threads import MOST, fitting, usable
+from precision_bisect.machine.threads import MOST_OF_ONE_SESSION, fitting, usable
 from precision_bisect.options import Options
 from precision_bisect.pipeline.loading import load
 from precision_bisect.search.events import ignore
@@ -36,7 +36,7 @@ def test_threads_follow_what_a_layer_computes(seconds: float, layers: int, threa
     """Small layers get one thread, large ones all that are of use, which are not all cores."""
     assert fitting(seconds, layers) == threads
     assert fitting(seconds, layers, samples=6) == threads
-    assert 1 <= usable() <= MOST
+    assert 1 <= usable() <= MOST_OF_ONE_SESSION
 
 
 def test_samples_side_by_side_come_before_threads_in_layers() -> None:

@@ -93,9 +93,9 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         samples_total=20,
     )
     assert "the first 16 of 20 samples are stored for the target" == deployment.left_out
-    monkeypatch.setattr(golden, "MOST_BYTES", 5 * 64)
+    monkeypatch.setattr(golden, "MOST_GOLDEN_BYTES", 5 * 64)
     assert 5 == len(golden_of(plain, samples, outputs).outputs)
-    monkeypatch.setattr(golden, "MOST_BYTES", 63)
+    monkeypatch.setattr(golden, "MOST_GOLDEN_BYTES", 63)
     with pytest.raises(NotWritable, match="one sample has more than"):
         golden_of(plain, samples, outputs)
 

@@ -17,7 +17,7 @@ from precision_bisect.layer_table import Exclusion
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.results.endings import Status
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
-from precision_bisect_reports.html.network import FIXED, FOLLOWER, KEPT, LOW, OPEN
+from precision_bisect_reports.html.network import FIXED, FOLLOWER, OPEN, RUNS_HIGH, RUNS_LOW
 from precision_bisect_reports.html.page import embedded, page, write_report
 from precision_bisect_reports.html.source import read
 from precision_bisect_reports.html.view import view_of
@@ -82,7 +82,7 @@ def test_made_up_inputs_stand_with_the_answer(tmp_path: Path) -> None:
 def test_every_layer_has_its_state_and_type(tmp_path: Path) -> None:
     """Kept layers have the high type, the others the low one."""
     layers = view(run_folders.write_run(tmp_path, LAYERS_10, [2, 5]))["layers"]
-    assert [KEPT if i in (2, 5) else LOW for i in range(10)] == layers["state"]
+    assert [RUNS_HIGH if i in (2, 5) else RUNS_LOW for i in range(10)] == layers["state"]
     assert ["fp32" if i in (2, 5) else "fp16" for i in range(10)] == layers["precision"]
 
 
@@ -95,7 +95,7 @@ def test_followers_and_pinned_layers_are_told_apart(tmp_path: Path) -> None:
         row.update(candidate=None, exclusion=reason)
     (tmp_path / LAYERS).write_text(json.dumps(told))
     layers = view(tmp_path)["layers"]
-    assert [FOLLOWER, FIXED, KEPT, LOW] == layers["state"][:4]
+    assert [FOLLOWER, FIXED, RUNS_HIGH, RUNS_LOW] == layers["state"][:4]
     assert reasons[1] == layers["reason"]["texts"][layers["reason"]["at"][1]]
 
 
@@ -151,7 +151,7 @@ def test_a_run_that_goes_on_shows_its_best_plan(tmp_path: Path) -> None:
             ledger.finish(each.proposal, each.outcome)
         seen = view(tmp_path)
     assert "Best so far: 2 of 10 layers FP32, the rest FP16" == seen["answer"]["title"]
-    assert [2, 5] == [i for i, state in enumerate(seen["layers"]["state"]) if state == KEPT]
+    assert [2, 5] == [i for i, state in enumerate(seen["layers"]["state"]) if state == RUNS_HIGH]
     assert seen["kept"] == []
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from golden import make_ledger
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.store import ATTEMPTS, SqliteLedger, open_ledger
+from precision_bisect.ledger.store import MOST_STARTS, SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
@@ -229,7 +229,7 @@ def test_an_orphan_is_tried_again(tmp_path: Path, phase: Phase) -> None:
     """A start without an end is open again; only one of the search ever counts as crashed."""
     path = tmp_path / "ledger.sqlite"
     proposal = replace(PLAN, phase=phase)
-    for _ in range(ATTEMPTS):
+    for _ in range(MOST_STARTS):
         with open_ledger(path, FINGERPRINT, resume=True) as ledger:
             assert ledger.trials() == []
             ledger.start(proposal)

@@ -8,7 +8,7 @@ import pytest
 
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Diagnosis, Inputs, Result, Rung
-from precision_bisect_reports.notebook import MOST_ROWS
+from precision_bisect_reports.notebook import MOST_LAYER_ROWS
 from run_folders import names, result_of
 
 HOSTILE = "</table><script>alert(1)</script><img src=x onerror='a()'>\x1b[31m&amp;\""
@@ -95,5 +95,5 @@ def test_long_lists_are_cut() -> None:
     """A notebook stays readable with thousands of layers."""
     layers = names(5000)
     page = page_of(result_of(layers, [*range(5000)]))
-    assert MOST_ROWS == sum(name in page.cells for name in layers)
-    assert f"… and {5000 - MOST_ROWS} more, all in result.json" in page.cells
+    assert MOST_LAYER_ROWS == sum(name in page.cells for name in layers)
+    assert f"… and {5000 - MOST_LAYER_ROWS} more, all in result.json" in page.cells

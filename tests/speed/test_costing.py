@@ -11,7 +11,6 @@ import tiny
 from precision_bisect import find
 from precision_bisect.options import Options
 from precision_bisect.pipeline import costing
-from precision_bisect.pipeline.costing import costs_of
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.results.endings import Status
@@ -90,8 +89,8 @@ def test_a_profile_has_a_limit_in_time(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that hangs is ended, and told."""
-    monkeypatch.setattr(costing, "LEAST_S", 3.0)
-    monkeypatch.setattr(costing, "SHARE", 0.0)
+    monkeypatch.setattr(costing, "LEAST_PROFILING_S", 3.0)
+    monkeypatch.setattr(costing, "PROFILING_SHARE", 0.0)
     install("HANGING")
     result = searched(tmp_path)
     assert Status.FOUND is result.status
@@ -120,10 +119,13 @@ def test_what_is_not_worth_a_profile(
     )
     prepared = prepare(options, ignore, tmp_path)
     budget = Budget(max_time_s=0.0 if late else None)
-    costs = costs_of(prepared, Plan.of([0]), latencies, budget)
+    with costing.costing(prepared, Plan.of([0]), latencies, budget) as told:
+        costs = told()
     assert costs is not None
     assert expected == costs.left_out
-    assert costs_of(prepared, Plan.of(()), latencies, budget) is None
+    for none in (Plan.of(()), None):
+        with costing.costing(prepared, none, latencies, budget) as told:
+            assert told() is None
 
 
 def test_the_emulator_has_no_kernels(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ ERRORS = [0.01, 0.01, 0.9, 0.01, 0.01, 0.3, 0.01, 0.3, 0.3, 0.01, 0.3, 0.01]
 @pytest.fixture(autouse=True)
 def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Explore a few plans only."""
-    monkeypatch.setattr(pareto, "TRIALS", 10)
+    monkeypatch.setattr(pareto, "FURTHER_TRIALS", 10)
 
 
 def made(seed: int = 0) -> Case:

@@ -9,7 +9,7 @@ from paced import Clock, chain
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import BackendFailure, Engine
-from precision_bisect.search.stopwatch import ROUNDS, Stopwatch
+from precision_bisect.search.stopwatch import TURNS, Stopwatch
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 from simulated import SIZE, Simulated, by, driver_of
 
@@ -129,7 +129,7 @@ def test_latencies_come_back_from_the_ledger_as_they_were(tmp_path: Path) -> Non
     with ledger:
         assert first == driver.consider(Proposal(plan=SLOW)).evidence.latency
     assert first is not None
-    assert ROUNDS == first.runs
+    assert TURNS == first.runs
 
 
 def test_a_repeat_is_not_taken_for_the_baseline(tmp_path: Path) -> None:

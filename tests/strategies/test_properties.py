@@ -18,7 +18,7 @@ from precision_bisect.plugins import STRATEGIES, installed, load
 from precision_bisect.protocols import Problem, Strategy
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.testing.cases import Case
-from precision_bisect.testing.promises import PROMISES, Promise
+from precision_bisect.testing.promises import STRATEGY_PROMISES, Promise
 from precision_bisect.trial import Kind
 from precision_bisect_strategies.ddmin import Ddmin
 from precision_bisect_strategies.exhaustive import Exhaustive
@@ -42,11 +42,13 @@ every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 @pytest.fixture(autouse=True)
 def short_explorations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pareto try a few plans instead of forty, which its own tests do."""
-    monkeypatch.setattr("precision_bisect_strategies.pareto.TRIALS", 4)
+    monkeypatch.setattr("precision_bisect_strategies.pareto.FURTHER_TRIALS", 4)
     monkeypatch.setattr("precision_bisect_strategies.pareto.MOST_ASKED", 6)
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=[promise.text for promise in PROMISES])
+@pytest.mark.parametrize(
+    "promise", STRATEGY_PROMISES, ids=[promise.text for promise in STRATEGY_PROMISES]
+)
 @every
 @given(any_case())
 @FEWER

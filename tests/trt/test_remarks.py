@@ -6,8 +6,8 @@ import pytest
 
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.build_remarks import (
-    MOST_LISTED,
     MOST_NOTES,
+    MOST_OF_A_REMARK,
     Remarks,
     remarks,
 )
@@ -187,6 +187,6 @@ def test_a_warning_is_no_list_of_names() -> None:
 
 def test_very_many_names_are_cut() -> None:
     """A ledger with a build of a large model in each row does not grow without bound."""
-    names = ", ".join(f"/layers.{n}/Pow" for n in range(MOST_LISTED + 5))
+    names = ", ".join(f"/layers.{n}/Pow" for n in range(MOST_OF_A_REMARK + 5))
     (listed,) = remarks(warnings(f"Detected layernorm nodes in FP16: {names}")).listed
-    assert MOST_LISTED == len(listed.names)
+    assert MOST_OF_A_REMARK == len(listed.names)

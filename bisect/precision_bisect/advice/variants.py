@@ -8,11 +8,11 @@ from precision_bisect.inputs.copies import Copies, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import SampleSet
 
-COPIES = 8
+COPIES_PER_CHANGE = 8
 """Copies that judge one change, at most: half of an answer's. A bound on inferences."""
-LEAST = 2
+FEWEST_VARIANTS = 2
 """Variants that judge a change however late it is. A bound of taste."""
-DRAW = 2 * 10**6
+ADVICE_DRAW = 2 * 10**6
 """The draw of copies that advice is judged on; searches count theirs from 1."""
 
 
@@ -47,10 +47,10 @@ class Variants:
             return
         before = len(self.unseen[0])
         copies = self._of(layers, refer)
-        for number in range(min(COPIES, self.copies.count)):
+        for number in range(min(COPIES_PER_CHANGE, self.copies.count)):
             if self._late(before + number):
                 return
-            feeds, reference = copies.make(SampleSet.JUDGED, DRAW, number)
+            feeds, reference = copies.make(SampleSet.JUDGED, ADVICE_DRAW, number)
             yield feeds, [refer(each) for each in feeds] if refer and copies.layers else reference
 
     def _of(self, layers: int, refer: Callable[[Sample], Sample] | None) -> Copies:
@@ -59,4 +59,4 @@ class Variants:
         return replace(self.copies, layers=of_layers, refer=refer or self.copies.refer)
 
     def _late(self, number: int) -> bool:
-        return number >= LEAST and time.monotonic() > self.until
+        return number >= FEWEST_VARIANTS and time.monotonic() > self.until

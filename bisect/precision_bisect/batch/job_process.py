@@ -25,7 +25,7 @@ from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import RESULT
 
 _PR_SET_PDEATHSIG = 1
-GRACE_S = 60.0
+JOB_GRACE_S = 60.0
 """How long a job may take to end after each request, before the next, harder one."""
 _NO_LIMIT_S = 1e9
 """With a limit `Popen.wait` looks up now and then, so that no signal goes unnoticed."""
@@ -109,7 +109,7 @@ def _ends_with(batch: int) -> Callable[[], None]:
 
 def wait(child: "subprocess.Popen[bytes]", left_s: float | None) -> None:
     """Wait for a job's end; after `left_s` seconds it is asked to, twice, and then killed."""
-    for limit_s in (_NO_LIMIT_S if left_s is None else left_s, GRACE_S, GRACE_S):
+    for limit_s in (_NO_LIMIT_S if left_s is None else left_s, JOB_GRACE_S, JOB_GRACE_S):
         with suppress(subprocess.TimeoutExpired):
             child.wait(limit_s)
             return

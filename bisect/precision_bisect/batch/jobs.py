@@ -20,7 +20,7 @@ from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.executors.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.plugins import load_strategy
-from precision_bisect.run_folder.plain_json import LARGEST
+from precision_bisect.run_folder.plain_json import LARGEST_FILE
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
@@ -54,7 +54,7 @@ def read_jobs(path: Path, out: Path) -> list[Job]:
 
 def _tables(path: Path) -> Mapping[str, Any]:
     try:
-        if plain_size(path) > LARGEST:
+        if plain_size(path) > LARGEST_FILE:
             raise UsageError(f"{path} is too large for a jobs file", "split it")
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

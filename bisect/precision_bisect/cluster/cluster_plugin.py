@@ -25,7 +25,7 @@ from precision_bisect.options import Options
 from precision_bisect.search.workers import Threads, Workers
 from precision_bisect.typed.pinning import settle
 
-LOCAL = "local"
+LOCAL_CLUSTER = "local"
 """The address of a cluster of `options.workers` processes of this machine, to try it out."""
 CONNECT_S = 5.0
 WORKERS_S = 60.0
@@ -38,10 +38,10 @@ class DaskPlugin:
     def check(self, options: Options) -> None:
         """Raise UsageError for what is no address, and for flags about this machine."""
         address = options.executor_address or ""
-        if address != LOCAL and not re.fullmatch(r"[a-z]+://.+", address):
+        if address != LOCAL_CLUSTER and not re.fullmatch(r"[a-z]+://.+", address):
             raise UsageError(
                 f"{shlex.quote(address)} is no address of a Dask scheduler",
-                f"write it as tcp://scheduler:8786, or {LOCAL}",
+                f"write it as tcp://scheduler:8786, or {LOCAL_CLUSTER}",
             )
         if options.gpus:
             raise UsageError(
@@ -58,7 +58,7 @@ class DaskPlugin:
         """Yield the executor once the cluster has `options.workers` workers."""
         with ExitStack() as held:
             held.enter_context(silence_logging_cmgr(logging.CRITICAL))
-            own = options.executor_address == LOCAL
+            own = options.executor_address == LOCAL_CLUSTER
             address = options.executor_address or ""
             if own:
                 address = held.enter_context(_own(options.workers, work))
@@ -120,7 +120,9 @@ def _own(workers: int, work: Path) -> Iterator[str]:
             scheduler_kwargs={"local_directory": str(work / "dask")},
         )
     except Exception as error:
-        raise ExecutorError(f"--cluster {LOCAL} cannot be started: {first_line(error)}") from error
+        raise ExecutorError(
+            f"--cluster {LOCAL_CLUSTER} cannot be started: {first_line(error)}"
+        ) from error
     try:
         yield str(cluster.scheduler_address)
     finally:

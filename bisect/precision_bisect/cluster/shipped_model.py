@@ -13,7 +13,7 @@ from precision_bisect.errors import ExecutorError
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.machine.installed_code import code_digest
 
-MOST_BYTES = 2**30
+MOST_SENT_BYTES = 2**30
 """A model larger than this is not sent; scheduler and workers hold all of it in memory."""
 _PACKAGES = ("precision-bisect", "numpy", "polygraphy")
 
@@ -34,7 +34,7 @@ class ShippedModel:
     facts: Mapping[str, str]
 
 
-def pack(spec: EvaluatorSpec, most_bytes: int = MOST_BYTES) -> ShippedModel:
+def pack(spec: EvaluatorSpec, most_bytes: int = MOST_SENT_BYTES) -> ShippedModel:
     """Return the model of a spec's run, to ship. Raises ExecutorError where it cannot be read."""
     # Only here ONNX is needed, and workers unpack shipped models, too.
     import onnx
@@ -67,8 +67,8 @@ def unpack(shipped: ShippedModel, folder: Path) -> Path:
         return shipped.model
     if not shipped.contents:
         raise ExecutorError(
-            f"{shipped.model} is over {MOST_BYTES / 2**30:g} GiB, which is not sent to workers, "
-            "and is not there under this path",
+            f"{shipped.model} is over {MOST_SENT_BYTES / 2**30:g} GiB, which is not sent to "
+            "workers, and is not there under this path",
             "put it on a file system that all of them share",
         )
     for name, data in shipped.contents.items():

@@ -31,7 +31,7 @@ from precision_bisect.run_folder.runfolder import (
     LOGS,
     POLYGRAPHY_SCRIPT,
     RESULT,
-    RUNG,
+    RUNG_FOLDER,
     STATUS,
     TRTEXEC,
     VERIFIED,
@@ -139,7 +139,7 @@ def _of_run(run: Path) -> dict[str, str]:
 def _members(run: Path) -> Iterator[str]:
     """Yield the names, inside the folder, of files that may go with it."""
     yield from _NAMES
-    for folder in (run, *matching(run, RUNG)):
+    for folder in (run, *matching(run, RUNG_FOLDER)):
         linked = (folder / LOGS).is_symlink() or (folder != run and folder.is_symlink())
         for path in [] if linked else logs(folder)[-MOST_LOGS:]:
             yield path.relative_to(run).as_posix()

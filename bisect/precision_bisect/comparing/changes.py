@@ -8,7 +8,7 @@ from precision_bisect.comparing.sides import Side
 from precision_bisect.ledger.fingerprint import Difference, differing
 from precision_bisect.run_folder import plain_json
 
-SCHEMA = 1
+COMPARISON_SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Return what `compare --json` prints (docs/ci.md)."""
         return {
-            "schema": SCHEMA,
+            "schema": COMPARISON_SCHEMA,
             "same": self.same,
             "before": self.before.to_json(),
             "after": self.after.to_json(),

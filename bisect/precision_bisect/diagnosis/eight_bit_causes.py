@@ -21,7 +21,7 @@ taste: more than all else."""
 OUTLIER_RATIO = 10.0
 """Largest magnitude over root mean square, from which outliers are called the cause. Of taste: of
 a million normally distributed values the largest is 5 times the root mean square."""
-FLUSHED_SHARE = 0.1
+FLUSHED_OPERAND_SHARE = 0.1
 """Share of an operand that becomes 0 or subnormal, from which underflow is called the cause. Of
 taste: of normally distributed values INT8 makes 2% zero if the largest is 5 times the root mean
 square."""
@@ -44,7 +44,7 @@ def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
             f"{what} reaches {worst.largest:.3g}, {worst.peak:.0f} times its root mean square"
             f"{_channel_words(worst)}{_flushed_words(worst)}{left}"
         )
-    if worst.small_share >= FLUSHED_SHARE:
+    if worst.small_share >= FLUSHED_OPERAND_SHARE:
         below = worst.scale * kind.smallest_normal
         lost = "becomes 0" if kind.digits == 0 else "loses digits or becomes 0"
         # Each channel of a weight has a scale of its own: no one limit holds for the share.
@@ -115,7 +115,11 @@ def _channel(found: Magnitudes) -> tuple[int | None, float | None]:
 
 
 def _flushed_words(found: Magnitudes) -> str:
-    return f"; {found.flushed_share:.0%} becomes 0" if found.flushed_share >= FLUSHED_SHARE else ""
+    return (
+        f"; {found.flushed_share:.0%} becomes 0"
+        if found.flushed_share >= FLUSHED_OPERAND_SHARE
+        else ""
+    )
 
 
 def _channel_words(found: Magnitudes) -> str:

@@ -130,6 +130,11 @@ class Findings:
     spread: Sequence[Birth] = ()
     advice: Sequence[Advice] = ()
 
+    @property
+    def kept(self) -> Sequence[Diagnosis]:
+        """The causes of the kept layers, as `result.json` has them."""
+        return [each.short for each in self.layers if each.kept]
+
     def to_text(self) -> str:
         """Return `diagnosis.json` as text; figures that are not finite become texts."""
         return plain_json.dumps(self, indent=1) + "\n"

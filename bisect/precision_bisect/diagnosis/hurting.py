@@ -14,13 +14,11 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.diagnosis.findings import Hurt
-from precision_bisect.diagnosis.instrument import Instrument
+from precision_bisect.diagnosis.instrument import Arrays, Instrument
 from precision_bisect.diagnosis.watched_tensors import computed
 from precision_bisect.diagnosis.wiring import Wiring
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-
-Arrays = Mapping[str, NDArray[Any]]
 
 MOST_FOLLOWED = 64
 """Layers whose error is followed through the model, at most, in network order. A bound on time;

@@ -15,8 +15,8 @@ from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
 
-MOST_SAMPLES = 16
-MOST_BYTES = 64 * 2**20
+MOST_GOLDEN_SAMPLES = 16
+MOST_GOLDEN_BYTES = 64 * 2**20
 """Of all arrays together; as text they take a third more."""
 RUNNER = "onnxruntime-fp32"
 
@@ -63,16 +63,16 @@ def golden_of(
     gives = {value.name: _dtype(value) for value in graph.output}
     inputs: list[Sample] = []
     outputs: list[Sample] = []
-    room = MOST_BYTES
+    room = MOST_GOLDEN_BYTES
     for feed, wanted in zip(samples, reference, strict=True):
         pair = _cast(feed, takes), _cast(wanted, gives)
         room -= sum(array.nbytes for side in pair for array in side.values())
-        if room < 0 or len(inputs) == MOST_SAMPLES:
+        if room < 0 or len(inputs) == MOST_GOLDEN_SAMPLES:
             break
         inputs.append(pair[0])
         outputs.append(pair[1])
     if not inputs:
-        raise NotWritable(f"one sample has more than {MOST_BYTES // 2**20} MiB")
+        raise NotWritable(f"one sample has more than {MOST_GOLDEN_BYTES // 2**20} MiB")
     return Golden(inputs=inputs, outputs=outputs)
 
 

@@ -8,7 +8,7 @@ from precision_bisect.model.graph import all_graphs, attribute
 from precision_bisect.model.types import infer_elem_types
 
 FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
-PREFIX = "precision_bisect/io"
+IO_PREFIX = "precision_bisect/io"
 
 
 def take_half(proto: onnx.ModelProto) -> None:
@@ -22,7 +22,7 @@ def take_half(proto: onnx.ModelProto) -> None:
     gives = {v.name: v for v in graph.output if _is_float(v) and v.name not in takes}
     for value in (*takes.values(), *gives.values()):
         value.type.tensor_type.elem_type = FLOAT16
-    names = {name: f"{PREFIX}/{name}" for name in (*takes, *gives)}
+    names = {name: f"{IO_PREFIX}/{name}" for name in (*takes, *gives)}
     outputs = {value.name for value in graph.output}
     nodes = []
     for node in graph.node:

@@ -21,11 +21,11 @@ from precision_bisect.typed.model_files import save_typed
 from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect.typed.typed_graph import TypedGraph
 
-PREFIX = "precision_bisect"
-LAYERS = f"{PREFIX}.layers"
-RUN = f"{PREFIX}.run"
-POINT = f"{PREFIX}.point"
-_KEYS = frozenset(f"{PREFIX}.{key}" for key in ("precision", "cause", "evidence"))
+METADATA_PREFIX = "precision_bisect"
+LAYERS_KEY = f"{METADATA_PREFIX}.layers"
+RUN_KEY = f"{METADATA_PREFIX}.run"
+POINT_KEY = f"{METADATA_PREFIX}.point"
+_KEYS = frozenset(f"{METADATA_PREFIX}.{key}" for key in ("precision", "cause", "evidence"))
 _METADATA_SINCE = 10
 """Version of ONNX's file format from which on nodes have metadata (`NodeProto.metadata_props`)."""
 
@@ -115,11 +115,11 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
             values |= {"cause": diagnosis.cause, "evidence": diagnosis.evidence}
         elif layer.detail:
             values["evidence"] = layer.detail
-        told[layer.name] = {f"{PREFIX}.{key}": value for key, value in values.items()}
-    model = {POINT: export.point, RUN: json.dumps(export.run)}
+        told[layer.name] = {f"{METADATA_PREFIX}.{key}": value for key, value in values.items()}
+    model = {POINT_KEY: export.point, RUN_KEY: json.dumps(export.run)}
     if proto.ir_version < _METADATA_SINCE:
-        model[LAYERS] = json.dumps(told)
-    _set(proto, model, {POINT, RUN, LAYERS})
+        model[LAYERS_KEY] = json.dumps(told)
+    _set(proto, model, {POINT_KEY, RUN_KEY, LAYERS_KEY})
     if proto.ir_version >= _METADATA_SINCE:
         for node in proto.graph.node:
             _set(node, told.get(node.name, {}), _KEYS)

@@ -28,7 +28,7 @@ MOST_DIFFERENT = 1e-4
 
 Sums in another order differ by about 1e-6; what is rewritten wrongly, by far more.
 """
-FAR = 1e-2
+LIBRARIES_DIFFER = 1e-2
 """Other FP32 libraries differ by a smaller share of the largest value, other samples by more."""
 _NUDGE = 1e-7
 """The relative change of an input that rounding it to FP32 might have brought."""
@@ -115,7 +115,7 @@ def given_reference(
         )
         return Reference(outputs=found, seconds=0.0, runs=False, remark=remark)
     apart = [*differences({**own}, {name: found[0][name] for name in own}).items()]
-    remark = same_samples(apart, FAR)
+    remark = same_samples(apart, LIBRARIES_DIFFER)
     steady = not any(differences(again, own).values())
     return Reference(outputs=found, seconds=seconds, remark=remark, steady=steady)
 

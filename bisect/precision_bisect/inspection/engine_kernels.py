@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from precision_bisect.inspection.engine_layers import (
-    LOW,
+    BELOW_FP32,
     EngineLayer,
     EngineTensor,
     imitates_border,
@@ -14,7 +14,7 @@ from precision_bisect.inspection.engine_layers import (
 from precision_bisect.inspection.graph_nodes import GraphNodes
 
 CAST = "Cast"
-_FLOATS = LOW | {"fp32"}
+_FLOATS = BELOW_FP32 | {"fp32"}
 _TRUNCATED = "Etc"
 _FUSED_KINDS = frozenset(("kgen", "fusion", "runtime_fusion", "runtime_function", "Myelin"))
 """Kinds of engine layers that may hold any number of operations of any type."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-LOW = frozenset(("fp16", "bf16", "fp8", "fp4", "int8"))
+BELOW_FP32 = frozenset(("fp16", "bf16", "fp8", "fp4", "int8"))
 """The types below FP32 in which engines compute floats of the graph."""
 
 _TYPES = {

@@ -11,7 +11,7 @@ from itertools import chain, product
 
 from precision_bisect.errors import printable
 from precision_bisect.inspection.engine_kernels import CAST, Kernel, float_types, unlisted_kernel
-from precision_bisect.inspection.engine_layers import LOW, EngineLayer, EngineTensor
+from precision_bisect.inspection.engine_layers import BELOW_FP32, EngineLayer, EngineTensor
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.inspection.rules import (
     PRODUCT_OPERATIONS,
@@ -61,7 +61,7 @@ class InnerProducts:
         wanted = frozenset((asked.wanted, "fp32"))
         types = [_multiplied(kernel) for kernel in found]
         for kernel, read in zip(found, types, strict=True):
-            if read and read <= LOW - wanted:
+            if read and read <= BELOW_FP32 - wanted:
                 return Observation(
                     honour=Honour.DEMOTED,
                     reason=f"engine layer {_name(kernel)} multiplies {' and '.join(sorted(read))}",

@@ -15,7 +15,7 @@ from itertools import pairwise, takewhile
 from precision_bisect.errors import printable
 from precision_bisect.inspection.conversions import does_conversions_asked_for
 from precision_bisect.inspection.engine_kernels import CAST, MOVES, Kernel, float_types
-from precision_bisect.inspection.engine_layers import LOW, normal_type
+from precision_bisect.inspection.engine_layers import BELOW_FP32, normal_type
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.model.classify import FOLLOWERS
 from precision_bisect.precisions import HighName
@@ -123,7 +123,7 @@ def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observati
     read, multiplied = named
     # Both must agree, or nothing is known of a product without weights.
     types = frozenset((read, multiplied))
-    if read in LOW and graph.weights[asked.number]:
+    if read in BELOW_FP32 and graph.weights[asked.number]:
         types = frozenset((read,))
     reason = f"the tactic of {_where(kernel)} reads {read} and multiplies {multiplied}"
     return _of_types(types, asked.wanted, reason, proof=True) or _unseen(reason)
@@ -191,7 +191,7 @@ def _of_types(
     """Return the finding that these types alone give; None if they are mixed or unknown."""
     if types in ({wanted}, _FP32):
         return Observation(honour=Honour.HONOURED, reason=reason, proof=proof)
-    if types and types <= LOW - {wanted}:
+    if types and types <= BELOW_FP32 - {wanted}:
         return Observation(honour=Honour.DEMOTED, reason=reason, proof=proof)
     return None
 
@@ -209,7 +209,7 @@ def _of_weights(
     product = graph.nodes[asked.number].op_type in PRODUCTS
     if found is None or found.honour != Honour.HONOURED or not product:
         return found
-    lower = LOW - {asked.wanted}
+    lower = BELOW_FP32 - {asked.wanted}
     return found if _may_multiply(kernel) and lower.isdisjoint(_tactic_types(kernel)) else None
 
 

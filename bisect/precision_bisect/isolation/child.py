@@ -78,9 +78,10 @@ def look(spec: Path, work: Path) -> Survey:
 def times(spec: Path, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes]:
     """Return how long the kernels of plans take, on the backend of a pickled spec.
 
-    Raises RefusedError where it cannot tell.
+    Raises RefusedError where it cannot tell. What this process has looked at serves it.
     """
-    told: Sequence[KernelTimes] = pickle.loads(spec.read_bytes()).kernel_times(plans, work)
+    looked = _looked
+    told: Sequence[KernelTimes] = pickle.loads(spec.read_bytes()).kernel_times(plans, looked, work)
     return told
 
 

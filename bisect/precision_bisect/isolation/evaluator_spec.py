@@ -120,12 +120,15 @@ class EvaluatorSpec:
         model = replace(looked.model, table=self.table)
         return Made(model, self._backend(model, work))
 
-    def kernel_times(self, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes]:
+    def kernel_times(
+        self, plans: Sequence[Plan], looked: Made | None, work: Path
+    ) -> Sequence[KernelTimes]:
         """Return how long the kernels of plans take with the first sample; see `evaluator`.
 
         Raises RefusedError where the backend does not tell that, or cannot build a plan.
         """
-        backend, feed = self.made(work).backend, self.samples.feeds[0]
+        made = self.made(work) if looked is None else self._settled(looked, work)
+        backend, feed = made.backend, self.samples.feeds[0]
         if not isinstance(backend, TimesKernels):
             why, hint = f"{backend.name} does not time its kernels", "profile it by its own tools"
             raise RefusedError(why, hint)

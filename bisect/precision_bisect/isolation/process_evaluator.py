@@ -16,7 +16,7 @@ from precision_bisect.options import Options
 from precision_bisect.run_folder.runfolder import LOGS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus
 
-ATTEMPTS = 2
+USUAL_ATTEMPTS = 2
 DECISIVE_ATTEMPTS = 3
 """How often a trial is tried whose process died; trials that decide the run's ending once more.
 Bounds of taste."""
@@ -69,7 +69,7 @@ class Isolated:
                 slot.end()
 
     def _evaluate(self, slot: Slot, proposal: Proposal) -> Outcome:
-        attempts = DECISIVE_ATTEMPTS if proposal.phase in _DECISIVE else ATTEMPTS
+        attempts = DECISIVE_ATTEMPTS if proposal.phase in _DECISIVE else USUAL_ATTEMPTS
         for attempt in range(1, attempts + 1):
             try:
                 outcome = _checked(slot.call(self.limits, child.evaluate, proposal))

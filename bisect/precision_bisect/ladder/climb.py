@@ -3,7 +3,7 @@
 The rungs are searched from the top. The first search finds the layers that cannot have the second
 highest type. With those fixed, the next finds which of the others cannot have the next lower one,
 and so on. The error is that of everything settled so far, so each rung but the last must leave a
-part of the tolerance to those below (`SHARE`).
+part of the tolerance to those below (`RUNG_SHARE`).
 
 The result is then settled as a whole, within the full tolerance: for each rung its upper layers
 are the candidates, and everything else is fixed. A layer that can go one type down after all goes,
@@ -41,7 +41,7 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.events import Event, Observer, RunStarted, TrialsEnded, Warned
 from precision_bisect.typed.pinning import NothingLow, pin_formless, pinned_layers
 
-SHARE = 0.5
+RUNG_SHARE = 0.5
 """Share of what is left of the tolerance that each rung but the last may use up. Of taste; nothing
 was measured."""
 
@@ -129,7 +129,7 @@ class _Climb:
         share = 0.0
         for rung in reversed(rungs):
             # What is left halves with each rung, and the last one may use all of it.
-            share = 1.0 if rung == 0 else share + SHARE * (1.0 - share)
+            share = 1.0 if rung == 0 else share + RUNG_SHARE * (1.0 - share)
             if not self._search(rung, share, top, budget):
                 return
         while True:

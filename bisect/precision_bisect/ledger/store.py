@@ -28,10 +28,10 @@ from precision_bisect.ledger.rows import ENDED, TABLES, trial_of
 from precision_bisect.run_folder import plain_json
 from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, Trial, TrialStatus
 
-SCHEMA = 3
+LEDGER_SCHEMA = 3
 SYNC_S = 1.0
 """A machine that stops may cost the trials of so many seconds, and predictions."""
-ATTEMPTS = 3
+MOST_STARTS = 3
 """How often a trial may be started before it counts as crashed."""
 _THIS = "plan = ? AND samples = ? AND kind = ? AND draw = ?"
 """Selects the trial of an identity."""
@@ -70,7 +70,7 @@ class SqliteLedger:
 
     def begin(self, fingerprint: Mapping[str, Any]) -> None:
         """Make the tables and write the header, all or nothing."""
-        rows = {"schema": SCHEMA, **fingerprint}
+        rows = {"schema": LEDGER_SCHEMA, **fingerprint}
         with self._transaction() as connection:
             for statement in TABLES.split(";\n"):
                 connection.execute(statement)
@@ -144,8 +144,8 @@ class SqliteLedger:
                 "WHERE status IS NULL AND attempts >= ? AND phase IN (?, ?, ?, ?)",
                 (
                     TrialStatus.CRASHED,
-                    f"ended the process {ATTEMPTS} times",
-                    ATTEMPTS,
+                    f"ended the process {MOST_STARTS} times",
+                    MOST_STARTS,
                     Phase.CURVE,
                     Phase.SEARCH,
                     Phase.CERTIFICATE,
@@ -220,9 +220,9 @@ def open_ledger(path: Path, fingerprint: Mapping[str, Any], *, resume: bool) -> 
 
 def _check_header(path: Path, recorded: dict[str, Any], fingerprint: Mapping[str, Any]) -> None:
     schema = recorded.pop("schema", None)
-    if schema != SCHEMA:
+    if schema != LEDGER_SCHEMA:
         raise RunFolderError(
-            f"{path} has schema {schema}, this version reads {SCHEMA}",
+            f"{path} has schema {schema}, this version reads {LEDGER_SCHEMA}",
             "resume it with the version that began it",
         )
     if odd := difference_words(recorded, fingerprint):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 LEAST_BYTES = 64 * 2**20
 """A ledger, a result and a report fit into this many times over."""
-COPIES = 2
+MODELS_PER_BUILD = 2
 """A build needs the typed graph and the engine: about so many times the model."""
 
 

@@ -20,7 +20,7 @@ GRACE_S = 10.0
 """So long other threads may take to end their calls after a first signal."""
 
 
-LEAST_S = 2.0
+STOPPED_AFTER_S = 2.0
 """What ends sooner is not stopped by the deadline: it is soon recorded, and nothing lost."""
 
 
@@ -65,7 +65,7 @@ class _Limits:
         while not ended.wait(0.05):
             now = time.monotonic()
             if self.deadline is not None and now >= self.deadline:
-                begun = now - LEAST_S
+                begun = now - STOPPED_AFTER_S
                 self.stop(lambda call: call.begun < begun, total)  # noqa: B023
             if self.each_s is not None:
                 begun = now - self.each_s

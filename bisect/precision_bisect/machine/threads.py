@@ -1,6 +1,6 @@
 """How many threads ONNX Runtime gets where nobody says."""
 
-MOST = 8
+MOST_OF_ONE_SESSION = 8
 """More have brought nothing worth their cores in any model that was measured."""
 _WORTH_S = 2e-5
 """A thread of its own pays from so many seconds of computation a layer on."""
@@ -19,7 +19,13 @@ def usable() -> int:
     import psutil
     from loky import cpu_count
 
-    return int(min(MOST, cpu_count(), psutil.cpu_count(logical=False) or MOST))
+    return int(
+        min(
+            MOST_OF_ONE_SESSION,
+            cpu_count(),
+            psutil.cpu_count(logical=False) or MOST_OF_ONE_SESSION,
+        )
+    )
 
 
 def fitting(seconds: float, layers: int, samples: int = 1) -> int:

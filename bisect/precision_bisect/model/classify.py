@@ -10,6 +10,7 @@ import onnx
 
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable
 from precision_bisect.model.graph import HALF_TYPES, RANDOM, attribute, subgraphs
+from precision_bisect.model.types import ElemTypes
 
 FOLLOWERS = frozenset(
     [
@@ -45,8 +46,6 @@ _CASTS = frozenset(("Cast", "CastLike", "BitCast"))
 _SHAPE_SOURCES = frozenset(("Shape", "Size"))
 _LEAVES_SHAPES = frozenset(("Range", "ConstantOfShape", "EyeLike", "Expand", "Tile", "OneHot"))
 """Operators that turn shapes into data: what follows them is no shape arithmetic."""
-
-ElemTypes = Mapping[str, int]
 
 
 def layer_table(

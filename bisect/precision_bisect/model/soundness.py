@@ -12,7 +12,7 @@ from precision_bisect.model.graph import all_graphs, opset
 LOWEST_OPSET = 9
 MOST_NODES = 2**18
 """Nodes with all functions in place; the largest of real networks, unrolled ones, have a tenth."""
-MOST_BYTES = 2**31
+PROTOBUF_LIMIT = 2**31
 """Bytes with all functions in place: protobuf's own limit."""
 _DEEPEST = 64
 """Levels of functions that call functions."""
@@ -65,10 +65,10 @@ def check_expansion(proto: onnx.ModelProto) -> None:
         return
     known: dict[_Id, _Size] = {}
     whole = _expanded(proto.graph.node, functions, known, ())
-    if whole.nodes > MOST_NODES or whole.nbytes > MOST_BYTES:
+    if whole.nodes > MOST_NODES or whole.nbytes > PROTOBUF_LIMIT:
         raise ModelError(
             f"the model's local functions come to {whole.nodes} nodes and {whole.nbytes} bytes, "
-            f"and at most {MOST_NODES} and {MOST_BYTES} are taken",
+            f"and at most {MOST_NODES} and {PROTOBUF_LIMIT} are taken",
             "export without functions that call functions",
         )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.model.graph import all_graphs, opset
 
-ElemTypes = dict[str, int]
+ElemTypes = Mapping[str, int]
 
 _BY_ORT_NAME = {
     "tensor(float)": onnx.TensorProto.FLOAT,
@@ -40,7 +40,7 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
         graph = onnx.shape_inference.infer_shapes(proto).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         graph = proto.graph
-    types: ElemTypes = {}
+    types: dict[str, int] = {}
     known: set[str] = set()
     for inner in all_graphs(graph):
         for tensor in inner.initializer:
@@ -59,7 +59,7 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
     return types
 
 
-def _spread(proto: onnx.ModelProto, types: ElemTypes) -> None:
+def _spread(proto: onnx.ModelProto, types: dict[str, int]) -> None:
     """Add the types that signatures of standard operators tell behind an unknown operator.
 
     An operand of a known type, such as a weight, gives its type to all that must have the same

@@ -39,7 +39,7 @@ SHARES: Mapping[Phase, tuple[float, float]] = {
     Phase.CERTIFICATE: (0.68, 0.76),
     Phase.RECHECK: (0.74, 0.79),
 }
-TRIALS = 0.8
+TRIALS_SHARE = 0.8
 """Where each phase, and all trials, begin and end in a run, by their time on the example."""
 STEPS = ("Preflight", "Ranking", "Search", "Checks", "Explaining")
 _STEP_OF = {Phase.PREFLIGHT: 0, Phase.SEARCH: 2, Phase.SPEED: 2, Phase.CERTIFICATE: 2}
@@ -109,7 +109,7 @@ class Progress:
         """What is left of the run, by its time so far and by the trials of the phase."""
         known = []
         if self._trials_s is not None:
-            left = self._trials_s / TRIALS - (self.clock() - self._begun)
+            left = self._trials_s / TRIALS_SHARE - (self.clock() - self._begun)
             return left if left > 0 else None
         if self.about_left and self.took:
             known.append(self.about_left * median(self.took) / max(1, len(self.in_flight)))
@@ -158,7 +158,7 @@ class Progress:
                 self._finish(event)
                 self._advance(event.proposal.phase)
             case TrialsEnded():
-                self.done, self.step = TRIALS, len(STEPS) - 1
+                self.done, self.step = TRIALS_SHARE, len(STEPS) - 1
                 self._trials_s = self.clock() - self._begun
             case _:
                 pass

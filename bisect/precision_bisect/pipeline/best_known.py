@@ -16,8 +16,8 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.results.endings import Ending
 from precision_bisect.search.limits_and_noise import passing_within
-from precision_bisect.search.precision_curve import DRAW, Curve
-from precision_bisect.search.rounding_law import SPREADS, typical
+from precision_bisect.search.precision_curve import CURVE_DRAW, Curve
+from precision_bisect.search.rounding_law import PREDICTED_BELOW, typical
 from precision_bisect.speed.settle import still_fast
 from precision_bisect.trial import Outcome
 
@@ -57,7 +57,7 @@ class Standing:
             return True
         stability = told.evidence.stability
         jitter = (stability.jitter if stability else None) or 0.0
-        room = tolerance * math.exp(-SPREADS * jitter)
+        room = tolerance * math.exp(-PREDICTED_BELOW * jitter)
         return error <= max(room, own or 0.0)
 
 
@@ -68,7 +68,7 @@ def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[End
     are certified anew, and a layer that can go goes.
     """
     ending = standing.ending
-    first = DRAW + 1 + DRAWS * len(ending.passed_over)
+    first = CURVE_DRAW + 1 + DRAWS * len(ending.passed_over)
     for place, plan in enumerate(_better(curve, standing)[:TRIED]):
         if plan in standing.refuted:
             continue

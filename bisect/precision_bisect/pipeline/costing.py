@@ -1,13 +1,15 @@
 """What the kept layers of an answer cost: two plans are profiled in a process of their own.
 
-It is done once, of an answer whose layers may cost something, and takes a bounded time. Whatever
-goes wrong there costs the figures alone.
+It is done once, of an answer whose layers may cost something, and takes a bounded time. Its
+process loads the model while other things are looked into. Whatever goes wrong there costs the
+figures alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from precision_bisect.backends.cuda.provider import ONE_BY_ONE
-from precision_bisect.errors import shortened
+from precision_bisect.errors import RunFolderError, shortened
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -18,44 +20,65 @@ from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.island_costs import island_costs
 from precision_bisect.typed.rewrite import TypedWriter
 
-SHARE, LEAST_S = 0.1, 6.0
+PROFILING_SHARE, LEAST_PROFILING_S = 0.1, 6.0
 """Share of the run's time so far that profiling may take, and seconds that are added: a process
 with CUDA starts in about four. Bounds."""
 
 
-def costs_of(
-    prepared: Prepared, plan: Plan, latencies: Mapping[str, float | None], budget: Budget
-) -> Costs | None:
-    """Return what a plan's layers cost; None where no engine tells, or no layer is kept.
+@contextmanager
+def costing(
+    prepared: Prepared, plan: Plan | None, latencies: Mapping[str, float | None], budget: Budget
+) -> Iterator[Callable[[], Costs | None]]:
+    """Begin a process that can profile a plan; within, the call says what the plan's layers cost.
 
-    `latencies` are those of the result, in milliseconds.
+    It returns None where no engine tells, or no layer is kept: nothing is begun then, nor where
+    that is not worth its time. `latencies` are those of the result, in milliseconds.
     """
-    if prepared.backend.emulated or not plan.kept:
-        return None
+    if prepared.backend.emulated or plan is None or not plan.kept:
+        yield lambda: None
+    elif reason := _not_worth(prepared, latencies, budget):
+        yield lambda: Costs(left_out=reason)
+    else:
+        with profiling(prepared) as profiled:
+            yield lambda: _costs(profiled, plan, latencies.get("kept"), budget)
+
+
+def _not_worth(prepared: Prepared, latencies: Mapping[str, float | None], budget: Budget) -> str:
+    """Return why nothing is profiled, "" where it is."""
     low, kept = latencies.get("all_low"), latencies.get("kept")
     if prepared.options.elsewhere:
-        return Costs(left_out="engines are built elsewhere")
+        return "engines are built elsewhere"
     if budget.late:
-        return Costs(left_out="the time was spent")
+        return "the time was spent"
     if low is not None and kept is not None and kept - low < MATTERS * kept:
-        return Costs(left_out=f"every layer low takes {low:.3g} ms, the answer {kept:.3g}")
-    limit_s = LEAST_S + SHARE * budget.elapsed_s()
+        return f"every layer low takes {low:.3g} ms, the answer {kept:.3g}"
+    return ""
+
+
+def _costs(
+    profiled: Callable[[Plan, float | None, float], Costs],
+    plan: Plan,
+    latency: float | None,
+    budget: Budget,
+) -> Costs:
     try:
-        return profiled(prepared, plan, kept, limit_s)
+        return profiled(plan, latency, LEAST_PROFILING_S + PROFILING_SHARE * budget.elapsed_s())
     except KeyboardInterrupt:
         return Costs(left_out="interrupted")
     except Exception as error:  # whatever an engine's library raises: the answer stands
         return Costs(left_out=shortened(first_line(error)))
 
 
-def profiled(prepared: Prepared, plan: Plan, latency: float | None, limit_s: float) -> Costs:
-    """Return what a plan of this latency costs, by a process that is ended after `limit_s`.
+@contextmanager
+def profiling(prepared: Prepared) -> Iterator[Callable[[Plan, float | None, float], Costs]]:
+    """Begin a process that loads the model; within, the call has it profile a plan.
 
-    Raises what goes wrong there.
+    The call takes the plan, its latency in milliseconds and the seconds after which the process
+    is ended. It raises what goes wrong there.
     """
     # Imported here: loky and psutil are for runs that need them.
     from precision_bisect.isolation import child
-    from precision_bisect.isolation.slot import Limits, Slot
+    from precision_bisect.isolation.slot import Death, Limits, Slot
 
     spec, gpus = prepared.work / "profiled.spec", prepared.options.gpus
     prepared.spec.save(spec)
@@ -66,13 +89,19 @@ def profiled(prepared: Prepared, plan: Plan, latency: float | None, limit_s: flo
         gpu=gpus[0] if gpus else None,
         variables=ONE_BY_ONE if prepared.backend.name == "onnxruntime" else {},
     )
-    limits = Limits(time_s=limit_s, memory_mib=prepared.options.trial_memory_mib)
-    try:
+
+    def profiled(plan: Plan, latency: float | None, limit_s: float) -> Costs:
+        limits = Limits(time_s=limit_s, memory_mib=prepared.options.trial_memory_mib)
         answer, low = slot.call_bare(child.times, spec, [plan, Plan.of(())], limits=limits)
+        model, options = prepared.model, prepared.options
+        writer = TypedWriter(model, Pair(low=options.low, high=options.high), prepared.scales)
+        shapes = {name: array.shape for name, array in prepared.samples[0].items()}
+        graph = prepared.graph or cost_graph(model, shapes)
+        return island_costs(writer, graph, plan, (answer, low), latency)
+
+    with suppress(RunFolderError, Death):
+        slot.begin(child.look, spec)
+    try:
+        yield profiled
     finally:
         slot.end()
-    model, options = prepared.model, prepared.options
-    writer = TypedWriter(model, Pair(low=options.low, high=options.high), prepared.scales)
-    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
-    graph = prepared.graph or cost_graph(model, shapes)
-    return island_costs(writer, graph, plan, (answer, low), latency)

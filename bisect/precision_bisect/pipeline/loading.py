@@ -107,38 +107,16 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     # Cheap checks first: a misspelt strategy is told before gigabytes of weights are read.
     strategy = _strategy(options)
     use_custom_ops(options.engine.ort_custom_ops)
-    model = load_model(options.model)
-    _refuse_sequences(model)
-    if not (model.table.candidates or layers_inside(model)):
-        raise _nothing_to_decide(options.model, model.table.layers)
-    classes = class_outputs(model)
-    outputs = [output.name for output in model.outputs]
-    comparator = choose_comparator(options, outputs, classes)
-    for said in (exact_remark(comparator, classes), wide_remark(comparator, options)):
-        if said:
-            observer(Warned(message=said))
-    samples = _samples(options, model, observer)
-    judging = len(samples) - options.holdout
-    if judging < 1:
-        raise InputError(
-            f"--holdout {options.holdout} of {len(samples)} samples leaves none to search with",
-            "give more samples, or hold out fewer",
-        )
+    original = load_model(options.model)
+    _refuse_sequences(original)
+    if not (original.table.candidates or layers_inside(original)):
+        raise _nothing_to_decide(options.model, original.table.layers)
+    comparator = _comparator(options, original, observer)
+    samples = _samples(options, original, observer)
     each = judges_each(comparator)
-    if options.risk is not None and not each:
-        raise UsageError(
-            "--risk needs the error of each sample, and this check judges all of them together",
-            "leave it out, or choose a --metric",
-        )
-    pool = pool_of(judging, options.seed) if each else range(judging)
-    original = model
+    pool = _pool(options, len(samples), each=each)
     options, model, inside = _without_ifs(options, original, samples, observer, work)
-    if strategy.largest is not None and len(model.table.candidates) > strategy.largest:
-        raise UsageError(
-            f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
-            f"{options.model} has {len(model.table.candidates)}",
-            "choose --strategy guided",
-        )
+    _refuse_many(options, strategy, len(model.table.candidates))
     given = _given_outputs(options, original, samples, work)
     options, reference, without = _reference(
         options, original, [samples[i] for i in pool], given and [given[i] for i in pool]
@@ -180,6 +158,45 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
+
+
+def _comparator(options: Options, model: Model, observer: Observer) -> Comparator:
+    """Return the judge; what it decides by itself is said."""
+    classes = class_outputs(model)
+    comparator = choose_comparator(options, [output.name for output in model.outputs], classes)
+    for said in (exact_remark(comparator, classes), wide_remark(comparator, options)):
+        if said:
+            observer(Warned(message=said))
+    return comparator
+
+
+def _pool(options: Options, count: int, *, each: bool) -> Sequence[int]:
+    """Return the samples that may choose, by their numbers; `each` may be judged alone.
+
+    Raises InputError where all are held out, UsageError where `--risk` cannot be estimated.
+    """
+    judging = count - options.holdout
+    if judging < 1:
+        raise InputError(
+            f"--holdout {options.holdout} of {count} samples leaves none to search with",
+            "give more samples, or hold out fewer",
+        )
+    if options.risk is not None and not each:
+        raise UsageError(
+            "--risk needs the error of each sample, and this check judges all of them together",
+            "leave it out, or choose a --metric",
+        )
+    return pool_of(judging, options.seed) if each else range(judging)
+
+
+def _refuse_many(options: Options, strategy: Strategy, layers: int) -> None:
+    """Raise UsageError for more layers than the strategy takes."""
+    if strategy.largest is not None and layers > strategy.largest:
+        raise UsageError(
+            f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
+            f"{options.model} has {layers}",
+            "choose --strategy guided",
+        )
 
 
 def _judge_flag(options: Options) -> str:

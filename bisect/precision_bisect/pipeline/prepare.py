@@ -22,7 +22,7 @@ from precision_bisect.inputs.copies import Copies, copies_for
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.ledger.fingerprint import digest_samples
-from precision_bisect.machine.free_space import COPIES, LEAST_BYTES, Space
+from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, Space
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
@@ -151,7 +151,7 @@ class Prepared:
     def space(self) -> Space:
         """The disks that trials write to, and what one needs."""
         model = self.model.proto.ByteSize() + sum(w.nbytes for w in self.model.weights.values())
-        least = LEAST_BYTES + (0 if self.backend.emulated else COPIES * model)
+        least = LEAST_BYTES + (0 if self.backend.emulated else MODELS_PER_BUILD * model)
         return Space((self.options.folder, self.work), least)
 
     @property
@@ -222,30 +222,7 @@ def assemble(
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
     options = settle_forecasts(settle_target(options), model, loaded.seconds)
-    if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):
-        raise UsageError(
-            "the emulator runs on ONNX Runtime, which cannot run the model",
-            "choose --backend tensorrt, or register the operators by --ort-custom-ops LIB.so",
-        )
-    if options.speed.given and backend.emulated:
-        raise UsageError(
-            "--max-latency and --min-speedup need a backend that measures latency, and the "
-            "emulator has none",
-            "choose --backend onnxruntime (on CUDA), tensorrt or tensorrt-rtx; "
-            "`precision-bisect doctor` says which work here",
-        )
-    if options.gpus and backend.emulated:
-        raise UsageError(
-            "--workers gpu:… is for backends that use a GPU, and the emulator uses none",
-            f"write --workers {options.workers}",
-        )
-    if options.keep_engines and backend.emulated:
-        raise UsageError(
-            "--keep-engines needs a backend that builds engines, and the emulator builds none",
-            "leave it out, or choose --backend tensorrt or tensorrt-rtx",
-        )
-    for remark in pinned_remarks(model, options.high):
-        observer(Warned(message=remark))
+    _check_backend(options, backend, runs=loaded.runs)
     beyond = weights_beyond(model, pair)
     found = (
         beyond_remark(beyond, pair),
@@ -254,9 +231,8 @@ def assemble(
         may_run_high(backend, options.low),
     )
     said = [each for each in found if each]
-    for remark in said:
+    for remark in (*pinned_remarks(model, options.high), *said):
         observer(Warned(message=remark))
-    given = loaded.sets.given
     refer = ReferenceSession(model, options.threads, optimised=loaded.optimised)
     prepared = Prepared(
         options=options,
@@ -273,10 +249,7 @@ def assemble(
         why=placed.why,
         abreast=loaded.abreast,
         remarks=[*loaded.remarks, *said],
-        fingerprint={
-            **fingerprint(options, model, loaded.sets.feeds, loaded.comparator, backend),
-            **({"reference": digest_samples(given)} if given is not None else {}),
-        },
+        fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
         leaving=cache(
             partial(
@@ -298,6 +271,48 @@ def assemble(
             "let the --check return a figure, or search for the answer",
         )
     return prepared
+
+
+def _check_backend(options: Options, backend: Described, *, runs: bool) -> None:
+    """Raise UsageError for what is asked of a backend that cannot do it.
+
+    `runs` tells whether ONNX Runtime can run the model.
+    """
+    if not runs and (backend.emulated or options.forecast_on == "cuda"):
+        raise UsageError(
+            "the emulator runs on ONNX Runtime, which cannot run the model",
+            "choose --backend tensorrt, or register the operators by --ort-custom-ops LIB.so",
+        )
+    for asked, what, hint in (
+        (
+            options.speed.given,
+            "--max-latency and --min-speedup need a backend that measures latency, and the "
+            "emulator has none",
+            "choose --backend onnxruntime (on CUDA), tensorrt or tensorrt-rtx; "
+            "`precision-bisect doctor` says which work here",
+        ),
+        (
+            bool(options.gpus),
+            "--workers gpu:… is for backends that use a GPU, and the emulator uses none",
+            f"write --workers {options.workers}",
+        ),
+        (
+            options.keep_engines,
+            "--keep-engines needs a backend that builds engines, and the emulator builds none",
+            "leave it out, or choose --backend tensorrt or tensorrt-rtx",
+        ),
+    ):
+        if asked and backend.emulated:
+            raise UsageError(what, hint)
+
+
+def _fingerprint(
+    loaded: Loaded, options: Options, model: Model, backend: Described
+) -> Mapping[str, Any]:
+    """Return what a run must share with the ledger that it goes on from."""
+    known = fingerprint(options, model, loaded.sets.feeds, loaded.comparator, backend)
+    given = loaded.sets.given
+    return known if given is None else {**known, "reference": digest_samples(given)}
 
 
 def _forecasts(loaded: Loaded, model: Model, options: Options, scales: Scales) -> Backend | None:

@@ -19,7 +19,7 @@ from precision_bisect.search.evaluation import judged
 from precision_bisect.trial import Verdict
 
 MOST_INPUTS = 4
-MOST_SAMPLES = 4
+MOST_MOVED_SAMPLES = 4
 """Inputs that are looked at, and samples that are moved to the ends of each range. Bounds."""
 TOLD = 2.0**-7
 """The step of the low type from which an operator is told: FP16 has it from 8 on. A bound of
@@ -56,7 +56,7 @@ def _looked_at(
     if not values:
         return None
     ends = ranges.get(name) or range_by_type(values[0])
-    made = [] if ends is None else at_ends(prepared.samples[:MOST_SAMPLES], name, ends)
+    made = [] if ends is None else at_ends(prepared.samples[:MOST_MOVED_SAMPLES], name, ends)
     tensors = list(dict.fromkeys(each.tensor for each in sized)) or [name]
     known, at_end = (_largest(prepared, tensors, some) for some in (prepared.samples, made))
     largest = {each: max(known[each], at_end[each]) for each in tensors}

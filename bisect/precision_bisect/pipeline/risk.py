@@ -29,8 +29,8 @@ LEAST_SD, OF_COPIES = 0.3, 2.0
 """Of samples too few to tell it the standard deviation of ln(error) is taken to be max(`LEAST_SD`,
 `OF_COPIES` x that of copies), with the weight of `PRIOR` samples. Fitted on 16 networks, where the
 estimate is right in 92 to 98% of draws."""
-ROUNDS = 6
-APART = math.log(10)
+MOST_WIDENINGS = 6
+KINDS_APART = math.log(10)
 """Neighbouring errors of samples that differ by this are of two kinds. A bound of taste."""
 LEAST_ERROR = 1e-3
 """Share of the limit that smaller errors are raised to, as of samples that come out exact."""
@@ -54,7 +54,7 @@ class Spread(NamedTuple):
             return None
         logs = [_log(error, limit) for error in errors]
         ordered = sorted(logs)
-        if any(b - a >= APART for a, b in pairwise(ordered)):
+        if any(b - a >= KINDS_APART for a, b in pairwise(ordered)):
             return None
         copied = [
             variance([log, *(_log(error, limit) for error in copies)])
@@ -120,7 +120,7 @@ def safer(plan: Plan, holding: StabilityCheck, risk: float) -> Search[Plan]:
         return plan
     law: Law | None = None
     added, wider = 0, plan
-    for _ in range(ROUNDS):
+    for _ in range(MOST_WIDENINGS):
         told = yield from judged_by_pool(wider, holding)
         spread = Spread.of(told.evidence.one_by_one, limit)
         if spread is None:
@@ -154,14 +154,14 @@ def judged_by_pool(plan: Plan, holding: StabilityCheck) -> Search[Outcome]:
             phase=Phase.RECHECK,
             samples=SampleSet.POOL,
             kind=Kind.REBUILD if holding.rebuilds else Kind.JUDGE,
-            draw=DRAW if holding.copies else 0,
+            draw=RISK_DRAW if holding.copies else 0,
             reason="how errors spread over samples",
         ),
     )
     return outcome
 
 
-DRAW = 1 << 17
+RISK_DRAW = 1 << 17
 """The draw of copies that tell the spread: one for all plans. Searches count theirs from 1."""
 
 

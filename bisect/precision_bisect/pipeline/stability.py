@@ -16,7 +16,7 @@ from precision_bisect.search.rounding_law import Law, typical
 from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
-ROOM = 1.645
+DEVIATIONS_BELOW = 1.645
 """Standard deviations of ln(error) between builds that an answer stays below the tolerance: the
 95% quantile of the normal distribution."""
 NARROWED = 5
@@ -104,7 +104,7 @@ class StabilityCheck:
         typical = math.exp(sum(math.log(error) for error, _ in errors) / len(errors))
         # Few builds tell the deviation badly, so this is about Student's t in place of the normal
         # quantile.
-        spreads = ROOM * (1 + 1.5 / max(1, len(self._steps)))
+        spreads = DEVIATIONS_BELOW * (1 + 1.5 / max(1, len(self._steps)))
         return typical * math.exp(spreads * self.builds) <= self.problem.tolerance
 
     def widened(self, plan: Plan, refuted: Outcome) -> Search[Plan | None]:

@@ -29,7 +29,7 @@ from precision_bisect.search.precision_curve import PointName
 from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
-SCHEMA: Literal[1] = 1
+RESULT_SCHEMA: Literal[1] = 1
 ROUNDING = "rounding"
 """The cause that is left where nothing graver is seen."""
 HARDLY = 0.9
@@ -183,7 +183,7 @@ class Result:
     answer does elsewhere. `costs` are of an engine. `message` and `out` are not part of the file.
     """
 
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1] = RESULT_SCHEMA
     status: Status
     backend: str
     emulated: bool

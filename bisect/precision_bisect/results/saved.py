@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError, printable
-from precision_bisect.results.result import KEYS, SCHEMA, Result
+from precision_bisect.results.result import KEYS, RESULT_SCHEMA, Result
 from precision_bisect.results.run_status import told_of
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import RESULT, default_run_folder, runs_here
@@ -121,9 +121,9 @@ def read_result(file: Path, hint: str) -> Result:
     except ValueError as error:
         raise RunFolderError(f"{file} holds no result: it is not JSON", hint) from error
     schema = fields.get("schema") if isinstance(fields, dict) else None
-    if schema != SCHEMA:
+    if schema != RESULT_SCHEMA:
         raise RunFolderError(
-            f"{file} is no result.json of version {SCHEMA}: its schema is {quoted(schema)}",
+            f"{file} is no result.json of version {RESULT_SCHEMA}: its schema is {quoted(schema)}",
             "name the result.json of a run, or run the search again with this version",
         )
     _without_groups(fields.get("certificate"))

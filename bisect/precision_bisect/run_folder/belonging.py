@@ -23,11 +23,11 @@ from precision_bisect.run_folder.runfolder import (
     LOGS,
     OWN_FILES,
     OWNER,
-    POINT,
+    POINT_FOLDER,
     POLYGRAPHY_SCRIPT,
     RESULT,
     RUN_SCRIPT,
-    RUNG,
+    RUNG_FOLDER,
     SCALES,
     TRTEXEC,
     refuse_links,
@@ -79,7 +79,7 @@ class Claim:
 
 def is_run(folder: Path) -> bool:
     """Tell whether the folder is that of a run, or of a ladder."""
-    ledgers = (folder, *matching(folder, RUNG))
+    ledgers = (folder, *matching(folder, RUNG_FOLDER))
     return any(map(_has_ledger, ledgers)) or has_keys(folder / RESULT, _RESULT_KEYS)
 
 
@@ -173,12 +173,12 @@ def engines(run: Path) -> list[Path]:
 
 def rungs(run: Path) -> list[Path]:
     """Return the folders of the searches of a ladder in a run folder."""
-    return [path for path in matching(run, RUNG) if _has_ledger(path)]
+    return [path for path in matching(run, RUNG_FOLDER) if _has_ledger(path)]
 
 
 def clear(run: Path) -> None:
     """Remove what runs have written into a folder of theirs, and nothing else. Raises OSError."""
-    points = [path for path in matching(run, POINT) if holds_exports(path)]
+    points = [path for path in matching(run, POINT_FOLDER) if holds_exports(path)]
     for folder in (*rungs(run), *points, run):
         for engine in engines(folder):
             shutil.rmtree(engine, ignore_errors=True)

@@ -17,7 +17,7 @@ from precision_bisect.machine.plain_files import plain_size
 
 DEEPEST = 64
 """Levels of nesting that are read; what a run writes has fewer than ten."""
-LARGEST = 2**28
+LARGEST_FILE = 2**28
 """Bytes; the largest that a run writes, of thousands of layers, are a twentieth."""
 _MOST_DIGITS = 300
 """Of a whole number, so that it has a float."""
@@ -100,7 +100,7 @@ def read(path: Path) -> Any:
     Bytes that are no UTF-8 come back as lone surrogates, as paths do. Raises OSError where the
     file cannot be read, and ValueError as `parse` does.
     """
-    if plain_size(path) > LARGEST:
+    if plain_size(path) > LARGEST_FILE:
         raise OSError(errno.EFBIG, "it is too large", str(path))
     return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
 

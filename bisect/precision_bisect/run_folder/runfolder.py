@@ -60,9 +60,9 @@ _NAMED = 3
 """So many runs are named where none was."""
 LOCK = ".lock"
 OWNER = ".owner.json"
-RUNG = re.compile(r"rung-\d+-\w+")
-POINT = re.compile(r"point-.+")
-_FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{RUNG.pattern}|{POINT.pattern}")
+RUNG_FOLDER = re.compile(r"rung-\d+-\w+")
+POINT_FOLDER = re.compile(r"point-.+")
+_FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{RUNG_FOLDER.pattern}|{POINT_FOLDER.pattern}")
 
 
 def default_run_folder(model: Path) -> Path:

@@ -18,13 +18,13 @@ from precision_bisect.search.rounding_law import Law, typical, worst
 from precision_bisect.search.sensitivity import bounded, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
-DRAW = 1 << 16
+CURVE_DRAW = 1 << 16
 """The draw of copies for all points: one for all, so that their errors compare. Searches count
 their draws from 1, far below it."""
 LEAVING = "only layers beyond the low type's range high"
-MOST = 20
-"""Evaluations of one curve, at most: `MOST` + 2 log2(layers). A bound: on 20 real networks the law
-alone took 22 to 112 inferences of a sample."""
+CURVE_EVALUATIONS = 20
+"""Evaluations of one curve, at most: `CURVE_EVALUATIONS` + 2 log2(layers). A bound: on 20 real
+networks the law alone took 22 to 112 inferences of a sample."""
 CONFIRMATIONS = 5
 """Evaluations that may name sets of culprits, at most. A bound: the first set was confirmed on
 some 40 networks with one exception."""
@@ -36,7 +36,7 @@ TIGHTENED = 4
 LEAST_GAIN = 0.03
 """Plans with fewer layers that are tried after one passes, while each keeps less by `LEAST_GAIN`
 (a share of its layers). Bounds of taste."""
-WIDE = 3.0
+WIDE_RATIO = 3.0
 """Ratio of two neighbouring points' errors from which a point between them is evaluated. A bound
 of taste."""
 FAR_DOWN = 3.0
@@ -119,7 +119,7 @@ class Curve:
     def open(self) -> int:
         """The number of evaluations that may still be spent."""
         # Steps grow by a share, so their number grows with the logarithm of the layers.
-        most = MOST + 2 * math.ceil(math.log2(max(2, self.problem.size)))
+        most = CURVE_EVALUATIONS + 2 * math.ceil(math.log2(max(2, self.problem.size)))
         return most - len(self.tried)
 
     def points(self, answer: Plan | None, answered: Outcome | None) -> list[CurveTrial]:
@@ -148,7 +148,7 @@ class Curve:
             Proposal(
                 plan=plan,
                 phase=Phase.CURVE,
-                draw=DRAW if self.copies else 0,
+                draw=CURVE_DRAW if self.copies else 0,
                 timed=self.problem.timed,
                 reason=f"{len(plan)} layers: {reason}{self._expected(plan)}",
             ),
@@ -349,7 +349,7 @@ def _between(curve: Curve, law: Law, answer: Plan, answered: Outcome) -> int | N
     gaps = [
         (errors[few] / errors[more], few, more)
         for few, more in pairwise(errors)
-        if more - few > 1 and errors[few] > WIDE * errors[more]
+        if more - few > 1 and errors[few] > WIDE_RATIO * errors[more]
     ]
     if not gaps:
         return None

@@ -15,7 +15,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.search.sensitivity import by_sensitivity
 from precision_bisect.trial import Outcome
 
-SPREADS = 2.0
+PREDICTED_BELOW = 2.0
 """Standard deviations of ln(error) that a plan's prediction stays below the tolerance: 97.7% of
 draws pass. With 1.645 (95%) 4 of 131 repeats on 20 networks failed over 5% of fresh copies."""
 IN_STEP = 1.2
@@ -24,7 +24,7 @@ independent errors gave 0.3 to 1.2; tied weights gave 2 to 3.7."""
 LEAST_STEP = 0.04
 """Share of the layers not yet kept that a step adds at least: 25 steps reach the end. A bound;
 nothing was measured."""
-ROUNDING = 8.0
+ORDINARY_UNITS = 8.0
 """Errors below so many units of rounding (`unit`, 2^-11 for FP16) are ordinary: no culprits.
 Without this floor all 48 layers of resnet18 would be called so."""
 LEAST_LEFT = 4
@@ -85,7 +85,9 @@ class Law:
             left = self.left(added)
         self._logs.append(math.log(error / left))
         # Both spreads are independent, so their variances add up.
-        factor = math.exp(sum(self._logs) / len(self._logs) + SPREADS * math.hypot(jitter, builds))
+        factor = math.exp(
+            sum(self._logs) / len(self._logs) + PREDICTED_BELOW * math.hypot(jitter, builds)
+        )
 
         def predicted(count: int) -> float:
             return -factor * self.left(count)
@@ -121,13 +123,13 @@ class Law:
     def culprits(self, tolerance: float, unit: float, most: int | None = None) -> int:
         """Return how many first layers are culprits: each hurts as much as all after it together.
 
-        That is the largest k with e_k >= sqrt(sum of e_i^2, i > k) and e_k >= max(`ROUNDING`
+        That is the largest k with e_k >= sqrt(sum of e_i^2, i > k) and e_k >= max(`ORDINARY_UNITS`
         `unit`, `tolerance` / sqrt(n)). `unit` is half the distance from 1 to the next number of
         the low type. Where fewer than `LEAST_LEFT` layers come after, the next one stands in for
         the missing ones. `most` is the largest number to return. An evaluation has to confirm it.
         """
         # An error of tolerance / sqrt(n) for each of n layers would use up the tolerance just so.
-        floor = max(ROUNDING * unit, tolerance / math.sqrt(max(1, self.steps)))
+        floor = max(ORDINARY_UNITS * unit, tolerance / math.sqrt(max(1, self.steps)))
         largest = self.steps - 1 if most is None else min(most, self.steps - 1)
         for count in range(largest, 0, -1):
             error, left = self.errors[count - 1], self.errors[count:]

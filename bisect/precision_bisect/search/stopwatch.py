@@ -18,7 +18,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Engine, Sample
 from precision_bisect.trial import Latency
 
-ROUNDS = 5
+TURNS = 5
 """Turns of each engine that count; the median of five ignores two disturbed ones. A bound of
 taste."""
 
@@ -81,7 +81,7 @@ class Stopwatch:
 
 def _alone(engine: Engine, feed: Sample) -> Latency | None:
     # The first turn warms up and is dropped.
-    return _joined([engine.time(feed) for _ in range(1 + ROUNDS)][1:])
+    return _joined([engine.time(feed) for _ in range(1 + TURNS)][1:])
 
 
 def _of_baseline(found: Latency | None) -> Latency | None:
@@ -95,7 +95,7 @@ def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
     """Time an engine that is warm in turns with the baseline, whose first turn is not counted."""
     baseline.time(feed)
     theirs, ours = [baseline.time(feed)], []
-    for _ in range(ROUNDS):
+    for _ in range(TURNS):
         ours.append(engine.time(feed))
         theirs.append(baseline.time(feed))
     own, high = _joined(ours), [turn.median_ms for turn in theirs if turn is not None]
@@ -108,7 +108,7 @@ def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
         if turn is not None and turn.median_ms > 0
     ]
     # A turn without a figure would leave the mean lopsided: no ratio at all is honest.
-    if len(ratios) < ROUNDS:
+    if len(ratios) < TURNS:
         return None
     return replace(
         own,

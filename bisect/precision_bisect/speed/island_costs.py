@@ -18,7 +18,7 @@ from precision_bisect.results.layer_costs import Costs, IslandCost, LayerCost
 from precision_bisect.speed.kernel_times import KernelTimes
 from precision_bisect.typed.rewrite import TypedWriter
 
-MOST = 32
+MOST_ISLANDS_WRITTEN = 32
 """Islands for which typed graphs are written, those that take longest; for the others the layers
 count alone. A bound: a graph of a thousand nodes takes 50 ms."""
 
@@ -99,7 +99,9 @@ def island_costs(
     for place, part in enumerate(sorted(parts, key=lambda part: (-taking[part], part))):
         layers = [names[index] for index in part]
         gone, changed = (
-            graphs.changed(part) if place < MOST else (frozenset[str](), frozenset[str](layers))
+            graphs.changed(part)
+            if place < MOST_ISLANDS_WRITTEN
+            else (frozenset[str](), frozenset[str](layers))
         )
         nodes = _closed(changed, (answer, low))
         islands.append(

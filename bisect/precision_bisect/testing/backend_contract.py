@@ -19,7 +19,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Sample
 from precision_bisect.testing.driving import ContractError
 
-WIDE = 1000.0
+SQUARE_OVERFLOWS = 1000.0
 """Squared it is beyond FP16's largest value, 65504."""
 FINE = 2.0**-12
 """Added to 1 it is lost in FP16, which has 11 significant bits."""
@@ -72,7 +72,7 @@ def _computes_what_it_is_asked(backend: Backend, model: Model) -> None:
     low = _outputs(backend, Plan.of(()))
     _require(
         not np.isfinite(low["y"]).any(),
-        f"with every layer in FP16 the square of {WIDE} does not overflow: {low['y']}",
+        f"with every layer in FP16 the square of {SQUARE_OVERFLOWS} does not overflow: {low['y']}",
     )
 
 
@@ -97,7 +97,7 @@ def _feed() -> Sample:
 
 def _expected() -> Sample:
     x = _feed()["x"]
-    return {"y": x * np.float32(WIDE), "z": np.full(4, 1 + FINE, np.float32)}
+    return {"y": x * np.float32(SQUARE_OVERFLOWS), "z": np.full(4, 1 + FINE, np.float32)}
 
 
 def _written(folder: Path) -> Path:
@@ -111,7 +111,7 @@ def _written(folder: Path) -> Path:
     ]
     constants = [
         numpy_helper.from_array(np.array(value, np.float32), name)
-        for name, value in (("wide", WIDE), ("fine", FINE))
+        for name, value in (("wide", SQUARE_OVERFLOWS), ("fine", FINE))
     ]
     x, y, z = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xyz")
     graph = helper.make_graph(nodes, "contract", [x], [y, z], constants)

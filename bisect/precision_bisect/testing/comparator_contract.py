@@ -26,7 +26,7 @@ def check_comparator(comparator: Comparator, reference: Sequence[Sample]) -> Non
     Take outputs of the shapes and values of your model. Raises ContractError, an AssertionError,
     for the first promise that is broken.
     """
-    for promise in PROMISES:
+    for promise in COMPARATOR_PROMISES:
         promise(comparator, reference)
 
 
@@ -100,7 +100,7 @@ def _settings_are_plain(comparator: Comparator, reference: Sequence[Sample]) -> 
 
 Promise = Callable[[Comparator, Sequence[Sample]], None]
 
-PROMISES: Sequence[Promise] = (
+COMPARATOR_PROMISES: Sequence[Promise] = (
     _the_reference_passes,
     _damage_fails,
     _nothing_infinite_passes,

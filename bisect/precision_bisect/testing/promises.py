@@ -123,7 +123,7 @@ def _asked(driven: Driven) -> set[Identity]:
     return {proposal.identity for batch in driven.batches for proposal in batch}
 
 
-PROMISES = (
+STRATEGY_PROMISES = (
     Promise(
         text="ends with a plan that passed",
         check=ends_with_a_pass,

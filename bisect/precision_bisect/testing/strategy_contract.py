@@ -20,10 +20,10 @@ from precision_bisect.plugins import STRATEGIES, load
 from precision_bisect.protocols import Strategy
 from precision_bisect.testing.cases import cases, four_workers
 from precision_bisect.testing.driving import ContractError, drive
-from precision_bisect.testing.promises import PROMISES, Factory, Promise, describes_itself
+from precision_bisect.testing.promises import STRATEGY_PROMISES, Factory, Promise, describes_itself
 
 SEEDS = range(8)
-LARGEST = 24
+MOST_LAYERS_TRIED = 24
 EXPONENTIAL = 8
 """The most layers for a strategy that states a `largest`: it may take 2^n trials."""
 TIME_LIMIT_S = 60
@@ -43,7 +43,7 @@ def check_strategy(
     """
     describes_itself(factory)
     drawn = list(seeds)
-    for promise in PROMISES:
+    for promise in STRATEGY_PROMISES:
         for check in _checks(promise, factory, largest, drawn):
             check()
 
@@ -91,7 +91,10 @@ def _report(name: str, factory: Factory, seeds: Sequence[int]) -> int:
         return ExitCode.NO_PLAN
     kept = [
         _holds("is installed under its name", [partial(_named_alike, name, factory)]),
-        *(_holds(promise.text, _checks(promise, factory, None, seeds)) for promise in PROMISES),
+        *(
+            _holds(promise.text, _checks(promise, factory, None, seeds))
+            for promise in STRATEGY_PROMISES
+        ),
         _holds("proposes the same in another process", [partial(_same_elsewhere, name)]),
     ]
     return ExitCode.OK if all(kept) else ExitCode.NO_PLAN
@@ -119,7 +122,7 @@ def _named_alike(name: str, factory: Factory) -> None:
 
 
 def _most_layers(strategy: Strategy, largest: int | None) -> int:
-    most = LARGEST if largest is None else largest
+    most = MOST_LAYERS_TRIED if largest is None else largest
     return most if strategy.largest is None else min(most, strategy.largest, EXPONENTIAL)
 
 

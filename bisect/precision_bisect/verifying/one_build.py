@@ -9,7 +9,7 @@ import numpy as np
 
 from precision_bisect.backends.backend_plugin import BackendTask, Message
 from precision_bisect.backends.choose_backend import backend_plugin, choose_builder
-from precision_bisect.backends.tensorrt.log import LAYERS
+from precision_bisect.backends.tensorrt.log import LAYERS_HEADING
 from precision_bisect.errors import InputError, RefusedError
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.inputs.synthetic import synthetic_samples
@@ -167,5 +167,5 @@ def _plain(finished: Finished, model: Model) -> Finished:
 
 def _log(messages: Sequence[Message]) -> str:
     """Return the library's messages, one after the other; that of the layers is kept elsewhere."""
-    loud = (each for each in messages if not each.text.startswith(LAYERS))
+    loud = (each for each in messages if not each.text.startswith(LAYERS_HEADING))
     return "".join(f"[{each.severity}] {each.text.strip()}\n" for each in loud)

@@ -8,7 +8,7 @@ from precision_bisect.model.layers_file import ModelLayers, Row
 from precision_bisect.results.result import Result
 from precision_bisect_reports.html.compact import coded
 
-LOW, KEPT, FOLLOWER, FIXED, OTHER, OPEN = range(6)
+RUNS_LOW, RUNS_HIGH, FOLLOWER, FIXED, OTHER, OPEN = range(6)
 """What becomes of a node: decided low or kept; not decided on; or not decided yet."""
 
 _STAYS = (
@@ -78,11 +78,11 @@ def _state(row: Row, precisions: Mapping[str, str] | None, pinned: Mapping[str, 
     if precisions is None:
         return OPEN
     if row.name in precisions:
-        return KEPT
-    return FIXED if row.name in pinned else LOW
+        return RUNS_HIGH
+    return FIXED if row.name in pinned else RUNS_LOW
 
 
 def _precision(row: Row, state: int, precisions: Mapping[str, str], low: str) -> str | None:
-    if state == KEPT:
+    if state == RUNS_HIGH:
         return precisions[row.name]
-    return low if state == LOW else None
+    return low if state == RUNS_LOW else None

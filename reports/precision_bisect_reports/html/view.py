@@ -18,7 +18,7 @@ from precision_bisect_reports.html.source import Source, foreign
 from precision_bisect_reports.html.trials import best, candidates_of, columns, sensitivities
 from precision_bisect_reports.speed import cost
 
-SCHEMA = 1
+REPORT_SCHEMA = 1
 _PARTS = ("inputs", "outputs", "weights")
 
 
@@ -36,7 +36,7 @@ def _view(source: Source) -> dict[str, Any]:
     pinned = {each.layer: each.reason for each in result.pinned} if result else {}
     low = result.low if result else str(header["low"])
     return {
-        "schema": SCHEMA,
+        "schema": REPORT_SCHEMA,
         "model": source.layers.model if source.layers else _file_name(source.status),
         "low": low,
         "answer": answer(source),

@@ -57,7 +57,7 @@ class SessionEngine:
             values = session.run(names, as_bound(session, feed), self._first())
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
-        # Profiling ends with the first run, so later ones are timed without it.
+        # Profiling ends with the first run.
         if self._trace is None:
             self._trace = self._look()
         return dict(zip(names, values, strict=True))
@@ -65,6 +65,9 @@ class SessionEngine:
     def time(self, feed: Sample) -> Latency | None:
         """Measure the latency, see `latency`. Raises BackendFailure."""
         session = self._open.session
+        if self._trace is None:
+            # It ends the profile, which makes runs slower by half and more.
+            self.run(feed)
         try:
             return latency_of(session, as_bound(session, feed), self._device)
         except Exception as error:  # onnxruntime's classes share no base but Exception

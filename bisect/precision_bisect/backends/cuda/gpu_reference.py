@@ -2,7 +2,7 @@
 
 import threading
 
-from precision_bisect.backends.cuda.provider import lasting, on_cuda
+from precision_bisect.backends.cuda.provider import deployed, on_cuda, searching
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.machine.stopping import Stopped
@@ -10,15 +10,17 @@ from precision_bisect.model.load import Model
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.trial import Verdict
 
-APART = 0.05
+GPU_DIFFERENCE = 0.05
 """Share of the tolerance by which FP32 on the GPU, without TF32, may differ from the CPU on the
 first sample. By more, the CPU computes. A bound of taste."""
 
 
 class GpuReference:
-    """See `ReferenceSession`: one on the GPU if it passes its check, else the one on the CPU.
+    """See `ReferenceSession`: the first of several that passes its check and has enough memory.
 
-    The first call computes the sample `known` on the GPU, and has the `comparator` judge it by the
+    These are one on the GPU with the options that are deployed, which runs fastest, one with those
+    that plan fast, which takes an eighth of the memory where kernels are large, and `on_cpu`.
+    Those on the GPU compute the sample `known` first, and the `comparator` judges it by the
     outputs that the CPU gave.
     """
 
@@ -29,43 +31,54 @@ class GpuReference:
         known: tuple[Sample, Sample],
         comparator: Comparator,
     ) -> None:
-        gpu = on_cuda(lasting())
-        self._gpu = ReferenceSession(model, optimised=on_cpu.optimised, providers=gpu)
-        self._cpu = on_cpu
+        gpu = (
+            ReferenceSession(model, optimised=on_cpu.optimised, providers=on_cuda(options))
+            for options in (deployed(), searching())
+        )
+        self._left = [*gpu, on_cpu]
         self._known = known
         self._comparator = comparator
-        self._checking = threading.Lock()
-        self._chosen: ReferenceSession | None = None
+        self._choosing = threading.Lock()
+        self._checked = on_cpu
 
     def __call__(self, feed: Sample) -> Sample:
         """Return the outputs, by name. Raises as `ReferenceSession` does."""
-        with self._checking:
-            if self._chosen is None:
-                self._chosen = self._gpu if self._agrees() else self._cpu
-                if self._chosen is self._cpu:
-                    self._gpu.rest()
-        try:
-            return self._chosen(feed)
-        except Stopped:
-            raise
-        except (PrecisionBisectError, RuntimeError):
-            if self._chosen is self._cpu:
+        while True:
+            session = self._chosen()
+            try:
+                return session(feed)
+            except Stopped:
                 raise
-            # The GPU has no room beside what was built since.
-            self._gpu.rest()
-            self._chosen = self._cpu
-            return self._cpu(feed)
+            except (PrecisionBisectError, RuntimeError):
+                # The GPU has no room beside what was built since.
+                if session is self._left[-1]:
+                    raise
+                self._drop(session)
 
     def rest(self) -> None:
         """Give the sessions' memory back; the next call opens one again."""
-        self._gpu.rest()
-        self._cpu.rest()
+        for session in self._left:
+            session.rest()
 
-    def _agrees(self) -> bool:
+    def _chosen(self) -> ReferenceSession:
+        with self._choosing:
+            while self._left[0] not in (self._checked, self._left[-1]):
+                if self._agrees(self._left[0]):
+                    self._checked = self._left[0]
+                else:
+                    self._drop(self._left[0])
+            return self._left[0]
+
+    def _drop(self, session: ReferenceSession) -> None:
+        session.rest()
+        # Of several threads that failed together the first drops it.
+        self._left = [each for each in self._left if each is not session]
+
+    def _agrees(self, session: ReferenceSession) -> bool:
         feed, expected = self._known
         tolerance = self._comparator.tolerance
         try:
-            found = self._comparator.judge([self._gpu(feed)], [expected])
+            found = self._comparator.judge([session(feed)], [expected])
         except Stopped:
             raise
         except (PrecisionBisectError, RuntimeError):
@@ -73,4 +86,4 @@ class GpuReference:
             return False
         if tolerance is None or found.error is None:
             return found.verdict is Verdict.PASS
-        return found.error <= APART * tolerance
+        return found.error <= GPU_DIFFERENCE * tolerance

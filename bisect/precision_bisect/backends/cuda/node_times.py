@@ -32,7 +32,7 @@ from precision_bisect.speed.kernel_times import KernelTimes, TimedKernel
 from precision_bisect.trial import TrialStatus
 from precision_bisect.typed.rewrite import TypedWriter
 
-MOST_BYTES = 2**29
+MOST_WRITTEN_BYTES = 2**29
 """Weights of an optimised graph that is written, at most; of a larger model names have to tell. A
 bound: half a gigabyte takes about a second."""
 _RENAMED = "InsertedPrecisionFreeCast_"
@@ -52,7 +52,7 @@ def times_of(
     typed = writer.write(plan, guard_islands=False).proto.graph
     weights = sum(weight.nbytes for weight in writer.model.weights.values())
     optimised = opener.profiles.with_name("optimised.onnx")
-    written = optimised if weights <= MOST_BYTES else None
+    written = optimised if weights <= MOST_WRITTEN_BYTES else None
     session = sessions.open(plan, replace(opener, optimised=written)).session
     try:
         latency_of(session, as_bound(session, feed), on)

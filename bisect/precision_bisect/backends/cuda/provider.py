@@ -40,19 +40,16 @@ def searching(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str
     return {**deployed(tf32=tf32), _ALGORITHM: "DEFAULT", **own}
 
 
-def lasting() -> dict[str, str]:
-    """Return the options of a session that is planned once and runs often, without TF32."""
-    return {**deployed(), _ALGORITHM: "HEURISTIC"}
-
-
 def emulating() -> dict[str, str]:
-    """Return the same for the emulator, whose layers lie in the branches of Ifs.
+    """Return the options of the emulator, whose layers lie in the branches of Ifs.
 
-    One stream: with one for each branch, memory that one has freed is of no use to the others.
-    NAFNet then fills 73 GB of an H100, with one stream 0.6 GB, and runs ten times as fast. Growth
-    by doubling takes half the time here, as branches ask for many sizes.
+    It is planned once and runs often, without TF32. One stream: with one for each branch, memory
+    that one has freed is of no use to the others. NAFNet then fills 73 GB of an H100, with one
+    stream 0.6 GB, and runs ten times as fast. Growth by doubling takes half the time here, as
+    branches ask for many sizes.
     """
-    return {**lasting(), _GROWTH: "kNextPowerOfTwo", "use_ep_level_unified_stream": "1"}
+    memory = {_GROWTH: "kNextPowerOfTwo", "use_ep_level_unified_stream": "1"}
+    return {**deployed(), _ALGORITHM: "HEURISTIC", **memory}
 
 
 def on_cuda(options: Mapping[str, str], *, most_bytes: int | None = None) -> Providers:

@@ -14,14 +14,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from precision_bisect.backends.emulation.snippets import SHORT, Flags, split_flags
+from precision_bisect.backends.emulation.snippets import SHORT_PREFIX, Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.model.graph import RANDOM, captured, opset, subgraphs
 from precision_bisect.model.load import Model
 from precision_bisect.model.ort import CheckedGraph, check
 
-MOST, FEWEST = 8, 4
+MOST_SEGMENTS, FEWEST_SEGMENTS = 8, 4
 """Segments of a graph, at most and at least. With 8 a ranking of NAFNet and of PP-OCR det takes
 0.64 and 0.70 of the time, and a plan that shares nothing 1.1 times; 4 and 16 are no better on
 either."""
@@ -53,15 +53,15 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
 
     Raises RefusedError as `check` does.
     """
-    count = min(MOST, len(graph.switches.layers) // SWITCHES)
-    if count < FEWEST:
+    count = min(MOST_SEGMENTS, len(graph.switches.layers) // SWITCHES)
+    if count < FEWEST_SEGMENTS:
         return
     wiring = _Wiring(graph.proto.graph, model.elem_types)
     if not wiring.plain:
         return
     declared = _Declared(graph, model)
     edges = [0, *wiring.narrow(count, declared), len(wiring.nodes)]
-    if len(edges) <= FEWEST:
+    if len(edges) <= FEWEST_SEGMENTS:
         return
     spans = [_Span.between(wiring, start, end) for start, end in pairwise(edges)]
     held = sum(
@@ -156,7 +156,7 @@ class _Wiring:
             light.append(
                 constant
                 or not reads.isdisjoint((FLAGS, FACTORS))
-                or (node.op_type == "And" and node.output[0].startswith(SHORT))
+                or (node.op_type == "And" and node.output[0].startswith(SHORT_PREFIX))
                 or all(types.get(name) in _NOT_FLOATS for name in node.output if name)
             )
         return light
@@ -175,7 +175,7 @@ def _is_switch(node: onnx.NodeProto) -> bool:
     inside = (inner for branch in subgraphs(node) for inner in branch.node)
     return (
         node.op_type == "If"
-        and node.input[0].startswith(SHORT)
+        and node.input[0].startswith(SHORT_PREFIX)
         and not any(any(subgraphs(inner)) for inner in inside)
     )
 

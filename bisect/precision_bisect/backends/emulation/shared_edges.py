@@ -13,7 +13,7 @@ import onnx
 from precision_bisect.backends.emulation.readers import settled_for, stored_names
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
-    SHORT,
+    SHORT_PREFIX,
     Condition,
     Flags,
     identity,
@@ -44,7 +44,7 @@ class SharedEdges:
             for output in node.output
             if self._types.get(output) == _FLOAT
         }
-        self._raw = {name: f"{SHORT}raw/{i}" for i, name in enumerate(self._producer)}
+        self._raw = {name: f"{SHORT_PREFIX}raw/{i}" for i, name in enumerate(self._producer)}
         self._stored = stored_names(model)
         self._settled = {name: self._index[end] for name, end in settled_for(model).items()}
 
@@ -63,7 +63,7 @@ class SharedEdges:
         if stored and self._settled.get(name) == layer:
             return name
         source = self._producer.get(name, NO_LAYER)
-        edge = f"{SHORT}edge/{len(self._flags.conditions)}"
+        edge = f"{SHORT_PREFIX}edge/{len(self._flags.conditions)}"
         if name in self._stored:
             self._edge(name, edge, (layer, NO_LAYER, source))
         else:

@@ -10,7 +10,7 @@ from onnx import helper
 from precision_bisect.model.lowtypes import QuantizedType
 
 NO_LAYER = -1
-SHORT = "pb:"
+SHORT_PREFIX = "pb:"
 """A short prefix for names of which there are thousands: sessions copy each some dozen times."""
 
 Branch = tuple[list[onnx.NodeProto], list[str]]
@@ -34,7 +34,7 @@ class Flags:
     @staticmethod
     def name(number: int) -> str:
         """Return the name of a flag, a boolean scalar in the graph."""
-        return f"{SHORT}{number}"
+        return f"{SHORT_PREFIX}{number}"
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.build_remarks import Remarks, remarks
 from precision_bisect.backends.tensorrt.config_script import with_script
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.log import LAYERS, collected
+from precision_bisect.backends.tensorrt.log import LAYERS_HEADING, collected
 from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error, out_of_memory
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.backends.tensorrt.timing_cache import private
@@ -106,7 +106,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
             raise _timed_out(limit_s)
     return BuiltEngine(
         engine=engine,
-        layers=next((m.text for m in messages if m.text.startswith(LAYERS)), ""),
+        layers=next((m.text for m in messages if m.text.startswith(LAYERS_HEADING)), ""),
         remarks=remarks(messages, unmarked),
         seconds=time.perf_counter() - start,
         timings=timings,

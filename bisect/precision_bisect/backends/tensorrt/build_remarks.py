@@ -17,7 +17,7 @@ from precision_bisect.trial import Listed
 
 MOST_NOTES = 12
 """Remarks of one build, at most; a bound for readers."""
-MOST_LISTED = 512
+MOST_OF_A_REMARK = 512
 """Names for one remark, at most: the ledger holds those of all trials of a run."""
 
 _AFFECTED = re.compile(r"^\s*- ?(\d+) weights? (?:are|is) affected by this issue: (.*)", re.M)
@@ -69,7 +69,7 @@ def remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -> Remark
         found = [*found[: MOST_NOTES - 1], f"and {left} more remarks of the builder"]
     # Sorted, since TensorRT's order differs between builds.
     listed = [
-        Listed(note=note, names=tuple(sorted({*names})[:MOST_LISTED]))
+        Listed(note=note, names=tuple(sorted({*names})[:MOST_OF_A_REMARK]))
         for note, names in heard.listed()
         if names and note in found
     ]

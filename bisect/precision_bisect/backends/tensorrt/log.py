@@ -24,7 +24,7 @@ from precision_bisect.backends.tensorrt.flavour import Flavour, cannot_start, us
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.shared_context import SharedContext
 
-LAYERS = "Layers:"
+LAYERS_HEADING = "Layers:"
 """The beginning of the message that describes a built engine layer by layer."""
 AFFECTED = "List of affected weights:"
 """The beginning, apart from spaces, of the message that names the weights of the warning before.
@@ -131,7 +131,7 @@ def _note(messages: list[Message], message: Message) -> None:
         # Nothing was said of that initializer; the next message may be about a node.
         messages.pop()
     if (
-        text.startswith((LAYERS, IMPORTED))
+        text.startswith((LAYERS_HEADING, IMPORTED))
         or text.lstrip().startswith(AFFECTED)
         or UNLISTED.fullmatch(before)
     ):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-PREFIX = "[ONNX Layer: "
+ONNX_LAYER_PREFIX = "[ONNX Layer: "
 TYPES = {"fp32": "FLOAT", "fp16": "HALF", "bf16": "BF16"}
 """TensorRT's names of types."""
 LEFT_ALONE = (
@@ -135,7 +135,7 @@ def onnx_name(layer: Any, high: Mapping[str, Any]) -> str:
     Behind the name and ` | ` are the node's documentation (8.6 and 9), its function, or the
     branches and loops that it is in.
     """
-    name = str(layer.metadata)[len(PREFIX) : -1]
+    name = str(layer.metadata)[len(ONNX_LAYER_PREFIX) : -1]
     return name if name in high else name.partition(" | ")[0]
 
 

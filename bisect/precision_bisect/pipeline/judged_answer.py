@@ -1,0 +1,190 @@
+"""What the trials of a run say of its answer: the plan, its error, its noise, and its proof."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.certificate.judged_trials import JudgedTrials
+from precision_bisect.certificate.monotone import Break, breaks
+from precision_bisect.certificate.proving import Terms, certificate
+from precision_bisect.layer_table import LayerName
+from precision_bisect.pipeline.answer_builds import Timed, final_build, latencies
+from precision_bisect.pipeline.choosing import error_of_others
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.stability import clear_limit
+from precision_bisect.plan import Plan
+from precision_bisect.results.certificates import Certificate, Uncertified
+from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.limits_and_noise import noise_between
+from precision_bisect.search.sample_sets import searched
+from precision_bisect.speed.report import Timings
+from precision_bisect.trial import Evidence, Kind, Outcome, SampleSet, Stability
+
+CUT_OFF = {
+    Status.BUDGET_EXHAUSTED: "the budget was spent",
+    Status.INTERRUPTED: "interrupted",
+    Status.ABORTED: "aborted",
+}
+"""Endings before the search was over, in the words of a certificate."""
+_NO_ANSWER = (*WITHOUT_ANSWER, Status.STOPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedAnswer:
+    """The plan that a run stands by, and what its trials on `samples` say of it.
+
+    Without a plan `stability` is that of every layer high. `noise_floor` is None where no build
+    was repeated. `broken` are plans that failed though they keep more than one that passed.
+    `final` is what the last build showed.
+    """
+
+    plan: Plan | None
+    samples: SampleSet
+    kept: Sequence[LayerName]
+    error: float | None
+    stability: Stability | None
+    noise_floor: float | None
+    broken: Sequence[Break]
+    proof: Certificate
+    final: Evidence
+    timed: Timed
+
+
+def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedAnswer:
+    """Return the answer of a run with this ending, or its best plan so far."""
+    plan, samples = _plan(prepared, driver, ending)
+    everything = Plan.all_high(len(prepared.model.table.candidates))
+    judged = everything if plan is None else plan
+    on_copies = driver.on_copies(judged)
+    stability = None if on_copies is None else on_copies.evidence.stability
+    began = searched(driver.trials)
+    repeated = driver.outcome_of(everything, began, Kind.REPEAT)
+    # The larger of both: an answer near the tolerance varies by its copies where builds repeat
+    # exactly.
+    between = noise_between(driver.outcome_of(everything, began), repeated)
+    floor = max(between, _noise_of(stability))
+    return JudgedAnswer(
+        plan=plan,
+        samples=samples,
+        kept=kept_names(prepared, plan),
+        error=_error(driver, plan, driver.outcome_of(judged, samples) or on_copies, ending),
+        stability=stability,
+        noise_floor=floor if repeated else None,
+        broken=_broken(prepared, driver, floor),
+        proof=_proof(prepared, driver, ending, plan, on_copies),
+        final=final_build(driver, plan, samples),
+        timed=latencies(driver, everything, plan),
+    )
+
+
+def kept_names(prepared: Prepared, plan: Plan | None) -> list[LayerName]:
+    """Return the names of the layers that a plan keeps; none without a plan."""
+    names = prepared.model.table.names
+    return [] if plan is None else [names[i] for i in plan.indices]
+
+
+def is_cut_short(ending: Ending, plan: Plan | None) -> bool:
+    """Tell whether a run ended before any plan had passed."""
+    return plan is None and ending.status in (*CUT_OFF, Status.STOPPED)
+
+
+def timings(prepared: Prepared, driver: Driver, samples: SampleSet) -> Timings:
+    """Return the timings of the run; estimates if the backend emulates."""
+    return Timings(
+        trials=driver.trials,
+        samples=samples,
+        candidates=len(prepared.model.table.candidates),
+        graph=prepared.graph if prepared.backend.emulated else None,
+    )
+
+
+def _plan(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
+    """Return the plan that the ending stands by, else the best so far, and what judged it.
+
+    The plan that keeps every layer is what there was before the search, so it is no best so far. A
+    plan that does not hold on all copies is better than none.
+    """
+    if ending.plan is None and ending.status not in _NO_ANSWER:
+        for best in filter(None, (driver.best(), driver.unsteady())):
+            samples = best.proposal.samples
+            faster = timings(prepared, driver, samples).best_so_far(prepared.options.speed)
+            given = prepared.options.speed.given and faster is not None
+            plan = faster if given else best.proposal.plan
+            if plan is not None and len(plan) < len(prepared.model.table.candidates):
+                return plan, samples
+    return ending.plan, ending.samples
+
+
+def _error(
+    driver: Driver, plan: Plan | None, outcome: Outcome | None, ending: Ending
+) -> float | None:
+    """Return the error of the answer on all samples that have judged it."""
+    # "All high" passed, but it is no answer: its error would be read as one.
+    if outcome is None or outcome.error is None or is_cut_short(ending, plan):
+        return None
+    return (
+        outcome.error if plan is None else max(outcome.error, error_of_others(driver.trials, plan))
+    )
+
+
+def _broken(prepared: Prepared, driver: Driver, noise: float) -> Sequence[Break]:
+    """Return where monotonicity was seen broken, on the samples alone."""
+    seen = JudgedTrials(
+        tolerance=prepared.comparator.tolerance,
+        size=len(prepared.model.table.names),
+        samples=searched(driver.trials),
+    )
+    seen.having(each for each in driver.trials if not each.proposal.draw)
+    return breaks(seen, noise)
+
+
+def _proof(
+    prepared: Prepared,
+    driver: Driver,
+    ending: Ending,
+    plan: Plan | None,
+    on_copies: Outcome | None,
+) -> Certificate:
+    """Return what the trials prove of the plan."""
+    names, limit = prepared.model.table.names, prepared.comparator.tolerance
+    seen = JudgedTrials(
+        tolerance=limit,
+        size=len(names),
+        samples=searched(driver.trials),
+        copies=on_copies is not None,
+        clear=clear_limit(limit, on_copies),
+        allowed=prepared.options.copies_failing,
+    )
+    return certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending))
+
+
+def _noise_of(stability: Stability | None) -> float:
+    """Return the spread of the answer's error over copies, on the tolerance's scale."""
+    if stability is None or stability.jitter is None or stability.error_median is None:
+        return 0.0
+    # One standard deviation: sd(ln error) times the median, as for small spreads.
+    return stability.jitter * stability.error_median
+
+
+def _terms(prepared: Prepared, ending: Ending) -> Terms:
+    """Return what the certificate may rest on."""
+    untested, uncertified = "not tried", None
+    if prepared.options.until == "culprits":
+        uncertified = Uncertified.CULPRITS
+    elif prepared.certify == "none":
+        uncertified = Uncertified.ASKED
+    elif ending.spread is not None:
+        uncertified = Uncertified.SPREAD
+    elif ending.status in CUT_OFF:
+        untested = CUT_OFF[ending.status]
+    elif ending.found is not None:
+        untested = "not tried: changed for speed"
+    elif not prepared.strategy.minimal:
+        untested = f"strategy {prepared.strategy.name} does not certify"
+    return Terms(
+        mode=prepared.certify if uncertified is None else "none",
+        untested=untested if uncertified is None else uncertified.value,
+        uncertified=uncertified,
+        limit=ending.limit,
+        seed=prepared.options.seed,
+    )
