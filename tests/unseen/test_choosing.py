@@ -220,7 +220,7 @@ def test_of_a_thousand_samples_the_others_are_read_and_referred_to_once(tmp_path
 
 
 def test_a_sample_that_fp32_cannot_judge_is_counted_apart() -> None:
-    """FP32 that does not run, gives NaN, or nothing at all, is no word on a plan."""
+    """FP32 that does not run, gives NaN, or no numbers, is no word on a plan."""
     feeds: list[Sample] = [{"x": np.array([i])} for i in range(4)]
 
     class Refer:
@@ -228,7 +228,7 @@ def test_a_sample_that_fp32_cannot_judge_is_counted_apart() -> None:
             number = int(feed["x"][0])
             if number == 1:
                 raise RuntimeError("index out of range")
-            return {"y": np.array([np.nan] if number == 2 else [] if number == 3 else [0.0])}
+            return {"y": np.array([np.nan] if number == 2 else ["?"] if number == 3 else [0.0])}
 
         def rest(self) -> None:
             """Hold nothing."""

@@ -110,8 +110,8 @@ def overlooked_remarks(comparator: Comparator, reference: Sequence[Sample]) -> l
         if largest
     ]
     remarks += [
-        f"output {name!r} is 0 in every sample, so zeros in its place pass; "
-        "give inputs that reach it"
+        f"output {name!r} is {_nothing(name, reference)} in every sample, so zeros in its place "
+        "pass; give inputs that reach it"
         for name in zero
     ]
     return remarks
@@ -126,8 +126,12 @@ def _allowing(name: str) -> str:
     return f"--tol {shlex.quote(name)}=0.02 lets 2% of them differ"
 
 
+def _nothing(name: str, reference: Sequence[Sample]) -> str:
+    return "0" if any(sample[name].size for sample in reference) else "empty"
+
+
 def _largest(name: str, reference: Sequence[Sample]) -> float:
-    return max(float(np.abs(sample[name]).max()) for sample in reference)
+    return max(float(np.abs(sample[name]).max(initial=0)) for sample in reference)
 
 
 def _advice(comparator: PolygraphyComparator, small: Sequence[str]) -> str:
