@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from precision_bisect.errors import printable
 from precision_bisect.results.result import Result
@@ -67,9 +68,22 @@ def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
     yield "", f"{where}: {worst.got:.5g} instead of {worst.expected:.5g}", EVIDENCE
 
 
-def _row(result: Result, error: OutputError) -> _Row:
+def kind_of_limit(result: Result) -> str:
+    """Return "absolute" or "relative" where the limits are of one kind alone, else ""."""
+    both = [_limits(result).get(kind) for kind in ("atol", "rtol")]
+    atol, rtol = (isinstance(each, Mapping) and any(each.values()) for each in both)
+    if atol == rtol or not all(isinstance(each, Mapping) for each in both):
+        return ""
+    return "absolute" if atol else "relative"
+
+
+def _limits(result: Result) -> Mapping[str, Any]:
     comparator = result.fingerprint.get("comparator")
-    told = comparator if isinstance(comparator, Mapping) else {}
+    return comparator if isinstance(comparator, Mapping) else {}
+
+
+def _row(result: Result, error: OutputError) -> _Row:
+    told = _limits(result)
 
     def limit(kind: str) -> float | None:
         by_name = told.get(kind)
