@@ -9,6 +9,7 @@ import pytest
 import oracles
 from precision_bisect.pipeline.choosing import hardest, promised
 from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.pipeline.stability import NARROWED
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Ending, Status
@@ -91,6 +92,22 @@ def test_the_hardest_of_the_pool_choose_and_all_others_judge_once(tmp_path: Path
 def rare(count: int) -> list[int]:
     """Return so many samples that take no part at first."""
     return [n for n in range(COUNT) if n not in POOL][:count]
+
+
+def test_no_more_joins_than_the_hard_sample_needs(tmp_path: Path) -> None:
+    """Where errors do not add up the law asks for too many layers; halves find how many."""
+    (hard,) = rare(1)
+    needed = {2, 5}
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        wanted = needed if int(feed["x"][0]) == hard else {2}
+        return 5.0 if wanted - plan.kept else 0.4 if len(plan) < SIZE else 0.0
+
+    ending, driver, _, _ = searched(tmp_path, rule)
+    assert ending is not None
+    assert (Status.FOUND, Plan.of(needed)) == (ending.status, ending.plan)
+    widened = [len(t.proposal.plan) for t in driver.trials if t.proposal.reason.endswith(" more")]
+    assert max(widened) > len(needed) and len(widened) <= 1 + NARROWED
 
 
 def test_a_sample_that_fails_joins_and_the_plan_widens(tmp_path: Path) -> None:
