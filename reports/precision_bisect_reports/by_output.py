@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from precision_bisect.errors import printable
 from precision_bisect.results.result import Result
@@ -10,6 +11,7 @@ from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE
 
 MOST_OUTPUT_ROWS = 3
 _NAME = 18
+_LIMIT = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +45,12 @@ class _Row:
         if self.share is not None:
             counts = f"{self.error.differing} of {self.error.elements} differ"
             limit = f"{100 * self.share:g}%" if self.share else "exact"
-            return f"{name:<{_NAME}}{counts:>27}{limit:>14}"
+            return f"{name:<{_NAME}}{counts:>27} {limit:>{_LIMIT}}"
         errors = (self.error.max, self.error.mean, self.error.p99)
         figures = "".join(f"{each:>9.2g}" for each in errors)
         limits = [f"{self.atol:g}"] if self.atol else []
         limits += [f"{100 * self.rtol:g}%"] if self.rtol else []
-        return f"{name:<{_NAME}}{figures}{' or '.join(limits):>14}"
+        return f"{name:<{_NAME}}{figures} {' or '.join(limits):>{_LIMIT}}"
 
 
 def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
@@ -58,7 +60,11 @@ def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
         return
     rows.sort(key=lambda each: each.used, reverse=True)
     which = f"worst {MOST_OUTPUT_ROWS} of {len(rows)}" * (len(rows) > MOST_OUTPUT_ROWS)
-    yield "by output", f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9}{'limit':>14}", ALWAYS
+    yield (
+        "by output",
+        f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9} {'limit':>{_LIMIT}}",
+        ALWAYS,
+    )
     for each in rows[:MOST_OUTPUT_ROWS]:
         yield "", str(each), ALWAYS
     worst = rows[0].error
@@ -67,9 +73,22 @@ def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
     yield "", f"{where}: {worst.got:.5g} instead of {worst.expected:.5g}", EVIDENCE
 
 
-def _row(result: Result, error: OutputError) -> _Row:
+def kind_of_limit(result: Result) -> str:
+    """Return "absolute" or "relative" where the limits are of one kind alone, else ""."""
+    both = [_limits(result).get(kind) for kind in ("atol", "rtol")]
+    atol, rtol = (isinstance(each, Mapping) and any(each.values()) for each in both)
+    if atol == rtol or not all(isinstance(each, Mapping) for each in both):
+        return ""
+    return "absolute" if atol else "relative"
+
+
+def _limits(result: Result) -> Mapping[str, Any]:
     comparator = result.fingerprint.get("comparator")
-    told = comparator if isinstance(comparator, Mapping) else {}
+    return comparator if isinstance(comparator, Mapping) else {}
+
+
+def _row(result: Result, error: OutputError) -> _Row:
+    told = _limits(result)
 
     def limit(kind: str) -> float | None:
         by_name = told.get(kind)

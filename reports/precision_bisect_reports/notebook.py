@@ -10,6 +10,7 @@ from precision_bisect.errors import printable
 from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.proof import certified
 
 MOST_LAYER_ROWS = 60
@@ -42,7 +43,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if result.error is not None:
         limit = "1, as a multiple of the limits"
         if isinstance(result.tolerance, int | float):
-            limit = f"{result.tolerance:.4g}"
+            kind = kind_of_limit(result)
+            limit = f"{result.tolerance:.4g}" + (kind and f" ({kind})")
         yield "error", f"{result.error:.4g}, tolerance {limit}"
     if result.kept:
         yield "certificate", certified(result.certificate)

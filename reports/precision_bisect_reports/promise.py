@@ -1,7 +1,7 @@
 """What an answer promises about inputs that nobody has shown, in words."""
 
 from precision_bisect.results.result import Result
-from precision_bisect.results.unseen import Unseen
+from precision_bisect.results.unseen import Calibrating, Unseen
 
 
 def unseen(result: Result) -> str:
@@ -11,14 +11,18 @@ def unseen(result: Result) -> str:
         return ""
     if told.judged or told.unjudged:
         return _promise(told) + _estimate(told)
-    alike = told.alike
     # What was seen was seen on real inputs.
-    if alike is None or (result.inputs is not None and result.inputs.synthetic):
+    if result.inputs is not None and result.inputs.synthetic:
+        return ""
+    if told.calibrating:
+        return _calibrated(told, told.calibrating) + _estimate(told)
+    alike = told.alike
+    if alike is None:
         return ""
     samples = f"{told.took_part} sample{'s' * (told.took_part != 1)}"
     return (
         f"{samples} promise{'s' * (told.took_part == 1)} nothing: {_seen(alike.mean)} of fresh "
-        f"inputs failed, up to {_seen(alike.worst)}{_estimate(told)}"
+        f"inputs failed, up to {_seen(alike.worst)}{_estimate(told)}{_waiting(result, told)}"
     )
 
 
@@ -33,6 +37,21 @@ def _promise(told: Unseen) -> str:
     if told.unjudged:
         said += f"; {told.unjudged} have no FP32 outputs to judge by"
     return said
+
+
+def _waiting(result: Result, told: Unseen) -> str:
+    """Say how many samples have not judged an answer, as after a budget that ended early."""
+    left = result.inputs.samples - told.took_part if result.inputs else 0
+    return f"; the other {left} have not judged this answer" if left > 0 else ""
+
+
+def _calibrated(told: Unseen, found: Calibrating) -> str:
+    """Say what all samples took part in, and how those did that chose no layer."""
+    samples = f"all {told.took_part} samples" if told.took_part > 1 else "the one sample"
+    rest = (
+        f"; {found.failed} of {found.judged} that chose no layer are over" if found.judged else ""
+    )
+    return f"{samples} calibrated, which promises nothing (--holdout N does){rest}"
 
 
 def _estimate(told: Unseen) -> str:

@@ -16,7 +16,7 @@ from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, Stability
-from precision_bisect_reports.by_output import by_output
+from precision_bisect_reports.by_output import by_output, kind_of_limit
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed, judging_steps
@@ -311,5 +311,6 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
 
 def _tolerance(result: Result) -> str:
     if isinstance(result.tolerance, int | float):
-        return f"{result.tolerance:g}"
+        kind = kind_of_limit(result)
+        return f"{result.tolerance:g}" + (kind and f" ({kind})")
     return "1 (as a multiple of the given limits)"

@@ -1,6 +1,7 @@
 """A limit of a pixel is a pixel: it says nothing relative, unless that is asked for."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from precision_bisect.trial import Verdict
 WANT = {"boxes": np.linspace(40, 600, 64, dtype=np.float32), "scores": np.ones(4, np.float32)}
 """Boxes in pixels: 25 of them are less than 100% of each."""
 SAID = "absolute limit: from 0.1 on a relative one has to be asked for by --rtol"
+NOTHING = "sets none beside --atol: from 0.1 on a relative one has to be asked for by --rtol"
 
 
 def options_of(*words: str) -> Options:
@@ -56,6 +58,29 @@ def test_who_asks_for_a_share_gets_it() -> None:
     assert Verdict.PASS == verdict(25.0, "--tol", "0.01", "--rtol", "boxes=1")
 
 
+@pytest.mark.parametrize("metric", ["elementwise", "max", "mean", "quantile"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--tol", "0.1"],
+        ["--tol", "boxes=0.5,scores=0.1"],
+        ["--tol", "0.3", "--atol", "30"],
+        ["--tol", "0.3", "--atol", "boxes=30"],
+        ["--atol", "30"],
+        ["--tol", "0.3", "--rtol", "0.01"],
+        ["--tol", "0.3,scores=0.2", "--rtol", "boxes=0.05"],
+    ],
+)
+def test_no_wide_share_slips_in(metric: str, words: Sequence[str]) -> None:
+    """Whatever is given by --tol and --atol, no relative limit of 10% or more is set."""
+    settings = choose_comparator(options_of("--metric", metric, *words), list(WANT)).settings()
+    assert all(limit < 0.1 for limit in settings["rtol"].values())
+    options = options_of("--metric", metric, *words)
+    by_api = Options(model=Path("m.onnx"), metric=metric, tol=options.tol, atol=options.atol)
+    by_api = replace(by_api, rtol=options.rtol)
+    assert settings == choose_comparator(by_api, list(WANT)).settings()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -64,6 +89,16 @@ def test_who_asks_for_a_share_gets_it() -> None:
         (["--tol", "boxes=2,scores=0.01"], f"--tol boxes=2 is an {SAID}"),
         (["--tol", "1", "--rtol", "1"], ""),
         (["--atol", "1"], ""),
+        (["--tol", "1", "--rtol", "0"], ""),
+        (["--tol", "1", "--rtol", "0", "--atol", "0.01"], ""),
+        (["--tol", "1", "--rtol", "boxes=1"], f"--tol 1 is an {SAID}"),
+        (["--tol", "1", "--atol", "30"], f"--tol 1 {NOTHING}"),
+        (["--tol", "1", "--atol", "boxes=30"], f"--tol 1 is an {SAID}"),
+        (["--tol", "boxes=2,scores=0.01,5"], f"--tol boxes=2 is an {SAID}"),
+        (
+            ["--tol", "boxes=2,3", "--atol", "boxes=1"],
+            f"--tol boxes=2 {NOTHING}; --tol 3 is an {SAID}",
+        ),
         (["--metric", "psnr", "--tol", "40"], ""),
     ],
 )
@@ -94,6 +129,30 @@ def test_a_search_keeps_what_pixels_need(
     told = capsys.readouterr()
     assert "2 of 3 layers stay FP32" in told.out
     assert 1 == (told.out + told.err).count(SAID)
+    assert "tolerance 1 (absolute)" in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tol", "0.05"], "tolerance 0.05\n"),
+        (["--tol", "0.5"], "tolerance 0.5 (absolute)\n"),
+        (["--atol", "30"], "tolerance 30 (absolute)\n"),
+        (["--rtol", "0.5"], "tolerance 0.5 (relative)\n"),
+        (["--metric", "l2", "--tol", "300"], "tolerance 300\n"),
+        (["--tol", "0.01", "--rtol", "0.5"], "tolerance 1 (as a multiple of the given limits)\n"),
+    ],
+)
+def test_the_last_screen_says_which_limit_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Sequence[str], said: str
+) -> None:
+    """A limit of one kind alone is called so; one that holds for both kinds is not."""
+    body = "(float[64] x) => (float[64] boxes) { r = Relu(x) boxes = Mul(r, r) }"
+    model = models.save(models.parse(body), tmp_path)
+    np.savez(tmp_path / "inputs.npz", x=WANT["boxes"] / 100)
+    told = [str(model), "--inputs", str(tmp_path / "inputs.npz"), "--backend", "emulated"]
+    assert 0 == main([*told, *words, "--out", str(tmp_path / "run")])
+    assert said in capsys.readouterr().out
 
 
 def test_the_target_judges_alike(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import oracles
 from precision_bisect.pipeline.choosing import hardest, promised
 from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.pipeline.stability import NARROWED
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Ending, Status
@@ -93,6 +94,22 @@ def rare(count: int) -> list[int]:
     return [n for n in range(COUNT) if n not in POOL][:count]
 
 
+def test_no_more_joins_than_the_hard_sample_needs(tmp_path: Path) -> None:
+    """Where errors do not add up the law asks for too many layers; halves find how many."""
+    (hard,) = rare(1)
+    needed = {2, 5}
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        wanted = needed if int(feed["x"][0]) == hard else {2}
+        return 5.0 if wanted - plan.kept else 0.4 if len(plan) < SIZE else 0.0
+
+    ending, driver, _, _ = searched(tmp_path, rule)
+    assert ending is not None
+    assert (Status.FOUND, Plan.of(needed)) == (ending.status, ending.plan)
+    widened = [len(t.proposal.plan) for t in driver.trials if t.proposal.reason.endswith(" more")]
+    assert max(widened) > len(needed) and len(widened) <= 1 + NARROWED
+
+
 def test_a_sample_that_fails_joins_and_the_plan_widens(tmp_path: Path) -> None:
     """The answer holds on all in the end, and what joined counts against the promise."""
     first, second = rare(2)
@@ -108,6 +125,41 @@ def test_a_sample_that_fails_joins_and_the_plan_widens(tmp_path: Path) -> None:
     assert found is not None
     assert (43, 0, 2, 17) == (found.judged, found.failed, found.joined, found.took_part)
     assert share_at_most(2, 45) == found.share_at_most
+
+
+def test_where_the_budget_ends_before_it_is_widened_the_refuted_answer_stands(
+    tmp_path: Path,
+) -> None:
+    """It held on those that chose it; the promise says how many others it fails on."""
+    rule = needing({rare(1)[0]: {5}})
+    _, whole, _, _ = searched(tmp_path, rule)
+    counted = [t for t in whole.trials if t.proposal.kind is not Kind.PREDICT]
+    judging = [number for number, t in enumerate(counted, 1) if t.outcome.evidence.one_by_one]
+    folder = tmp_path / "short"
+    folder.mkdir()
+    ending, driver, sets, _ = searched(folder, rule, most=judging[0])
+    best, nearly = driver.best(), driver.nearly()
+    assert ending is None and best is not None and SIZE == len(best.proposal.plan)
+    assert nearly is not None and Plan.of((2,)) == nearly.proposal.plan
+    found = promised(driver.trials, nearly.proposal.plan, sets)
+    assert found is not None
+    assert (COUNT - len(POOL), 1, len(POOL)) == (found.judged, found.failed, found.took_part)
+
+
+def test_samples_that_judged_a_plan_have_taken_part_in_it(tmp_path: Path) -> None:
+    """Also where a budget ends before all others judge a plan that was widened for them."""
+    rule = needing({n: {5} for n in rare(2)})
+    _, whole, _, _ = searched(tmp_path, rule)
+    counted = [t for t in whole.trials if t.proposal.kind is not Kind.PREDICT]
+    last = max(number for number, t in enumerate(counted) if t.outcome.evidence.one_by_one)
+    folder = tmp_path / "short"
+    folder.mkdir()
+    _, driver, sets, _ = searched(folder, rule, most=last)
+    best = driver.best()
+    assert best is not None and {2, 5} <= best.proposal.plan.kept
+    found = promised(driver.trials, best.proposal.plan, sets)
+    assert found is not None
+    assert (0, len(POOL) + 2) == (found.judged, found.took_part)
 
 
 def test_what_failed_before_and_did_not_join_counts_as_a_failure(tmp_path: Path) -> None:
@@ -220,7 +272,7 @@ def test_of_a_thousand_samples_the_others_are_read_and_referred_to_once(tmp_path
 
 
 def test_a_sample_that_fp32_cannot_judge_is_counted_apart() -> None:
-    """FP32 that does not run, gives NaN, or nothing at all, is no word on a plan."""
+    """FP32 that does not run, gives NaN, or no numbers, is no word on a plan."""
     feeds: list[Sample] = [{"x": np.array([i])} for i in range(4)]
 
     class Refer:
@@ -228,7 +280,7 @@ def test_a_sample_that_fp32_cannot_judge_is_counted_apart() -> None:
             number = int(feed["x"][0])
             if number == 1:
                 raise RuntimeError("index out of range")
-            return {"y": np.array([np.nan] if number == 2 else [] if number == 3 else [0.0])}
+            return {"y": np.array([np.nan] if number == 2 else ["?"] if number == 3 else [0.0])}
 
         def rest(self) -> None:
             """Hold nothing."""

@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import models
 import tiny
 from precision_bisect.errors import InputError
 from precision_bisect.inputs.input_files import MOST_HELD, placed_samples
 from precision_bisect.results.endings import Status
+from precision_bisect.results.unseen import Calibrating
+from precision_bisect.search.sample_sets import pool_of
 
 MANY = MOST_HELD + 6
 
@@ -79,3 +82,21 @@ def test_a_bad_file_among_many_is_one_line_before_anything_is_written(tmp_path: 
                 tiny.search(model, tmp_path / "run", inputs=inputs)
             assert not (tmp_path / "run").exists()
         bad.write_bytes(kept)
+
+
+def test_what_calibrated_promises_nothing(tmp_path: Path) -> None:
+    """All samples have scaled: those that chose no layer are counted; held-out ones promise."""
+    weights = {"a": models.normal(8, 8), "b": models.normal(8, 8, seed=1)}
+    body = "(float[1,8] x) => (float[1,8] y) { s = MatMul(x, a) y = MatMul(s, b) }"
+    model = models.save(models.with_weights(models.parse(body), weights), tmp_path)
+    folder = folder_of(tmp_path / "inputs", 60)
+    options = {"tol": None, "atol": 10.0, "low": "int8", "inputs": folder}
+    result = tiny.search(model, tmp_path / "run", **options)
+    assert result.unseen is not None and result.unseen.calibrating is not None
+    told = result.unseen
+    assert (60, 0, None) == (told.took_part, told.judged, told.alike)
+    assert Calibrating(judged=60 - len(pool_of(60, 0)), failed=0) == told.calibrating
+    held = tiny.search(model, tmp_path / "held", holdout=10, **options).unseen
+    assert held is not None and held.calibrating is not None
+    assert (50, 10) == (held.took_part, held.judged)
+    assert 50 - len(pool_of(50, 0)) == held.calibrating.judged

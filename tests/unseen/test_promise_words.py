@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from precision_bisect.results.result import Inputs
-from precision_bisect.results.unseen import Estimate, Unseen
+from precision_bisect.results.unseen import Calibrating, Estimate, Unseen
 from precision_bisect_reports.promise import unseen
 from run_folders import result_of
 
@@ -30,6 +30,26 @@ FEW = "2 samples promise nothing: 6% of fresh inputs failed, up to 46%"
             Unseen.of(judged=43, failed=1, took_part=10, joined=2, passed_later=1, unjudged=3),
             "1 of 43 inputs that took no part are over, and 3 were with an earlier answer; at "
             "most 17% of such inputs, with 90% confidence; 3 have no FP32 outputs to judge by",
+        ),
+        (
+            Unseen.of(
+                judged=0, failed=0, took_part=60, calibrating=Calibrating(judged=45, failed=0)
+            ),
+            "all 60 samples calibrated, which promises nothing (--holdout N does); "
+            "0 of 45 that chose no layer are over",
+        ),
+        (
+            Unseen.of(
+                judged=0, failed=0, took_part=1, calibrating=Calibrating(judged=0, failed=0)
+            ),
+            "the one sample calibrated, which promises nothing (--holdout N does)",
+        ),
+        (
+            Unseen.of(
+                judged=9, failed=0, took_part=8, calibrating=Calibrating(judged=0, failed=0)
+            ),
+            "0 of 9 inputs that took no part are over; at most 23% of such inputs, "
+            "with 90% confidence",
         ),
     ],
 )
@@ -66,7 +86,19 @@ def test_an_estimate_stands_beside_the_promise(estimate: Estimate, said: str) ->
 def test_of_made_up_inputs_only_what_was_judged_is_said() -> None:
     """What was seen of real inputs says nothing of made-up ones."""
     few = Unseen.of(judged=0, failed=0, took_part=2)
-    assert "" == unseen(
-        replace(result_of(["a"], [0]), unseen=few, inputs=Inputs(synthetic=True, samples=2))
-    )
+    scaled = replace(few, calibrating=Calibrating(judged=0, failed=0))
+    made_up = replace(result_of(["a"], [0]), inputs=Inputs(synthetic=True, samples=2))
+    assert ["", ""] == [unseen(replace(made_up, unseen=each)) for each in (few, scaled)]
     assert "" == unseen(replace(result_of(["a"], [0]), unseen=None))
+
+
+def test_what_has_not_judged_yet_is_counted() -> None:
+    """A budget that ends early leaves samples that say nothing of its best plan so far."""
+    early = replace(
+        result_of(["a"], [0]),
+        unseen=Unseen.of(judged=0, failed=0, took_part=10),
+        inputs=Inputs(synthetic=False, samples=40),
+    )
+    assert unseen(early).endswith("up to 19%; the other 30 have not judged this answer")
+    all_of_few = replace(early, inputs=Inputs(synthetic=False, samples=10))
+    assert unseen(all_of_few).endswith("up to 19%")

@@ -10,7 +10,7 @@ from precision_bisect.comparators.polygraphy import DIFFERENCES, PolygraphyCompa
 from precision_bisect.inputs.reference import non_finite
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Sample
-from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE
+from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE, Limits
 from precision_bisect.trial import Kind, Trial, Verdict
 
 _ABSOLUTE = ("elementwise", "max", "mean", "quantile", "l2")
@@ -37,22 +37,39 @@ def limits_in_words(comparator: Comparator) -> str:
 
 
 def wide_remark(comparator: Comparator, options: Options) -> str:
-    """Say which limits of --tol are so wide that they are absolute alone; "" for none."""
+    """Say which limits of --tol are so wide that they are absolute alone, or none; "" for none.
+
+    Beside --atol a limit of --tol would be the relative one.
+    """
     if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in DIFFERENCES:
         return ""
-    limits = options.tol if isinstance(options.tol, Mapping) else {"": options.tol or 0.0}
-    told = ",".join(
-        f"{shlex.quote(name)}={limit:g}" if name else f"{limit:g}"
-        for name, limit in limits.items()
-        if limit >= WIDE
-        and any(not comparator.rtol.of(each) for each in comparator.measured if name in ("", each))
+    absolute, asked = (
+        {name for name, limit in _by_name(limits).items() if limit is not None}
+        for limits in (options.atol, options.rtol)
     )
-    if not told:
-        return ""
-    return (
-        f"--tol {told} is an absolute limit: from {WIDE:g} on a relative one has to be asked for "
-        "by --rtol"
+    told: dict[bool, list[str]] = {}
+    given = _by_name(options.tol)
+    for name, limit in given.items():
+        of = [
+            each
+            for each in comparator.measured
+            if name == (each if each in given else "") and asked.isdisjoint(("", each))
+        ]
+        if limit is None or limit < WIDE or not of:
+            continue
+        used = any(absolute.isdisjoint(("", each)) for each in of)
+        said = f"{shlex.quote(name)}={limit:g}" if name else f"{limit:g}"
+        told.setdefault(used, []).append(said)
+    does = {True: "is an absolute limit", False: "sets none beside --atol"}
+    return "; ".join(
+        f"--tol {','.join(said)} {does[used]}: from {WIDE:g} on a relative one has to be asked "
+        "for by --rtol"
+        for used, said in told.items()
     )
+
+
+def _by_name(limits: Limits) -> Mapping[str, float | None]:
+    return limits if isinstance(limits, Mapping) else {"": limits}
 
 
 def exact_remark(comparator: Comparator, kinds: Mapping[str, str]) -> str:
@@ -110,8 +127,8 @@ def overlooked_remarks(comparator: Comparator, reference: Sequence[Sample]) -> l
         if largest
     ]
     remarks += [
-        f"output {name!r} is 0 in every sample, so zeros in its place pass; "
-        "give inputs that reach it"
+        f"output {name!r} is {_nothing(name, reference)} in every sample, so zeros in its place "
+        "pass; give inputs that reach it"
         for name in zero
     ]
     return remarks
@@ -126,8 +143,12 @@ def _allowing(name: str) -> str:
     return f"--tol {shlex.quote(name)}=0.02 lets 2% of them differ"
 
 
+def _nothing(name: str, reference: Sequence[Sample]) -> str:
+    return "0" if any(sample[name].size for sample in reference) else "empty"
+
+
 def _largest(name: str, reference: Sequence[Sample]) -> float:
-    return max(float(np.abs(sample[name]).max()) for sample in reference)
+    return max(float(np.abs(sample[name]).max(initial=0)) for sample in reference)
 
 
 def _advice(comparator: PolygraphyComparator, small: Sequence[str]) -> str:

@@ -37,11 +37,27 @@ def together(parts: Iterable[Sequence[OutputError]]) -> Sequence[OutputError]:
 def _together(errors: Sequence[OutputError]) -> OutputError:
     elements = sum(each.elements for each in errors)
     return replace(
-        max(errors, key=lambda each: each.max),
-        mean=sum(each.mean * each.elements for each in errors) / elements,
+        max(errors, key=lambda each: (each.elements > 0, each.max)),
+        mean=sum(each.mean * each.elements for each in errors) / max(elements, 1),
         p99=max(each.p99 for each in errors),
         elements=elements,
         differing=sum(each.differing for each in errors),
+    )
+
+
+def _nothing(name: str, sample: int) -> OutputError:
+    """Return the error of an output without an element."""
+    return OutputError(
+        output=name,
+        max=0.0,
+        mean=0.0,
+        p99=0.0,
+        elements=0,
+        differing=0,
+        sample=sample,
+        index=(),
+        expected=0.0,
+        got=0.0,
     )
 
 
@@ -51,6 +67,8 @@ def _error(
     total, elements, differing, percentiles = 0.0, 0, 0, []
     worst, sample, place = -1.0, 0, 0
     for number, (got, want) in enumerate(zip(outputs, reference, strict=True)):
+        if not want.size:
+            continue
         # In double: the difference of two large floats may leave their own range.
         flat = (each.astype(np.float64) for each in widened(got, want, as_float=True))
         apart = np.abs(np.subtract(*flat))
@@ -60,6 +78,8 @@ def _error(
         percentiles.append(float(np.quantile(apart, 0.99)))
         if (largest := float(apart.max())) > worst:
             worst, sample, place = largest, number, int(apart.argmax())
+    if not elements:
+        return _nothing(name, first)
     index = np.unravel_index(place, reference[sample].shape)
     return OutputError(
         output=name,

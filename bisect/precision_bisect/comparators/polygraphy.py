@@ -12,6 +12,7 @@ difference between two class numbers says nothing of how wrong the choice is: 40
 wrong as 0, though it is off by a quarter of a percent.
 """
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -138,6 +139,15 @@ class PolygraphyComparator:
 
     def _judged(self, name: str, pairs: Sequence[_Pair]) -> tuple[bool, list[float]]:
         """Return whether an output passes, and its error in each sample."""
+        by_shape = [_by_shape(*pair) for pair in pairs]
+        left = [pair for pair, error in zip(pairs, by_shape, strict=True) if error is None]
+        passed, errors = self._measured(name, left) if left else (True, [])
+        measured = iter(errors)
+        told = [next(measured) if error is None else error for error in by_shape]
+        return passed and math.inf not in by_shape, told
+
+    def _measured(self, name: str, pairs: Sequence[_Pair]) -> tuple[bool, list[float]]:
+        """Return the same of pairs with equal shapes and something in them."""
         if name in self.shares:
             errors = [_multiple(got, want, self.shares[name]) for got, want in pairs]
             return max(errors) <= 1.0, errors
@@ -146,9 +156,13 @@ class PolygraphyComparator:
         return self._by_sample(name, pairs)
 
     def _told(self, name: str, pairs: Sequence[_Pair], sample: int) -> str:
-        """Say where the worst error is, and of classes how many differ."""
-        where = f"output {name!r}, sample {sample}"
-        return f"{where}: {_changed(*pairs[sample])}" if name in self.shares else where
+        """Say where the worst error is, of classes how many differ, and of shapes that they do."""
+        where, (got, want) = f"output {name!r}, sample {sample}", pairs[sample]
+        if got.shape != want.shape:
+            return f"{where}: the shape is {list(got.shape)} instead of {list(want.shape)}"
+        if name not in self.shares:
+            return where
+        return f"{where}: {int(np.count_nonzero(got != want))} of {want.size} elements differ"
 
     def overlooked(self, reference: Sequence[Sample]) -> list[str]:
         """Return the outputs in whose place zeros would pass; no plan can fail by those."""
@@ -176,28 +190,21 @@ class PolygraphyComparator:
         atol, rtol = self.atol.of(name), self.rtol.of(name)
         errors, chosen = [], []
         for got, want in pairs:
-            if got.shape != want.shape:
-                errors.append(float("inf"))
-                continue
             got, want = widened(got, want, as_float=False)
             figures = ratios(*differences(got, want), atol, rtol)
             places = deciding(figures)
             chosen.append((got[places], want[places]))
             errors.append(_figure(figures[places[-1]], bounded=atol > 0 or rtol > 0))
-        if len(chosen) < len(pairs):
-            return False, errors
         got, want = (np.concatenate(side) for side in zip(*chosen, strict=True))
         return bool(self._compare(name, got, want)), errors
 
     def _by_sample(self, name: str, pairs: Sequence[_Pair]) -> tuple[bool, list[float]]:
         """Return whether all samples pass by Polygraphy's word, and each sample's error."""
         passed, errors = True, []
+        difference = self.metric in DIFFERENCES
         for got, want in pairs:
-            ok, error = False, float("inf")
-            if got.shape == want.shape:
-                difference = self.metric in DIFFERENCES
-                got, want = widened(got, want, as_float=not difference)
-                ok, error = (self._difference if difference else self._single)(name, got, want)
+            got, want = widened(got, want, as_float=not difference)
+            ok, error = (self._difference if difference else self._single)(name, got, want)
             passed = passed and ok
             errors.append(error)
         return passed, errors
@@ -269,16 +276,14 @@ def _figure(ratio: float, *, bounded: bool = True) -> float:
     return float(ratio)
 
 
-def _multiple(got: NDArray[Any], want: NDArray[Any], share: float) -> float:
-    """Return how many elements differ, as a multiple of how many may; inf for another shape."""
+def _by_shape(got: NDArray[Any], want: NDArray[Any]) -> float | None:
+    """Return the error that shapes tell: 0 where both are empty. None where values decide."""
     if got.shape != want.shape:
-        return float("inf")
+        return math.inf
+    return None if want.size else 0.0
+
+
+def _multiple(got: NDArray[Any], want: NDArray[Any], share: float) -> float:
+    """Return how many elements differ, as a multiple of how many may."""
     differing = int(np.count_nonzero(got != want))
     return differing / want.size / share if share else differing / _HALF
-
-
-def _changed(got: NDArray[Any], want: NDArray[Any]) -> str:
-    """Say how many elements differ."""
-    if got.shape != want.shape:
-        return f"the shape is {list(got.shape)} instead of {list(want.shape)}"
-    return f"{int(np.count_nonzero(got != want))} of {want.size} elements differ"

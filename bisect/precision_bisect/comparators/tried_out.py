@@ -199,7 +199,7 @@ def _far(array: NDArray[Any]) -> NDArray[Any]:
         limits = np.finfo(array.dtype)
         far = np.clip(1 - 10 * array.astype(np.float64), limits.min, limits.max)
         return np.asarray(far, array.dtype)
-    if array.dtype.kind == "b":
+    if array.dtype.kind == "b" or not array.size:
         return np.asarray(np.logical_not(array))
     with np.errstate(over="ignore"):
         far = np.asarray(array.min() + array.max() - array, array.dtype)

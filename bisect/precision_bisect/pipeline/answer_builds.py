@@ -54,14 +54,18 @@ def _builds(driver: Driver, plan: Plan | None) -> list[Trial]:
 
 
 def output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequence[OutputError]:
-    """Return those of the freshest builds of the answer on its samples, and on all others."""
+    """Return those of the freshest builds of the answer on its samples, and on all others.
+
+    Outputs that are empty in every sample are left out.
+    """
     found = {
         trial.proposal.samples: trial.outcome.evidence.output_errors
         for trial in _builds(driver, plan)
         if trial.proposal.samples in (samples, samples.others)
         and trial.outcome.evidence.output_errors
     }
-    return together(found.values()) if samples in found else ()
+    errors = together(found.values()) if samples in found else ()
+    return [each for each in errors if each.elements]
 
 
 def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.results.unseen import Unseen
+from precision_bisect.results.unseen import Calibrating, Unseen
 from precision_bisect.search.combinators import mapped
 from precision_bisect.search.sample_sets import CHOSEN, SampleSets
 from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, Proposal, SampleSet, Trial
@@ -182,12 +182,13 @@ def promised(
     if not sets.each:
         return None
     pool = range(len(sets.judging)) if calibrated else sets.pool
-    part, before = {*pool}, set[int]()
+    part, before, chose = {*pool}, set[int](), {*sets.pool}
     joining, own = set[int](), dict[bool, OneByOne]()
     for trial in trials:
         asked, told = trial.proposal, trial.outcome.evidence.one_by_one
         if asked.samples.judges:
             joining.update(asked.samples.numbers or ())
+            part |= joining if asked.plan == plan else set()
         one_by_one = asked.samples.singly and asked.samples != SampleSet.POOL
         if told is None or asked.phase is not Phase.RECHECK or not one_by_one:
             continue
@@ -198,10 +199,14 @@ def promised(
             own[held_out] = told
             # What joined later has found no better plan.
             part |= joining
+            chose |= joining
     judged, failed, unjudged = (
         {n for told in own.values() for n in getattr(told, name)} - part
         for name in ("numbers", "failed", "unjudged")
     )
+    others = own.get(False, OneByOne(numbers=(), errors=()))
+    scaled = [n for n in others.numbers if n not in chose and n not in others.unjudged]
+    calibrating = Calibrating(judged=len(scaled), failed=len({*scaled} & {*others.failed}))
     return Unseen.of(
         judged=len(judged - unjudged),
         failed=len(failed),
@@ -209,4 +214,5 @@ def promised(
         joined=len(before & part - {*pool}),
         passed_later=len(before & judged - failed),
         unjudged=len(unjudged),
+        calibrating=calibrating if calibrated else None,
     )

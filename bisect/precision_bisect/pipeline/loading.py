@@ -15,13 +15,19 @@ from precision_bisect.comparators.comparison_remarks import (
     overlooked_remarks,
     wide_remark,
 )
+from precision_bisect.comparators.ready_made import ReadyMade
 from precision_bisect.comparators.steadiness import steadiness
 from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import CheckedSamples, check_samples
 from precision_bisect.inputs.input_files import placed_samples
-from precision_bisect.inputs.reference import Reference, find_reference, given_reference
+from precision_bisect.inputs.reference import (
+    Reference,
+    ReferenceSession,
+    find_reference,
+    given_reference,
+)
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
@@ -36,7 +42,13 @@ from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.events import Observer, Warned
-from precision_bisect.search.sample_sets import CHOSEN, SampleSets, judges_each, pool_of
+from precision_bisect.search.sample_sets import (
+    CHOSEN,
+    SampleSets,
+    judges_each,
+    pool_of,
+    with_something,
+)
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.reading import check_ranges
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
@@ -121,6 +133,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
     options, reference, without = _reference(
         options, original, [samples[i] for i in pool], given and [given[i] for i in pool]
     )
+    refer = ReferenceSession(original, options.threads, optimised=reference.optimised)
     sets = SampleSets(
         feeds=samples,
         pool=pool,
@@ -128,23 +141,27 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         held_out=options.holdout,
         each=each,
         given=given,
+        refer=refer,
     )
-    choosing, _ = sets[SampleSet.JUDGED]
-    try_out(comparator, reference.outputs, _judge_flag(options))
+    named = comparator.outputs if isinstance(comparator, ReadyMade) else outputs
+    sets = with_something(sets, named, options.seed)
+    refer.rest()
+    choosing, known = sets[SampleSet.JUDGED]
+    try_out(comparator, known, _judge_flag(options))
     random = steadiness(original, choosing, reference, comparator, options.threads)
     # The sessions are closed, and children take their place.
     trim()
-    model, declared = with_true_shapes(model, reference.outputs)
+    model, declared = with_true_shapes(model, known)
     remarks = [
         *without,
         *declared,
         *filter(None, (reference.remark, random)),
-        *overlooked_remarks(comparator, reference.outputs),
+        *overlooked_remarks(comparator, known),
     ]
     for remark in remarks:
         observer(Warned(message=remark))
     layers, seconds = len(model.table.candidates), reference.seconds
-    threads = options.threads or fitting(seconds, layers, min(CHOSEN, len(pool)))
+    threads = options.threads or fitting(seconds, layers, min(CHOSEN, len(sets.pool)))
     loaded = Loaded(
         options=replace(options, threads=threads),
         model=model,

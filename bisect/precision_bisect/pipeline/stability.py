@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
-from precision_bisect.search.rounding_law import Law, typical
+from precision_bisect.search.rounding_law import SPREADS, Law, typical
 from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
@@ -20,7 +20,10 @@ DEVIATIONS_BELOW = 1.645
 """Standard deviations of ln(error) between builds that an answer stays below the tolerance: the
 95% quantile of the normal distribution."""
 NARROWED = 5
-"""Halvings of the last step of a widening that no figure has chosen: 32 layers to one. A bound."""
+"""Halvings of the last step of a widening: 32 layers to one. A bound."""
+SPARE = 2.0
+"""Factor by which an error must be below what the law aims at for it to have added too many. A
+bound of taste."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +130,7 @@ class StabilityCheck:
             added = law.next(added, outcome, self.problem.tolerance, self.builds)
             outcome = yield from self._wider(plan, law, added)
             if outcome.passed and self.leaves_room(plan.with_(law.order[:added])):
-                return (yield from self._narrowed(plan, law, fails, added))
+                return (yield from self._narrowed(plan, law, fails, (added, outcome)))
         return None
 
     def _wider(self, plan: Plan, law: Law, added: int) -> Search[Outcome]:
@@ -135,20 +138,30 @@ class StabilityCheck:
         return (yield from self.judge(wider, f"{len(plan)} layers and {added} more"))
 
     def _narrowed(
-        self, plan: Plan, law: Law, fails: tuple[int, Outcome], passes: int
+        self, plan: Plan, law: Law, fails: tuple[int, Outcome], passes: tuple[int, Outcome]
     ) -> Search[Plan]:
-        """Return a plan between two, by halves, where the law had no figure to choose it by."""
-        count, outcome = fails
+        """Return a plan between two, by halves, where the law had no figure or added too many."""
+        (count, failed), (most, passed) = fails, passes
         for _ in range(NARROWED):
-            if law.tells(outcome) or passes - count < 2:
+            if most - count < 2 or (law.tells(failed) and not self._far(passed, SPARE)):
                 break
-            middle = (count + passes) // 2
+            middle = (count + most) // 2
             told = yield from self._wider(plan, law, middle)
-            if told.passed and self.leaves_room(plan.with_(law.order[:middle])):
-                passes = middle
+            room = self.leaves_room(plan.with_(law.order[:middle]))
+            if told.passed and room and self._far(told):
+                most, passed = middle, told
             else:
-                count, outcome = middle, told
-        return plan.with_(law.order[:passes])
+                count, failed = middle, told
+        return plan.with_(law.order[:most])
+
+    def _far(self, outcome: Outcome, times: float = 1.0) -> bool:
+        """Tell whether an error is so many times below what a widened plan is chosen for."""
+        error, tolerance = typical(outcome), self.problem.tolerance
+        if error is None or tolerance is None:
+            return True
+        stability = outcome.evidence.stability
+        jitter = (stability.jitter if stability else None) or 0.0
+        return times * error <= tolerance * math.exp(-SPREADS * math.hypot(jitter, self.builds))
 
 
 def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:

@@ -74,6 +74,17 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrating:
+    """Samples that chose nothing but scales: `failed` of `judged` exceed the limit.
+
+    They promise nothing, since scales that were made for them fit them.
+    """
+
+    judged: Count
+    failed: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
     """What samples that took no part in the search say of the answer.
 
@@ -82,7 +93,8 @@ class Unseen:
     answer; `joined` of them did so because an earlier answer failed on them, and `passed_later`
     are others that it failed on. The bound counts both as failures: it is that of the earlier
     answer, and holds for a wider one that fails no more. `unjudged` samples have no FP32 outputs
-    to judge by. `estimate` is there where one was asked for.
+    to judge by. `estimate` is there where one was asked for. `calibrating` is None where nothing
+    was calibrated; else all that judge have taken part.
     """
 
     judged: Count
@@ -93,6 +105,7 @@ class Unseen:
     joined: Count = 0
     passed_later: Count = 0
     unjudged: Count = 0
+    calibrating: Calibrating | None = None
     estimate: Estimate | None = None
 
     @classmethod
@@ -105,6 +118,7 @@ class Unseen:
         joined: int = 0,
         passed_later: int = 0,
         unjudged: int = 0,
+        calibrating: Calibrating | None = None,
     ) -> "Unseen":
         """Return the promise of such samples."""
         return cls(
@@ -116,13 +130,17 @@ class Unseen:
             joined=joined,
             passed_later=passed_later,
             unjudged=unjudged,
+            calibrating=calibrating,
         )
 
     @property
     def alike(self) -> Seen | None:
-        """What was seen of searches with about as many samples; None where there is a promise."""
+        """What was seen of searches with about as many samples; None where there is a promise.
+
+        Nothing was seen of searches with calibrated scales.
+        """
         place = bisect_right(BY_SAMPLES, self.took_part, key=lambda each: each.samples)
-        return None if self.judged or not place else BY_SAMPLES[place - 1]
+        return None if self.judged or self.calibrating or not place else BY_SAMPLES[place - 1]
 
 
 def share_at_most(failed: int, judged: int) -> float:

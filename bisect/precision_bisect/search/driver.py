@@ -139,6 +139,26 @@ class Driver:
         ]
         return min(believed, key=lambda t: (not t.proposal.draw, t.proposal.plan), default=None)
 
+    def nearly(self) -> Trial | None:
+        """Return the answer that failed on the fewest samples that did not choose it, if any did.
+
+        It has held on those that chose it.
+        """
+        failed = {
+            trial.proposal.plan: len(told.failed)
+            for trial in self.trials
+            if _judged(trial) and (told := trial.outcome.evidence.one_by_one) and told.failed
+        }
+        chosen = [
+            trial
+            for trial in self.trials
+            if trial.proposal.plan in failed
+            and trial.proposal.samples.judges
+            and trial.proposal.phase is Phase.RECHECK
+            and trial.outcome.passed
+        ]
+        return min(chosen, key=lambda t: (failed[t.proposal.plan], t.proposal.plan), default=None)
+
     def unsteady(self) -> Trial | None:
         """Return the smallest plan that passes on the samples, but only on some of its copies."""
         some: set[Plan] = set()

@@ -1,12 +1,12 @@
 """Which samples judge plans, which rank layers, and which take no part before the end."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 import numpy as np
 
-from precision_bisect.errors import ModelError
+from precision_bisect.errors import InputError, ModelError
 from precision_bisect.inputs.copies import Pair, Refers
 from precision_bisect.inputs.reference import judgeable, non_finite
 from precision_bisect.protocols import Comparator, Judgement, JudgesEach, Sample
@@ -65,8 +65,11 @@ def pool_of(count: int, seed: int) -> list[int]:
     if count <= CHOSEN:
         return list(range(count))
     size = max(CHOSEN, min(POOL, count // POOL_SHARE))
-    drawn = np.random.default_rng((seed, count)).permutation(count)[:size]
-    return sorted(map(int, drawn))
+    return sorted(_drawn(count, seed)[:size])
+
+
+def _drawn(count: int, seed: int) -> Sequence[int]:
+    return [*map(int, np.random.default_rng((seed, count)).permutation(count))]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,3 +169,31 @@ class SampleSets(Mapping[SampleSet, Pair]):
         if self.refer is None:
             raise ValueError(f"nothing computes the FP32 outputs of sample {number}")
         return judgeable(self.refer(feed), number)
+
+
+def with_something(sets: SampleSets, judged: Collection[str], seed: int) -> SampleSets:
+    """Return the samples with a pool in which one of the judged outputs is not empty.
+
+    Where it has none, further samples are drawn until one has. All of them join, so that the rest
+    stay like inputs that nobody has shown. Raises InputError where all outputs are empty.
+    """
+
+    def empty(outputs: Sample) -> bool:
+        return not any(outputs[name].size for name in judged)
+
+    pool, known = [*sets.pool], [*sets.reference]
+    if not all(map(empty, known)):
+        return sets
+    for number in _drawn(len(sets.judging), seed):
+        _, outputs = (None, None) if number in sets.pool else sets.single(number)
+        if outputs is None:
+            continue
+        pool.append(number)
+        known.append(outputs)
+        if not empty(outputs):
+            return replace(sets, pool=pool, reference=known)
+    shapes = ", ".join(f"{name!r} {[*known[0][name].shape]}" for name in judged)
+    raise InputError(
+        f"nothing can be judged: the outputs of all {len(pool)} samples are empty, {shapes}",
+        "give inputs in which the model finds something",
+    )
