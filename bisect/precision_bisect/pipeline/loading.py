@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.comparators.choose_comparator import choose_comparator
+from precision_bisect.comparators.choose_comparator import ReadyMade, choose_comparator
 from precision_bisect.comparators.comparison_remarks import (
     exact_remark,
     overlooked_remarks,
     wide_remark,
 )
-from precision_bisect.comparators.ready_made import ReadyMade
 from precision_bisect.comparators.steadiness import steadiness
 from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.errors import InputError, ModelError, UsageError
@@ -143,7 +142,8 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         given=given,
         refer=refer,
     )
-    named = comparator.outputs if isinstance(comparator, ReadyMade) else outputs
+    every = [output.name for output in original.outputs]
+    named = comparator.outputs if isinstance(comparator, ReadyMade) else every
     sets = with_something(sets, named, options.seed)
     refer.rest()
     choosing, known = sets[SampleSet.JUDGED]

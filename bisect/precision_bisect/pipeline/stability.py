@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
-from precision_bisect.search.rounding_law import SPREADS, Law, typical
+from precision_bisect.search.rounding_law import PREDICTED_BELOW, Law, typical
 from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
@@ -161,7 +161,9 @@ class StabilityCheck:
             return True
         stability = outcome.evidence.stability
         jitter = (stability.jitter if stability else None) or 0.0
-        return times * error <= tolerance * math.exp(-SPREADS * math.hypot(jitter, self.builds))
+        return times * error <= tolerance * math.exp(
+            -PREDICTED_BELOW * math.hypot(jitter, self.builds)
+        )
 
 
 def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
