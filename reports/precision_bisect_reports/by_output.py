@@ -11,6 +11,7 @@ from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE
 
 MOST_ROWS = 3
 _NAME = 18
+_LIMIT = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,12 @@ class _Row:
         if self.share is not None:
             counts = f"{self.error.differing} of {self.error.elements} differ"
             limit = f"{100 * self.share:g}%" if self.share else "exact"
-            return f"{name:<{_NAME}}{counts:>27}{limit:>14}"
+            return f"{name:<{_NAME}}{counts:>27} {limit:>{_LIMIT}}"
         errors = (self.error.max, self.error.mean, self.error.p99)
         figures = "".join(f"{each:>9.2g}" for each in errors)
         limits = [f"{self.atol:g}"] if self.atol else []
         limits += [f"{100 * self.rtol:g}%"] if self.rtol else []
-        return f"{name:<{_NAME}}{figures}{' or '.join(limits):>14}"
+        return f"{name:<{_NAME}}{figures} {' or '.join(limits):>{_LIMIT}}"
 
 
 def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
@@ -59,7 +60,11 @@ def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
         return
     rows.sort(key=lambda each: each.used, reverse=True)
     which = f"worst {MOST_ROWS} of {len(rows)}" * (len(rows) > MOST_ROWS)
-    yield "by output", f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9}{'limit':>14}", ALWAYS
+    yield (
+        "by output",
+        f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9} {'limit':>{_LIMIT}}",
+        ALWAYS,
+    )
     for each in rows[:MOST_ROWS]:
         yield "", str(each), ALWAYS
     worst = rows[0].error

@@ -22,7 +22,7 @@ def unseen(result: Result) -> str:
     samples = f"{told.took_part} sample{'s' * (told.took_part != 1)}"
     return (
         f"{samples} promise{'s' * (told.took_part == 1)} nothing: {_seen(alike.mean)} of fresh "
-        f"inputs failed, up to {_seen(alike.worst)}{_estimate(told)}"
+        f"inputs failed, up to {_seen(alike.worst)}{_estimate(told)}{_waiting(result, told)}"
     )
 
 
@@ -37,6 +37,12 @@ def _promise(told: Unseen) -> str:
     if told.unjudged:
         said += f"; {told.unjudged} have no FP32 outputs to judge by"
     return said
+
+
+def _waiting(result: Result, told: Unseen) -> str:
+    """Say how many samples have not judged an answer, as after a budget that ended early."""
+    left = result.inputs.samples - told.took_part if result.inputs else 0
+    return f"; the other {left} have not judged this answer" if left > 0 else ""
 
 
 def _calibrated(told: Unseen, found: Calibrating) -> str:

@@ -127,6 +127,41 @@ def test_a_sample_that_fails_joins_and_the_plan_widens(tmp_path: Path) -> None:
     assert share_at_most(2, 45) == found.share_at_most
 
 
+def test_where_the_budget_ends_before_it_is_widened_the_refuted_answer_stands(
+    tmp_path: Path,
+) -> None:
+    """It held on those that chose it; the promise says how many others it fails on."""
+    rule = needing({rare(1)[0]: {5}})
+    _, whole, _, _ = searched(tmp_path, rule)
+    counted = [t for t in whole.trials if t.proposal.kind is not Kind.PREDICT]
+    judging = [number for number, t in enumerate(counted, 1) if t.proposal.samples.singly]
+    folder = tmp_path / "short"
+    folder.mkdir()
+    ending, driver, sets, _ = searched(folder, rule, most=judging[0])
+    nearly = driver.nearly()
+    assert ending is None and nearly is not None
+    assert Plan.of((2,)) == nearly.proposal.plan
+    found = promised(driver.trials, nearly.proposal.plan, sets)
+    assert found is not None
+    assert (COUNT - len(POOL), 1, len(POOL)) == (found.judged, found.failed, found.took_part)
+
+
+def test_samples_that_judged_a_plan_have_taken_part_in_it(tmp_path: Path) -> None:
+    """Also where a budget ends before all others judge a plan that was widened for them."""
+    rule = needing({n: {5} for n in rare(2)})
+    _, whole, _, _ = searched(tmp_path, rule)
+    counted = [t for t in whole.trials if t.proposal.kind is not Kind.PREDICT]
+    last = max(number for number, t in enumerate(counted) if t.proposal.samples.singly)
+    folder = tmp_path / "short"
+    folder.mkdir()
+    _, driver, sets, _ = searched(folder, rule, most=last)
+    best = driver.best()
+    assert best is not None and {2, 5} <= best.proposal.plan.kept
+    found = promised(driver.trials, best.proposal.plan, sets)
+    assert found is not None
+    assert (0, len(POOL) + 2) == (found.judged, found.took_part)
+
+
 def test_what_failed_before_and_did_not_join_counts_as_a_failure(tmp_path: Path) -> None:
     """Of twelve that fail eight join; the others pass with the wider answer."""
     ending, driver, sets, _ = searched(tmp_path, needing({n: {5} for n in rare(12)}))

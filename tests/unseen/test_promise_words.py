@@ -90,3 +90,15 @@ def test_of_made_up_inputs_only_what_was_judged_is_said() -> None:
     made_up = replace(result_of(["a"], [0]), inputs=Inputs(synthetic=True, samples=2))
     assert ["", ""] == [unseen(replace(made_up, unseen=each)) for each in (few, scaled)]
     assert "" == unseen(replace(result_of(["a"], [0]), unseen=None))
+
+
+def test_what_has_not_judged_yet_is_counted() -> None:
+    """A budget that ends early leaves samples that say nothing of its best plan so far."""
+    early = replace(
+        result_of(["a"], [0]),
+        unseen=Unseen.of(judged=0, failed=0, took_part=10),
+        inputs=Inputs(synthetic=False, samples=40),
+    )
+    assert unseen(early).endswith("up to 19%; the other 30 have not judged this answer")
+    all_of_few = replace(early, inputs=Inputs(synthetic=False, samples=10))
+    assert unseen(all_of_few).endswith("up to 19%")

@@ -188,6 +188,7 @@ def promised(
         asked, told = trial.proposal, trial.outcome.evidence.one_by_one
         if asked.samples.judges:
             joining.update(asked.samples.numbers or ())
+            part |= joining if asked.plan == plan else set()
         one_by_one = asked.samples.singly and asked.samples != SampleSet.POOL
         if told is None or asked.phase is not Phase.RECHECK or not one_by_one:
             continue

@@ -139,6 +139,26 @@ class Driver:
         ]
         return min(believed, key=lambda t: (not t.proposal.draw, t.proposal.plan), default=None)
 
+    def nearly(self) -> Trial | None:
+        """Return the answer that failed on the fewest samples that did not choose it, if any did.
+
+        It has held on those that chose it.
+        """
+        failed = {
+            trial.proposal.plan: len(told.failed)
+            for trial in self.trials
+            if _judged(trial) and (told := trial.outcome.evidence.one_by_one) and told.failed
+            if trial.proposal.samples.singly
+        }
+        passed = (t for t in self.trials if t.proposal.samples.judges and t.outcome.passed)
+        chosen = [trial for trial in passed if trial.proposal.plan in failed]
+        # The last of its trials has the most copies.
+        return min(
+            reversed(chosen),
+            key=lambda t: (failed[t.proposal.plan], t.proposal.plan),
+            default=None,
+        )
+
     def unsteady(self) -> Trial | None:
         """Return the smallest plan that passes on the samples, but only on some of its copies."""
         some: set[Plan] = set()
