@@ -62,6 +62,8 @@ def test_the_curve_is_the_first_chart(opened: Open, tmp_path: Path, scheme: str)
     worst, median, named = options["series"]
     assert [0, 2, 3, 5] == [each["point"]["kept_count"] for each in median["data"]]
     assert 4 == len(worst["data"])
+    # Samples that did not choose a plan count in its worst error, too.
+    assert ("worst", "median of copies") == (worst["name"], median["name"])
     assert ["all_low", "answer", "margin"] == [each["point"]["point"] for each in named["data"]]
     assert -2 == median["markLine"]["data"][0]["yAxis"]
     page.evaluate(f"{CURVE}.dispatchAction({{type: 'showTip', seriesIndex: 1, dataIndex: 2}})")

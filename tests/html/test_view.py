@@ -16,6 +16,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.results.endings import Status
+from precision_bisect.results.unseen import Unseen
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect_reports.html.network import FIXED, FOLLOWER, OPEN, RUNS_HIGH, RUNS_LOW
 from precision_bisect_reports.html.page import embedded, page, write_report
@@ -59,6 +60,21 @@ def test_what_became_of_an_earlier_answer_is_a_remark(
     answer = view(tmp_path)["answer"]
     assert lead == answer["message"]
     assert [remark] * bool(remark) == [each for each in answer["remarks"] if "failed" in each]
+
+
+def test_the_promise_and_the_kind_of_limit_stand_with_the_answer(tmp_path: Path) -> None:
+    """What unseen inputs may do is a sentence of its own; a limit of one kind is called so."""
+    run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
+    result = run_folders.result_of(LAYERS_10, [2, 5])
+    comparator = {"metric": "elementwise", "atol": {"y": 0.5}, "rtol": {"y": 0.0}}
+    fingerprint = {**result.fingerprint, "comparator": comparator}
+    unseen = Unseen.of(judged=45, failed=0, took_part=8)
+    told = replace(result, unseen=unseen, fingerprint=fingerprint)
+    (tmp_path / RESULT).write_text(told.to_text())
+    answer = view(tmp_path)["answer"]
+    (said,) = (each for each in answer["remarks"] if each.startswith("Unseen inputs: "))
+    assert "0 of 45 inputs that took no part are over; at most 5%" in said
+    assert "absolute" == answer["limit_kind"]
 
 
 def test_made_up_inputs_stand_with_the_answer(tmp_path: Path) -> None:

@@ -51,6 +51,15 @@ def test_several_outputs_have_a_row_each() -> None:
     assert "by output" in screen(result)
 
 
+def test_columns_stay_apart_and_fit_the_screen() -> None:
+    """The longest limits and figures leave a space, and no row is broken."""
+    limit = {"boxes": 0.000125}
+    result = judged(replace(BOXES, max=1.25e-05, p99=0.000123), atol=limit, rtol=limit)
+    result = replace(result, output_errors=[*result.output_errors, SCORES])
+    assert "boxes 1.3e-05 0.02 0.00012 0.000125 or 0.0125%" in rows(result)
+    assert "0.000125 or 0.0125%\n" in screen(result)
+
+
 @pytest.mark.parametrize(
     ("atol", "rtol", "shown"),
     [(1.0, 0.0, False), (0.01, 0.01, True), (0.0, 0.01, True), (0.6, 0.01, False)],

@@ -105,7 +105,7 @@ def _plan(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | No
     plan that does not hold on all copies is better than none.
     """
     if ending.plan is None and ending.status not in _NO_ANSWER:
-        for best in filter(None, (driver.best(), driver.unsteady())):
+        for best in filter(None, (driver.best(), driver.nearly(), driver.unsteady())):
             samples = best.proposal.samples
             faster = timings(prepared, driver, samples).best_so_far(prepared.options.speed)
             given = prepared.options.speed.given and faster is not None

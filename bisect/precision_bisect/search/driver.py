@@ -148,16 +148,16 @@ class Driver:
             trial.proposal.plan: len(told.failed)
             for trial in self.trials
             if _judged(trial) and (told := trial.outcome.evidence.one_by_one) and told.failed
+            if trial.proposal.samples.singly
         }
-        chosen = [
-            trial
-            for trial in self.trials
-            if trial.proposal.plan in failed
-            and trial.proposal.samples.judges
-            and trial.proposal.phase is Phase.RECHECK
-            and trial.outcome.passed
-        ]
-        return min(chosen, key=lambda t: (failed[t.proposal.plan], t.proposal.plan), default=None)
+        passed = (t for t in self.trials if t.proposal.samples.judges and t.outcome.passed)
+        chosen = [trial for trial in passed if trial.proposal.plan in failed]
+        # The last of its trials has the most copies.
+        return min(
+            reversed(chosen),
+            key=lambda t: (failed[t.proposal.plan], t.proposal.plan),
+            default=None,
+        )
 
     def unsteady(self) -> Trial | None:
         """Return the smallest plan that passes on the samples, but only on some of its copies."""

@@ -7,6 +7,7 @@ from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Result, runs
 from precision_bisect.verifying.verification import Seen
+from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed
 from precision_bisect_reports.html.compact import figure
@@ -54,6 +55,7 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
         "error": result.error if answered or status not in _CUT_OFF else None,
         "tolerance": _scale(tolerance),
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
+        "limit_kind": kind_of_limit(result),
         "holds": f"Holds {held(result.stability)}." if result.stability else "",
         "proof": proof(result.certificate) if result.kept else "",
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
@@ -93,6 +95,7 @@ def _so_far(source: Source) -> dict[str, Any]:
         "error": figure(found[1]) if found else None,
         "tolerance": run.tolerance if run else None,
         "limits": None,
+        "limit_kind": "",
         "holds": "",
         "proof": "",
         "precisions": [],
@@ -173,8 +176,6 @@ def _facts(result: Result) -> Iterator[list[str]]:
     yield ["Strategy", str(result.fingerprint["strategy"])]
     samples, held = result.fingerprint["samples"], result.fingerprint["holdout"]
     yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
-    if result.rungs and (said := unseen(result)):
-        yield ["Unseen inputs", said]
     yield from _deployed(result)
 
 
@@ -191,6 +192,8 @@ def _deployed(result: Result) -> Iterator[list[str]]:
 def _remarks(result: Result, message: str) -> Iterator[str]:
     if result.status is Status.FOUND and message:
         yield f"{message[:1].upper()}{message[1:]}."
+    if result.rungs and (said := unseen(result)):
+        yield f"Unseen inputs: {said}."
     if result.emulated and result.rungs:
         yield "Predicted by the emulator on the machine of the search; confirm on the target."
     if result.unresolved:

@@ -13,7 +13,7 @@ function errorTile(answer) {
   const limit = answer.tolerance;
   const finite = Number.isFinite(number(answer.error));
   if (answer.error === null) return tile("Error", "no figure", "The check says yes or no.");
-  const of = limit ? `tolerance ${spell(limit)}${answer.limits ? ", as a multiple of the limits" : ""}. ${answer.holds}` : answer.holds;
+  const of = limit ? `tolerance ${spell(limit)}${answer.limits ? ", as a multiple of the limits" : answer.limit_kind && ` (${answer.limit_kind})`}. ${answer.holds}` : answer.holds;
   return tile("Error on the samples", spell(answer.error), of, limit && finite ? meter(number(answer.error) / limit) : null);
 }
 

@@ -36,7 +36,7 @@ function curveOptions() {
   const sized = points.map((point) => ({ kept: point.kept_count }));
   const most = Math.max(...sized.map((point) => point.kept));
   const median = { ...curveLine("median of copies", "error_median", scale, false), markLine: toleranceLine(scale, "insideStartBottom") };
-  const worst = curveLine("worst of copies", "error_max", scale, true);
+  const worst = curveLine("worst", "error_max", scale, true);
   return {
     ...plain(), legend: { ...plain().legend, itemWidth: 26, top: 0, right: 8, data: [median.name, worst.name] }, tooltip: tooltip(({ data: { point } }) => curveTip(point)),
     grid: { ...FRAME, top: 30, bottom: 42 }, xAxis: sizeAxis(sized), yAxis: scale.axis, series: [worst, median, namedPoints(scale, most)],
@@ -45,7 +45,7 @@ function curveOptions() {
 
 function curveTable(points) {
   const timed = points.some((point) => point.latency_ms !== null);
-  return table(["Kept", "Median of copies", "Worst of copies", ...(timed ? ["Latency"] : []), "Point"], points, (point) =>
+  return table(["Kept", "Median of copies", "Worst", ...(timed ? ["Latency"] : []), "Point"], points, (point) =>
     [String(point.kept_count), spell(point.error_median), spell(point.error_max), ...(timed ? [point.latency_ms === null ? "not measured" : `${spell(point.latency_ms)} ms`] : []), nameOfPoint(point)]);
 }
 
