@@ -27,7 +27,7 @@ def curve(result: Result) -> Iterator[tuple[str, str]]:
     if unfinished := _unfinished(result):
         yield "unfinished", unfinished
     elif not _listed(result):
-        yield ("culprits" if result.culprits else "cause"), words(result)
+        yield ("culprits" if result.culprits else "cause"), curve_words(result)
     yield from _table(result.curve)
     helping = [each for each in result.advice if each.passed]
     if helping:
@@ -41,7 +41,7 @@ def _unfinished(result: Result) -> str:
     return f"the run ended before it was known what breaks {result.low.upper()}"
 
 
-def words(result: Result) -> str:
+def curve_words(result: Result) -> str:
     """Return which layers break the low type, by how much, and what the rest takes."""
     low, culprits = result.low.upper(), result.culprits
     if not culprits:

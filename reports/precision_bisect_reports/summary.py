@@ -19,7 +19,7 @@ from precision_bisect.trial import Honour, LatencyMethod, Stability
 from precision_bisect_reports.by_output import by_output
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.curve import curve, exported
-from precision_bisect_reports.deployed import deployed, judging_steps
+from precision_bisect_reports.deployed import deployed_rows, judging_steps
 from precision_bisect_reports.folding import folded, step
 from precision_bisect_reports.made_up import in_range, made_up
 from precision_bisect_reports.next_steps import (
@@ -221,7 +221,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if result.error is not None and answered:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
-            yield "holds", held(result.stability), ALWAYS
+            yield "holds", holds_text(result.stability), ALWAYS
         if said := predicted(result):
             yield "target", said, ALWAYS if result.not_passed else DETAIL
         yield from by_output(result)
@@ -268,11 +268,11 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what the last check of the exported files found, a failure always."""
     recheck = result.deployment.recheck if result.deployment else None
     judged = recheck is not None and recheck.outcome != "not_judged"
-    for label, text in deployed(result.deployment, (each.cause for each in result.diagnosis)):
+    for label, text in deployed_rows(result.deployment, (each.cause for each in result.diagnosis)):
         yield label, text, ALWAYS if judged else DETAIL
 
 
-def held(stability: Stability) -> str:
+def holds_text(stability: Stability) -> str:
     """Say in how many checks an answer held, and how near it came to the limit in them."""
     passed = stability.copies - stability.failed
     worst = stability.error_max

@@ -166,7 +166,7 @@ def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
     return _judged(replace(state, pool=rest), low, (), outcome, state.price)
 
 
-def step(state: Demotion) -> Search[Demotion]:
+def ask_next(state: Demotion) -> Search[Demotion]:
     """Ask one question and return the new state; the same state if nothing is left to ask."""
     state = _singles(state)
     if state.suspects:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from models import OVERFLOW, load_text
-from precision_bisect.backends.cuda.cuda_check import why_not
+from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.model.load import Model
@@ -14,7 +14,7 @@ from precision_bisect.options import Options
 from precision_bisect.quantization.scales import Scales
 
 LONG_S = 9.0
-no_cuda = pytest.mark.skipif(why_not() is None, reason="ONNX Runtime computes on CUDA here")
+no_cuda = pytest.mark.skipif(why_no_cuda() is None, reason="ONNX Runtime computes on CUDA here")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.search.evaluation import judged
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import TARGETS, TargetChoice, TargetName
 from precision_bisect.trial import Verdict
 
@@ -165,7 +165,7 @@ def test_a_plan_passes_on_all_if_it_passes_on_each(
     comparator = choose_comparator(Options(model=model.path, atol=0.0, rtol=limit), ["y"], {})
     plan = Plan.of(kept)
     *each, every = (
-        judged(
+        judged_once(
             EmulatedBackend(model, threads=1, targets=some), plan, [feed], reference, comparator
         )
         for some in (*([one] for one in TARGETS), TARGETS)

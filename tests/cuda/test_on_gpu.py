@@ -11,7 +11,7 @@ from ladder_model import OUTLIERS, OVERFLOWING, samples, write
 from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.api import find
 from precision_bisect.backends.cuda.cuda_backend import CudaBackend
-from precision_bisect.backends.cuda.cuda_check import why_not
+from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 from precision_bisect.backends.cuda.gpu_reference import GpuReference
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.forecasting import forecaster, settle_forecasts
@@ -24,7 +24,7 @@ from precision_bisect.exports.write import write_deployed
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import ENGINE_REFERENCE, ForecastOn, Options
-from precision_bisect.pipeline.deploying import session_options
+from precision_bisect.pipeline.deploying import deployed_session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Backend
@@ -37,7 +37,7 @@ from precision_bisect.trial import Honour
 from precision_bisect.typed.pinning import pin_formless, settle
 from precision_bisect.typed.rewrite import TypedWriter
 
-TROUBLE = why_not()
+TROUBLE = why_no_cuda()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(TROUBLE is not None, reason=str(TROUBLE))]
 
 BY_CHANNEL = "<float[8] s = {1,2,3,4,5,6,7,8}, float[8] b = {8,7,6,5,4,3,2,1}>"
@@ -354,7 +354,7 @@ def test_a_layer_of_16_bits_on_the_cpu_is_no_verdict(tmp_path: Path) -> None:
         reference=[{"y": 1 / (1 + np.exp(-np.tan(x)))}],
         limits={"metric": "elementwise", "atol": {"y": 0.1}, "rtol": {"y": 0.1}},
         backend="emulated",
-        options=session_options(EngineSettings()),
+        options=deployed_session(EngineSettings()),
     )
     pair = Pair(low="fp16", high="fp32")
     export = Export(model=model, kept=[], pair=pair, settings=EngineSettings())

@@ -28,7 +28,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Comparator, Sample
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.advised import Tried
-from precision_bisect.search.evaluation import judged
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Listed, Verdict
 from precision_bisect.typed.model_files import save_typed
@@ -129,7 +129,7 @@ class DiagnosedModel:
                 whole=True,
             )
             reference = change.reference or self.reference
-            found = judged(backend, plan, self.samples, reference, self.comparator)
+            found = judged_once(backend, plan, self.samples, reference, self.comparator)
             passed = found.verdict is Verdict.PASS
             failing = self._on_variants(backend, plan, model, change) if passed else []
         except (PrecisionBisectError, BackendFailure):
@@ -156,7 +156,8 @@ class DiagnosedModel:
             len(model.table.candidates), None if change.reference is None else refer
         )
         return [
-            judged(backend, plan, feeds, reference, self.comparator).verdict is not Verdict.PASS
+            judged_once(backend, plan, feeds, reference, self.comparator).verdict
+            is not Verdict.PASS
             for feeds, reference in pairs
         ]
 

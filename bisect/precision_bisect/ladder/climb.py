@@ -27,7 +27,7 @@ from precision_bisect.model.layers_file import write_layers
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.keep_fused import keep_made
-from precision_bisect.pipeline.loading import Loaded, load
+from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.precisions import Pair, pairs_of
@@ -55,7 +55,7 @@ def climb(
     trials. Raises as a run of one pair does.
     """
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
-    loaded = load(options, observer, work)
+    loaded = load_run(options, observer, work)
     options = loaded.options
     lowest = pairs_of(options.ladder)[0]
     model = _lowest_model(loaded, lowest)

@@ -97,7 +97,7 @@ class Loaded:
         )
 
 
-def load(options: Options, observer: Observer, work: Path) -> Loaded:
+def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
     """Read and check everything that the options name, except the backend.
 
     A model that is made for the run goes into the empty folder `work`. Raises a

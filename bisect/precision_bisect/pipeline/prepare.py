@@ -26,7 +26,7 @@ from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, S
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
-from precision_bisect.pipeline.loading import Loaded, load
+from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.run_fingerprint import fingerprint
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
@@ -196,7 +196,7 @@ def prepare(
 
     Raises a PrecisionBisectError for anything that cannot work, before anything is written.
     """
-    return assemble(load(options, observer, work), observer, work, executor=executor)
+    return assemble(load_run(options, observer, work), observer, work, executor=executor)
 
 
 def assemble(

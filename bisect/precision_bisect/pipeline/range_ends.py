@@ -15,7 +15,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.results.input_ranges import InputRange
-from precision_bisect.search.evaluation import judged
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.trial import Verdict
 
 MOST_INPUTS = 4
@@ -121,6 +121,6 @@ def _errors(
         exact = prepared.refer(feed)
         if non_finite([exact]):
             continue
-        told = judged(prepared.emulator, plan, [feed], [exact], prepared.comparator)
+        told = judged_once(prepared.emulator, plan, [feed], [exact], prepared.comparator)
         found.append((told.error, told.verdict is Verdict.PASS))
     return found

@@ -260,7 +260,7 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
     )
 
 
-def judged(
+def judged_once(
     backend: Backend,
     plan: Plan,
     feeds: Sequence[Sample],

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.speed.forecast import ask
+from precision_bisect.speed.forecast import emulated_outcomes
 from precision_bisect.speed.front import FrontTrial, front
 from precision_bisect.speed.improve import improve
-from precision_bisect.speed.measuring import Measured, Record, all_high_ms, measure, timed
+from precision_bisect.speed.measuring import Measured, Record, all_high_ms, measure_pace, timed
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 MOST_AFRESH = 3
@@ -60,7 +60,7 @@ def still_fast(problem: Problem, plan: Plan) -> Search[bool]:
     high_ms = yield from all_high_ms(problem)
     if high_ms is None or problem.speed is None:
         return False
-    found = yield from measure(plan, high_ms, "how fast the plan is")
+    found = yield from measure_pace(plan, high_ms, "how fast the plan is")
     return isinstance(found, Measured) and found.pace.meets(problem.speed.needed(high_ms))
 
 
@@ -79,7 +79,7 @@ def settle_speed(
     high_ms = yield from all_high_ms(problem)
     if high_ms is None:
         return Settled(found=plan, plan=None, message="with every layer high nothing was timed")
-    start = yield from measure(plan, high_ms, "how fast the plan is")
+    start = yield from measure_pace(plan, high_ms, "how fast the plan is")
     if not isinstance(start, Measured) or not start.outcome.passed:
         return Settled(found=plan, plan=None, message=_unmeasured(start))
     best = yield from improve(problem, start, graph, high_ms)
@@ -162,7 +162,7 @@ def descend(
     They are nested: layers that save most error per millisecond are kept longest. It ends at once
     if even all-low is too slow. Returns the pace of all-low, None if it cannot be timed.
     """
-    low = yield from measure(Plan.of(()), high_ms, "every layer low")
+    low = yield from measure_pace(Plan.of(()), high_ms, "every layer low")
     if not isinstance(low, Measured):
         return None
     if not low.pace.meets(needed):
@@ -172,7 +172,7 @@ def descend(
     while too_slow - fast > 1:
         middle = (fast + too_slow) // 2
         plan = Plan.of(order[:middle])
-        found = yield from measure(plan, high_ms, f"fast enough with {middle} kept?")
+        found = yield from measure_pace(plan, high_ms, f"fast enough with {middle} kept?")
         if not (isinstance(found, Measured) and found.pace.meets(needed)):
             too_slow = middle
         # Fast enough, and it passes as well: that is an answer, which the record now holds.
@@ -216,7 +216,7 @@ def _by_worth(slow: Measured, graph: CostGraph) -> Search[list[int]]:
     if len(layers) > _FORECAST_UP_TO:
         return sorted(layers, key=lambda layer: (costs[layer], layer))
     plans = [slow.plan.without((layer,)) for layer in layers]
-    outcomes = yield from ask(plans, "what dropping each costs")
+    outcomes = yield from emulated_outcomes(plans, "what dropping each costs")
     errors = {
         layer: float("inf") if outcome.error is None else outcome.error
         for layer, outcome in zip(layers, outcomes, strict=True)

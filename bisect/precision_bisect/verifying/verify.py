@@ -72,7 +72,7 @@ def verify(
     where nothing here can build engines. A build that fails is a finding, not an error.
     """
     use_custom_ops(asked.settings.ort_custom_ops)
-    model_path, result = named(path, plan_path)
+    model_path, result = model_and_result(path, plan_path)
     finished = read_finished(result, load_model(model_path))
     chosen = as_in_run(finished, asked)
     settings = chosen.settings
@@ -120,7 +120,7 @@ def _limits(settings: EngineSettings, memory_mib: float | None) -> Limits:
     return Limits(time_s=settings.build_timeout_s + _GRACE_S, memory_mib=memory_mib)
 
 
-def named(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
+def model_and_result(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
     """Return the model and the result that the arguments name: either, or both.
 
     Raises UsageError, and RunFolderError for a model without a run.

@@ -25,7 +25,7 @@ ONE_BY_ONE: Mapping[str, str] = {"CUDA_LAUNCH_BLOCKING": "1"}
 _NONE: Mapping[str, str] = {}
 
 
-def deployed(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
+def deployed_provider(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
     """Return the options that accept, time and deploy: the library's, with TF32 as asked.
 
     Memory grows as it is needed, where the library doubles it: 3.4 GB of weights took 64 GB so.
@@ -37,12 +37,12 @@ def deployed(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str,
 
 def searching(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
     """Return the same options, but for what plans fast; the user's choice stands here, too."""
-    return {**deployed(tf32=tf32), _ALGORITHM: "DEFAULT", **own}
+    return {**deployed_provider(tf32=tf32), _ALGORITHM: "DEFAULT", **own}
 
 
 def lasting() -> dict[str, str]:
     """Return the options of a session that is planned once and runs often, without TF32."""
-    return {**deployed(), _ALGORITHM: "HEURISTIC"}
+    return {**deployed_provider(), _ALGORITHM: "HEURISTIC"}
 
 
 def emulating() -> dict[str, str]:
