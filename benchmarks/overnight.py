@@ -98,7 +98,7 @@ def measure(prepared: Prepared, folder: RunFolder, trials: int) -> Figures:
         driver = Driver(workers, ledger, Budget(), tell_all(attended, clock.observe))
         attended(_started(prepared))
         # The first trial waits for the child.
-        driver.consider(Proposal(plan=Plan.all_high(len(prepared.model.table.candidates))))
+        driver.consider(Proposal(plan=prepared.everything))
         clock.asked_s = clock.evaluated_s = 0.0
         load, begun = os.getloadavg()[0], time.perf_counter()
         driver.run(random_plans(len(prepared.model.table.candidates), trials))

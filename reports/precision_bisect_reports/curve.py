@@ -191,12 +191,12 @@ def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
 
 
 def _shown(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
-    """Return the points with a name, and as many of the others as there is room for, evenly."""
+    """Return the points with a name, and as many of the others as there is space for, evenly."""
     named = [each for each in points if each.point]
     others = [each for each in points if not each.point]
-    room = max(0, MOST_POINTS - len(named))
-    step = len(others) / max(1, min(room, len(others)))
-    chosen = [others[int(i * step)] for i in range(min(room, len(others)))]
+    places = max(0, MOST_POINTS - len(named))
+    step = len(others) / max(1, min(places, len(others)))
+    chosen = [others[int(i * step)] for i in range(min(places, len(others)))]
     return [each for each in points if each in named or each in chosen]
 
 

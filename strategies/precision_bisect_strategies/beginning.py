@@ -141,7 +141,7 @@ def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:
     # `not error <= limit` also counts NaN.
     count = sum(not error <= limit for error in errors)
     count = min(max(count, 1), max(len(errors) - 1, 1))
-    # As a price, whose logarithm beliefs compare with scores: hence exp.
+    # As a marginal rate, whose logarithm beliefs compare with scores: hence exp.
     return math.exp(normal_score(1 - count / max(len(errors), 2)))
 
 

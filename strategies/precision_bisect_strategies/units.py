@@ -10,7 +10,7 @@ Simulated searches took 1.21 times the builds without units (n = 200, k = 20, si
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.sensitivity import Sensitivity, measure_groups
@@ -39,14 +39,6 @@ Unit: TypeAlias = tuple[int, ...]
 """Layers that are decided on together, in network order."""
 Joined: TypeAlias = frozenset[int]
 """Layers each of which acts together with the next one."""
-
-
-class Rated(NamedTuple):
-    """A unit with its believed error per cost, and with the cost of keeping it."""
-
-    unit: Unit
-    rate: float
-    cost: float
 
 
 def in_units(

@@ -16,7 +16,7 @@ from models import load_text, normal
 from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.semantics import distinct, own_arithmetic
-from precision_bisect.backends.forecasting import forecaster, settle_target
+from precision_bisect.backends.forecasting import choose_target, forecaster
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.errors import UsageError
 from precision_bisect.model.load import Model
@@ -185,7 +185,7 @@ def test_the_emulator_predicts_what_is_asked_for(tmp_path: Path) -> None:
         assert [target] == list(Options(model=path, backend=target).targets)
     assert TARGETS == Options(model=path, target="all").targets
     assert ["tensorrt"] == list(Options(model=path, backend="another").targets)
-    settled = settle_target(Options(model=path, backend="emulated"))
+    settled = choose_target(Options(model=path, backend="emulated"))
     assert settled.target in TARGETS and [settled.target] == list(settled.targets)
 
 

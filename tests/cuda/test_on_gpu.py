@@ -14,7 +14,7 @@ from precision_bisect.backends.cuda.cuda_backend import CudaBackend
 from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 from precision_bisect.backends.cuda.gpu_reference import GpuReference
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.forecasting import forecaster, settle_forecasts
+from precision_bisect.backends.forecasting import choose_forecasts, forecaster
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.exports.export import Export
@@ -34,7 +34,7 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.targets import TargetName
 from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.trial import Honour
-from precision_bisect.typed.pinning import pin_formless, settle
+from precision_bisect.typed.pinning import pin_formless, pin_unbuildable
 from precision_bisect.typed.rewrite import TypedWriter
 
 TROUBLE = why_no_cuda()
@@ -102,7 +102,7 @@ def test_plans_of_a_block_run(tmp_path: Path, low: LowName) -> None:
 
     pair = Pair(low=low, high="fp32")
     model = pin_formless(block(tmp_path), pair)
-    model = settle(model, make(model), low)
+    model = pin_unbuildable(model, make(model), low)
     cuda = make(model)
     count = len(model.table.candidates)
     feed = {"x": normal(4, 16, 64, seed=9)}
@@ -164,7 +164,7 @@ def test_forecasts_are_the_cpus_but_for_the_order_of_sums(tmp_path: Path, low: L
     """
     model = block(tmp_path)
     options = Options(model=model.path, low=low, backend="onnxruntime")
-    told = [settle_forecasts(options, model, seconds).forecast_on for seconds in (0.001, 1.0)]
+    told = [choose_forecasts(options, model, seconds).forecast_on for seconds in (0.001, 1.0)]
     assert ["cpu", "cuda"] == told
     cpu, gpu = (forecaster(model, options, Scales(), on_gpu=where) for where in (False, True))
     feed = {"x": normal(4, 16, 64, seed=9)}

@@ -18,7 +18,7 @@ from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.layer_table import SETTLED
+from precision_bisect.layer_table import FIXED_BY_RUNG
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.node_views import View
@@ -163,12 +163,12 @@ class DiagnosedModel:
 
     def _fits(self, change: ModelChange) -> bool:
         """Whether a changed file computes as this one: it has neither scales nor fixed layers."""
-        return not self.composed and (self.pair.low not in QUANTIZED or change.scales is not None)
+        return not self.on_ladder and (self.pair.low not in QUANTIZED or change.scales is not None)
 
     @property
-    def composed(self) -> bool:
+    def on_ladder(self) -> bool:
         """Whether other rungs of a ladder have fixed layers of the model."""
-        return any(layer.detail == SETTLED for layer in self.model.table.layers)
+        return any(layer.detail == FIXED_BY_RUNG for layer in self.model.table.layers)
 
     def applied(self, proto: onnx.ModelProto, freed: Collection[str]) -> Tried | None:
         """Try a changed graph with these layers no longer kept; None where it cannot be tried.

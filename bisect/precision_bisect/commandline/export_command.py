@@ -66,7 +66,7 @@ def export(
     run = finished.path.parent
     refuse_links(run)
     wanted = Export(
-        model=finished.settled(_as_it_ran(model, run)),
+        model=finished.with_pinned(_as_it_ran(model, run)),
         kept=finished.kept,
         point=point,
         pair=finished.pair,

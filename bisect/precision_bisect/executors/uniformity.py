@@ -1,7 +1,7 @@
 """Whether the workers of a run are alike: verdicts of unlike GPUs or libraries cannot be compared.
 
 The GPUs of this machine are asked each in a process of its own, since what CUDA shows of them is
-settled once for a process.
+decided once for a process.
 """
 
 import os

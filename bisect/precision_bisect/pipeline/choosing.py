@@ -48,9 +48,9 @@ def first_chosen(problem: Problem, pool: Sequence[int]) -> Search[SampleSet]:
     if len(pool) <= CHOSEN:
         return SampleSet.chosen(pool) if pool else SampleSet.JUDGED
     first = [Plan.of(())]
-    leaving = problem.leaving()
-    if leaving is not None and len(leaving) < problem.size:
-        first.append(leaving)
+    beyond_range = problem.beyond_range()
+    if beyond_range is not None and len(beyond_range) < problem.size:
+        first.append(beyond_range)
     outcomes = yield tuple(
         Proposal(
             plan=plan,

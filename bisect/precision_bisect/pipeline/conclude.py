@@ -48,7 +48,6 @@ from precision_bisect.pipeline.judged_answer import (
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.risk import estimated, selecting
-from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.advised import Advised
 from precision_bisect.results.chosen_point import ExportedPoint, exported_point
@@ -300,8 +299,7 @@ def _rungs(prepared: Prepared, answer: JudgedAnswer) -> list[Rung]:
     if answer.plan is None:
         return []
     options = prepared.options
-    pair = Pair(low=options.low, high=options.high)
-    counts = Counter(assigned(prepared.model.table, pair, answer.plan).values())
+    counts = Counter(assigned(prepared.model.table, prepared.pair, answer.plan).values())
     return [
         Rung(precision=options.high, layers=answer.kept, count=counts[options.high]),
         Rung(precision=options.low, layers=None, count=counts[options.low]),

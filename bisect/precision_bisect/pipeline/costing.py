@@ -11,7 +11,6 @@ from precision_bisect.errors import shortened
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
 from precision_bisect.results.layer_costs import MATTERS, Costs
 from precision_bisect.search.budget import Budget
 from precision_bisect.speed.costs import cost_graph
@@ -71,8 +70,8 @@ def profiled(prepared: Prepared, plan: Plan, latency: float | None, limit_s: flo
         answer, low = slot.call_bare(child.times, spec, [plan, Plan.of(())], limits=limits)
     finally:
         slot.end()
-    model, options = prepared.model, prepared.options
-    writer = TypedWriter(model, Pair(low=options.low, high=options.high), prepared.scales)
+    model = prepared.model
+    writer = TypedWriter(model, prepared.pair, prepared.scales)
     shapes = {name: array.shape for name, array in prepared.samples[0].items()}
     graph = prepared.graph or cost_graph(model, shapes)
     return island_costs(writer, graph, plan, (answer, low), latency)

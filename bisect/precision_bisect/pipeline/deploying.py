@@ -22,7 +22,6 @@ from precision_bisect.exports.write import (
     write_told,
 )
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.chosen_point import ExportedPoint
 from precision_bisect.results.deployment import Deployment, Recheck, SessionOptions
@@ -71,7 +70,7 @@ def deploying(
         model=prepared.model,
         kept=held.kept,
         point=held.point,
-        pair=Pair(low=prepared.options.low, high=prepared.options.high),
+        pair=prepared.pair,
         settings=prepared.options.engine,
         scales=prepared.scales,
         diagnosis=(),

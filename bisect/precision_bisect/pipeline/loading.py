@@ -29,7 +29,7 @@ from precision_bisect.inputs.value_ranges import check_ranges
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.machine.freed_memory import trim
-from precision_bisect.machine.threads import abreast, fitting, usable
+from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
@@ -50,7 +50,7 @@ _REASONS = 3
 class Loaded:
     """The parts of a run that do not depend on the pair of types; fields as in `Prepared`.
 
-    `options` say how many threads ONNX Runtime gets. `abreast` samples are emulated at the same
+    `options` say how many threads ONNX Runtime gets. `at_once` samples are emulated at the same
     time, which uses the other cores where layers are too small for several threads. One plain
     inference takes `seconds` on all cores. The reference is that of an `optimised` session or of a
     plain one. `runs` is False where ONNX Runtime cannot run the model, so that nothing can
@@ -64,7 +64,7 @@ class Loaded:
     strategy: Strategy
     optimised: bool = True
     runs: bool = True
-    abreast: int = 1
+    at_once: int = 1
     seconds: float = 0.0
     remarks: Sequence[str] = ()
 
@@ -152,7 +152,7 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
         runs=reference.runs,
         comparator=comparator,
         strategy=strategy,
-        abreast=1 if options.threads else abreast(seconds, threads),
+        at_once=1 if options.threads else samples_at_once(seconds, threads),
         seconds=seconds,
         remarks=[*remarks, *inside],
     )

@@ -171,17 +171,6 @@ def _cut(bounds: Sequence[Any], largest: float) -> float:
     return threshold if 0 < threshold <= largest else largest
 
 
-def observed(
-    model: Model, names: Sequence[str], samples: Sequence[Sample], threads: int = 0
-) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield the finite FP32 values of every tensor, flat, for each sample.
-
-    Raises ModelError where ONNX Runtime cannot load the model, RuntimeError where it cannot run.
-    """
-    session = Session(showing(model.proto, names), model.weights, threads)
-    yield from _values(session, names, samples)
-
-
 def _values(
     session: Session, names: Sequence[str], samples: Sequence[Sample]
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:

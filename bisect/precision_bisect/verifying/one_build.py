@@ -150,7 +150,7 @@ class _Described(Protocol):
 
 
 def _found(model: Model, finished: Finished) -> tuple[TypedWriter, Plan]:
-    writer = TypedWriter(finished.settled(model), finished.pair, finished.scales())
+    writer = TypedWriter(finished.with_pinned(model), finished.pair, finished.scales())
     names, kept = writer.model.table.names, frozenset(finished.kept)
     return writer, Plan.of(i for i, name in enumerate(names) if name in kept)
 

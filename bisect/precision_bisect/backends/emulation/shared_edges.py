@@ -10,7 +10,7 @@ it. Rounding twice is rounding once, so rounding again after a follower changes 
 
 import onnx
 
-from precision_bisect.backends.emulation.readers import settled_for, stored_names
+from precision_bisect.backends.emulation.readers import rounded_for, stored_names
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
     SHORT_PREFIX,
@@ -46,7 +46,7 @@ class SharedEdges:
         }
         self._raw = {name: f"{SHORT_PREFIX}raw/{i}" for i, name in enumerate(self._producer)}
         self._stored = stored_names(model)
-        self._settled = {name: self._index[end] for name, end in settled_for(model).items()}
+        self._rounded_for = {name: self._index[end] for name, end in rounded_for(model).items()}
 
     def raw(self, name: str) -> str:
         """Return the name of a layer's value before it is stored; other names as they are."""
@@ -60,7 +60,7 @@ class SharedEdges:
         layer = self._index[node.name]
         stored = name in self._stored or name not in self._producer
         # Its layer's switch already covers this reader.
-        if stored and self._settled.get(name) == layer:
+        if stored and self._rounded_for.get(name) == layer:
             return name
         source = self._producer.get(name, NO_LAYER)
         edge = f"{SHORT_PREFIX}edge/{len(self._flags.conditions)}"
@@ -75,7 +75,7 @@ class SharedEdges:
         layer = self._index[node.name]
         for name in node.output:
             if name in self._producer and name in self._stored:
-                reader = self._settled.get(name, NO_LAYER)
+                reader = self._rounded_for.get(name, NO_LAYER)
                 self._edge(self.raw(name), name, (layer, reader, NO_LAYER))
 
     def _edge(self, raw: str, out: str, condition: Condition) -> None:
