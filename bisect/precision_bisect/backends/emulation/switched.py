@@ -47,7 +47,7 @@ from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.targets import Inside, TargetName
 
-FLAGS = "precision_bisect/flags"
+FLAGS_INPUT = "precision_bisect/flags"
 
 _LARGEST_KERNEL = 2**22
 """Bytes; larger convolution weights stay outside the graph, which protobuf limits to 2 GiB. Of
@@ -154,10 +154,12 @@ class _Builder:
         count = len(self._flags.conditions)
         if count:
             names = [Flags.name(i) for i in range(count)]
-            graph.node.append(split_flags(FLAGS, names, opset(source)))
+            graph.node.append(split_flags(FLAGS_INPUT, names, opset(source)))
         graph.node.extend(self._nodes)
         graph.input.extend(source.graph.input)
-        graph.input.append(helper.make_tensor_value_info(FLAGS, onnx.TensorProto.BOOL, [count]))
+        graph.input.append(
+            helper.make_tensor_value_info(FLAGS_INPUT, onnx.TensorProto.BOOL, [count])
+        )
         graph.output.extend(source.graph.output)
         graph.initializer.extend(source.graph.initializer)
         graph.initializer.extend(self._weights.initializers)
