@@ -4,13 +4,12 @@ To add one, write a `BackendPlugin` and name it in the entry points of the group
 `precision_bisect.backends`; `docs/backends.md` has an example in one file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from precision_bisect.backends.tensorrt.profiles import SampleShapes
 from precision_bisect.model.load import Model
 from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.options import Options
@@ -21,6 +20,7 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.typed.rewrite import TypedWriter
 
 MakeBackend: TypeAlias = Callable[[Model], Backend]
+SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)

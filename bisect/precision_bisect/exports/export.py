@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.backends.tensorrt.profiles import SampleShapes
+from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, assigned

@@ -1,16 +1,14 @@
 """Dynamic shapes: from flags and samples to the one optimisation profile of a build."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
 
+from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.errors import UsageError
 from precision_bisect.model.shape_inputs import value_count
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.settings.engine_settings import EngineSettings
-
-SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

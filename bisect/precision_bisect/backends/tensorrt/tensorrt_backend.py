@@ -5,6 +5,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.backends.tensorrt.build import BuiltEngine, Marks, Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
 from precision_bisect.backends.tensorrt.layer_times import timed_layers
@@ -15,7 +16,7 @@ from precision_bisect.backends.tensorrt.low_kernels import (
 )
 from precision_bisect.backends.tensorrt.parsing import refused_low
 from precision_bisect.backends.tensorrt.plugin_libraries import load_plugin_libraries
-from precision_bisect.backends.tensorrt.profiles import SampleShapes, shape_ranges
+from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.inspection.honoured import judge_layers
