@@ -24,7 +24,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, BackendFailure, Comparator, Sample
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.pinning import pin_formless, settle
+from precision_bisect.typed.pinning import pin_formless, pin_unbuildable
 
 MOST_SINGLES = 150
 RANDOM_PLANS = 60
@@ -49,7 +49,7 @@ class Setting:
         chosen = choose_backend(self.options, self.samples, work)
         pair = Pair(low=self.options.low, high="fp32")
         model = pin_formless(load_model(self.path), pair)
-        model = settle(model, chosen.make(model), self.options.low)
+        model = pin_unbuildable(model, chosen.make(model), self.options.low)
         return model, chosen.make(model)
 
     def comparator(self, model: Model) -> Comparator:

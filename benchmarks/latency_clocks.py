@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from precision_bisect.backends.cuda.latency import bound
-from precision_bisect.backends.cuda.provider import CUDA, deployed
+from precision_bisect.backends.cuda.provider import CUDA, deployed_provider
 from precision_bisect.backends.launches import launches
-from precision_bisect.backends.timing import measure, measure_by
+from precision_bisect.backends.timing import measure_by, measured_latency
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import runtime
@@ -40,7 +40,7 @@ def main(path: Path, shapes: list[str]) -> None:
     with launches(NoStream()) as timer:
         if timer.method != "cuda_events":
             raise SystemExit("PyCUDA cannot be used here")
-        options = {**deployed(), "user_compute_stream": str(timer.stream)}
+        options = {**deployed_provider(), "user_compute_stream": str(timer.stream)}
         session = runtime().InferenceSession(str(path), providers=[(CUDA, options)])
         binding = bound(session, feed, "cuda")
         # What the host waits for would else be inside the events.
@@ -54,7 +54,9 @@ def main(path: Path, shapes: list[str]) -> None:
         def launched() -> float:
             return timer.seconds(lambda: session.run_with_iobinding(binding, unawaited))
 
-        turns = [(measure(awaited), measure_by(launched, timer.method)) for _ in range(TURNS)]
+        turns = [
+            (measured_latency(awaited), measure_by(launched, timer.method)) for _ in range(TURNS)
+        ]
     for found in zip(*turns, strict=True):
         print(json.dumps(over(found)))
 

@@ -42,7 +42,7 @@ from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
-from precision_bisect.search.events import Event, RunStarted, TrialFinished, ignore, together
+from precision_bisect.search.events import Event, RunStarted, TrialFinished, ignore, tell_all
 from precision_bisect.search.workers import Workers
 from precision_bisect.settings.worker_options import Isolate
 from precision_bisect.trial import Outcome, Proposal
@@ -96,10 +96,10 @@ def measure(prepared: Prepared, folder: RunFolder, trials: int) -> Figures:
         clock = Clock(timed(workers, prepared))
         workers = replace(workers, evaluate=clock)
         attended = held.enter_context(Attended(folder.path, ignore))
-        driver = Driver(workers, ledger, Budget(), together(attended, clock.observe))
+        driver = Driver(workers, ledger, Budget(), tell_all(attended, clock.observe))
         attended(_started(prepared))
         # The first trial waits for the child.
-        driver.consider(Proposal(plan=Plan.all_high(len(prepared.model.table.candidates))))
+        driver.consider(Proposal(plan=prepared.everything))
         clock.asked_s = clock.evaluated_s = 0.0
         load, begun = os.getloadavg()[0], time.perf_counter()
         driver.run(random_plans(len(prepared.model.table.candidates), trials))

@@ -47,7 +47,7 @@ def any_oracle(draw: st.DrawFn, most: int = 9) -> tuple[int, Oracle]:
         chosen = oracles.non_monotone(size, draw(seed))
     if draw(st.booleans()):
         chosen = oracles.flaky(chosen, size, draw(seed))
-    return size, oracles.pass_fail(chosen) if draw(st.booleans()) else chosen
+    return size, oracles.without_figures(chosen) if draw(st.booleans()) else chosen
 
 
 @st.composite

@@ -17,8 +17,8 @@ from precision_bisect.testing.oracles import (
     monotone,
     non_monotone,
     outcome,
-    pass_fail,
     problem,
+    without_figures,
 )
 from precision_bisect.testing.simulation import Simulation, simulate
 from precision_bisect.trial import Proposal
@@ -36,9 +36,9 @@ __all__ = [
     "monotone",
     "non_monotone",
     "outcome",
-    "pass_fail",
     "problem",
     "simulate",
+    "without_figures",
 ]
 
 

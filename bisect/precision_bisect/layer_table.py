@@ -17,7 +17,7 @@ from precision_bisect.precisions import Form, Pair, PrecisionName
 
 LayerName = NewType("LayerName", str)
 
-SETTLED = "settled by another rung of the ladder"
+FIXED_BY_RUNG = "settled by another rung of the ladder"
 """Why a rung of a ladder does not decide on a layer that it could decide on."""
 
 
@@ -47,7 +47,7 @@ class Layer:
     `name` is unique in the model; `named_in_model` tells whether the file itself carries this name
     exactly once, which exports that address layers by name depend on. `detail` says more about
     the exclusion. `fixed` is the form of a pinned layer that does not compute in the high type,
-    such as one that an earlier rung of a ladder has settled. `inside` counts the FP32 layers in
+    such as one that an earlier rung of a ladder has decided. `inside` counts the FP32 layers in
     the node's subgraphs.
     """
 

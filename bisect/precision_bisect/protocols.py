@@ -51,9 +51,9 @@ class Problem:
     layer costs, in any unit; empty where every layer counts the same. `graph` says what plans cost
     and which layers exchange values, where speed counts; `speed` are the speed limits, if any.
     `unit` is half the distance from 1 to the next number of the low type. `passing` is a plan that
-    is known to pass before the search begins, if any. `leaving` finds the plan that keeps what
-    leaves the low type's range, None where nothing does; it costs inferences, once. `forecast_s`
-    is how many seconds the ranking may take, by what its outcomes took.
+    is known to pass before the search begins, if any. `beyond_range` finds the plan that keeps
+    what leaves the low type's range, None where nothing does; it costs inferences, once.
+    `forecast_s` is how many seconds the ranking may take, by what its outcomes took.
     `as_deployed` tells that every build has the options of the deployment.
     """
 
@@ -68,7 +68,7 @@ class Problem:
     speed: SpeedLimits | None = None
     unit: float = 2.0**-11
     passing: Plan | None = None
-    leaving: Callable[[], Plan | None] = lambda: None
+    beyond_range: Callable[[], Plan | None] = lambda: None
     forecast_s: float = math.inf
     as_deployed: bool = False
 

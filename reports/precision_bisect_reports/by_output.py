@@ -54,7 +54,7 @@ class _Row:
 
 
 def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
-    """Yield label, row and room, where there are several outputs or a relative limit decided."""
+    """Yield label, row and level, where there are several outputs or a relative limit decided."""
     rows = [_row(result, each) for each in result.output_errors]
     if len(rows) < 2 and not any(each.relative for each in rows):
         return

@@ -27,7 +27,7 @@ def curve(result: Result) -> Iterator[tuple[str, str]]:
     if unfinished := _unfinished(result):
         yield "unfinished", unfinished
     elif not _listed(result):
-        yield ("culprits" if result.culprits else "cause"), words(result)
+        yield ("culprits" if result.culprits else "cause"), curve_words(result)
     yield from _table(result.curve)
     helping = [each for each in result.advice if each.passed]
     if helping:
@@ -41,7 +41,7 @@ def _unfinished(result: Result) -> str:
     return f"the run ended before it was known what breaks {result.low.upper()}"
 
 
-def words(result: Result) -> str:
+def curve_words(result: Result) -> str:
     """Return which layers break the low type, by how much, and what the rest takes."""
     low, culprits = result.low.upper(), result.culprits
     if not culprits:
@@ -191,12 +191,12 @@ def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
 
 
 def _shown(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
-    """Return the points with a name, and as many of the others as there is room for, evenly."""
+    """Return the points with a name, and as many of the others as there is space for, evenly."""
     named = [each for each in points if each.point]
     others = [each for each in points if not each.point]
-    room = max(0, MOST_POINTS - len(named))
-    step = len(others) / max(1, min(room, len(others)))
-    chosen = [others[int(i * step)] for i in range(min(room, len(others)))]
+    places = max(0, MOST_POINTS - len(named))
+    step = len(others) / max(1, min(places, len(others)))
+    chosen = [others[int(i * step)] for i in range(min(places, len(others)))]
     return [each for each in points if each in named or each in chosen]
 
 

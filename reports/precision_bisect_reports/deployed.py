@@ -13,7 +13,9 @@ _ROUNDED = ("rounding", "cancellation")
 """Causes that more digits cure, which TF32 does not have."""
 
 
-def deployed(deployment: Deployment | None, causes: Iterable[str]) -> Iterator[tuple[str, str]]:
+def deployed_rows(
+    deployment: Deployment | None, causes: Iterable[str]
+) -> Iterator[tuple[str, str]]:
     """Yield what the last check of the exported files found, each with a label.
 
     `causes` are those of the kept layers.

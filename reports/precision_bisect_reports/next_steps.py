@@ -24,7 +24,7 @@ _BUILDS: Mapping[str, TargetName] = {
 }
 """The ways of the script for trtexec, and what each builds for."""
 ALWAYS = 0
-"""The room that a part of the screen needs to be shown: warnings, and what to do first."""
+"""From which level of detail on a part of the screen is shown: warnings, and what to do first."""
 EVIDENCE = 1
 MORE = 2
 DETAIL = 3
@@ -36,7 +36,7 @@ class NextStep:
 
     what: str
     commands: tuple[str, ...] = ()
-    room: int = ALWAYS
+    level: int = ALWAYS
 
 
 def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iterator[NextStep]:
@@ -149,16 +149,18 @@ def _apply(result: Result, model: Path) -> Iterator[NextStep]:
     yield from _build(result)
     if result.layer_precisions is None:
         reason = printable(result.layer_precisions_reason or "")
-        yield NextStep(what=f"No trtexec string for TensorRT 8.6 to 10.x: {reason}", room=EVIDENCE)
+        yield NextStep(
+            what=f"No trtexec string for TensorRT 8.6 to 10.x: {reason}", level=EVIDENCE
+        )
     elif "*" in result.layer_precisions:
         yield NextStep(
-            what="weak needs TensorRT 10.0 or later: a name holds a wildcard", room=EVIDENCE
+            what="weak needs TensorRT 10.0 or later: a name holds a wildcard", level=EVIDENCE
         )
     if result.emulated and "tensorrt" not in result.not_passed:
         yield NextStep(
             what="Does TensorRT keep them",
             commands=(f"precision-bisect verify {_run(result, model)}",),
-            room=MORE,
+            level=MORE,
         )
     yield from _explain(result, model)
 
@@ -168,7 +170,7 @@ def _explain(result: Result, model: Path) -> Iterator[NextStep]:
         yield NextStep(
             what="What to change instead",
             commands=(f"precision-bisect explain {_run(result, model)}",),
-            room=ALWAYS if result.gains_little else MORE,
+            level=ALWAYS if result.gains_little else MORE,
         )
 
 
@@ -180,7 +182,7 @@ def _judge(result: Result) -> Iterator[NextStep]:
     tf32 = f"TF32 off ({undone} layers need that)" if undone else "TF32 off"
     for number, (target, command) in enumerate(judging_steps(result).items()):
         if number:
-            yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), room=MORE)
+            yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)
         else:
             what = f"Next: confirm the prediction on {LABELS[target]}, {tf32}"
             yield NextStep(what=what, commands=(command,))

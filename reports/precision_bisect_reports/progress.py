@@ -38,7 +38,7 @@ def figures(progress: Progress) -> Iterator[str]:
         yield f"{spoken(max(1, round(seconds)))} left"
 
 
-def explained(proposal: Proposal, outcome: Outcome) -> str:
+def trial_line(proposal: Proposal, outcome: Outcome) -> str:
     """Return why a plan was tried and what came of it; "" for a forecast, there are so many."""
     if proposal.phase in (Phase.RANKING, Phase.PREDICTION):
         return ""

@@ -19,7 +19,7 @@ from precision_bisect.trial import Honour, LatencyMethod, Stability
 from precision_bisect_reports.by_output import by_output, kind_of_limit
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.curve import curve, exported
-from precision_bisect_reports.deployed import deployed, judging_steps
+from precision_bisect_reports.deployed import deployed_rows, judging_steps
 from precision_bisect_reports.folding import folded, step
 from precision_bisect_reports.made_up import in_range, made_up
 from precision_bisect_reports.next_steps import (
@@ -38,7 +38,7 @@ from precision_bisect_reports.speed import cost, no_faster, speed
 WIDTH = 80
 MOST_LINES = 25
 _SPACED = 4
-_ROOMS = (
+_LAYOUTS = (
     *((4, 3, _SPACED), (4, 3, DETAIL), (2, 3, DETAIL)),
     *((2, 3, MORE), (1, 3, MORE), (1, 0, MORE), (1, 3, EVIDENCE)),
     *((0, 1, MORE), (0, 3, EVIDENCE), (0, 0, EVIDENCE), (0, 3, ALWAYS), (0, 0, ALWAYS)),
@@ -94,31 +94,31 @@ def final_screen(
     """
     lines: list[Text] = []
     steps = list(next_steps(result, model, command))
-    for *patterns, room in _ROOMS:
-        lines = list(_screen(result, steps, width, patterns, room))
+    for *patterns, level in _LAYOUTS:
+        lines = list(_screen(result, steps, width, patterns, level))
         if len(lines) <= MOST_LINES:
             break
     yield from lines
 
 
 def _screen(
-    result: Result, steps: Sequence[NextStep], width: int, patterns: Sequence[int], room: int
+    result: Result, steps: Sequence[NextStep], width: int, patterns: Sequence[int], level: int
 ) -> Iterator[Text]:
-    """Yield the lines of a screen with so many patterns of layers, and what is due by its room."""
+    """Yield the lines of a screen: so many patterns of layers, and what is due at this level."""
     yield Text("")
     yield from folded(_headline(result), width, 2)
     if slow := no_faster(result):
         yield from folded(Text(f"  {slow}", style="bold yellow"), width, 4)
     if result.kept and not _without_plan(result):
         yield from _layers(result, width, patterns)
-        if room >= _SPACED:
+        if level >= _SPACED:
             yield Text("")
     for label, text, needed in _facts(result):
-        if needed <= room:
+        if needed <= level:
             yield from folded(Text.assemble((f"  {label:<12}", "dim"), text), width, 14)
     yield Text("")
     for each in steps:
-        if each.room <= room:
+        if each.level <= level:
             yield from step(each.what, each.commands, width)
 
 
@@ -202,7 +202,7 @@ def _patterns(
     if rest:
         count = f"{len(rest)} {'more ' * bool(named)}layer{'s' * (len(rest) > 1)}"
         count += _counted(result, rest)
-        # Where no pattern has room, one layer is named all the same.
+        # Where there is no space for a pattern, one layer is named all the same.
         more = f"… and {count}" if named else f"{count}, such as {printable(rest[0])}"
         more = f"{more}, in the report"
         yield from folded(Text(f"  {more}"), width, 4)
@@ -215,13 +215,13 @@ def _counted(result: Result, layers: Sequence[str]) -> str:
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
-    """Yield what was measured: a label, the words, and the room from which it is shown."""
+    """Yield what was measured: a label, the words, and the level from which it is shown."""
     answered = not _without_plan(result)
     told = result.status in WITHOUT_ANSWER
     if result.error is not None and answered:
         yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
-            yield "holds", held(result.stability), ALWAYS
+            yield "holds", holds_text(result.stability), ALWAYS
         if said := predicted(result):
             yield "target", said, ALWAYS if result.not_passed else DETAIL
         yield from by_output(result)
@@ -253,10 +253,10 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
 
 def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what breaks the low type, always where the layers do not tell it, and the table."""
-    rooms = {"culprits": ALWAYS, "cause": ALWAYS, "unfinished": ALWAYS, "instead": EVIDENCE}
+    levels = {"culprits": ALWAYS, "cause": ALWAYS, "unfinished": ALWAYS, "instead": EVIDENCE}
     rows = MORE if result.front else EVIDENCE
     for label, text in curve(result):
-        yield label, text, rooms.get(label, rows)
+        yield label, text, levels.get(label, rows)
 
 
 def _effort(result: Result) -> str:
@@ -268,11 +268,11 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what the last check of the exported files found, a failure always."""
     recheck = result.deployment.recheck if result.deployment else None
     judged = recheck is not None and recheck.outcome != "not_judged"
-    for label, text in deployed(result.deployment, (each.cause for each in result.diagnosis)):
+    for label, text in deployed_rows(result.deployment, (each.cause for each in result.diagnosis)):
         yield label, text, ALWAYS if judged else DETAIL
 
 
-def held(stability: Stability) -> str:
+def holds_text(stability: Stability) -> str:
     """Say in how many checks an answer held, and how near it came to the limit in them."""
     passed = stability.copies - stability.failed
     worst = stability.error_max

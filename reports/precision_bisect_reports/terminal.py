@@ -30,7 +30,7 @@ from precision_bisect.search.events import (
 )
 from precision_bisect.trial import Identity, Phase, Trial
 from precision_bisect_reports.predicted import names_of
-from precision_bisect_reports.progress import explained, figures, sentence, verdict
+from precision_bisect_reports.progress import figures, sentence, trial_line, verdict
 from precision_bisect_reports.summary import WIDTH, final_screen
 
 _BAR = 12
@@ -112,7 +112,7 @@ class TerminalReport:
     def show(self, result: Result, model: Path, trials: Sequence[Trial] = ()) -> None:
         """Print the final screen of a run that ended before, after its trials."""
         for trial in trials:
-            if line := explained(trial.proposal, trial.outcome):
+            if line := trial_line(trial.proposal, trial.outcome):
                 self._out.print(Text(printable(line)))
         self._print_screen(result, model)
 
@@ -125,7 +125,7 @@ class TerminalReport:
     def _trial(self, event: TrialFinished) -> None:
         """Print preflight verdicts always, on a plain log better plans, and a line at times."""
         if self._explain:
-            line = explained(event.proposal, event.outcome)
+            line = trial_line(event.proposal, event.outcome)
             if line and event.proposal.identity not in self._explained:
                 self._explained.add(event.proposal.identity)
                 self._say(line)

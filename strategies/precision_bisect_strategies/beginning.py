@@ -15,9 +15,9 @@ from precision_bisect.search.sensitivity import Sensitivity, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.beliefs import Beliefs, normal_score, to_power
-from precision_bisect_strategies.demotion import Demotion, begun, step
+from precision_bisect_strategies.demotion import Demotion, ask_next, begun
 from precision_bisect_strategies.speculation import speculate
-from precision_bisect_strategies.units import Unit, together
+from precision_bisect_strategies.units import Unit, in_units
 
 FREE = 1e-9
 """Cost of a layer that costs nothing, in milliseconds or layers, so that error per cost exists."""
@@ -36,12 +36,12 @@ def demoted(problem: Problem) -> Search[Plan]:
     # Both come from the ledger: the preflight has tried them.
     high = yield from ask(everything, "every layer high")
     low = yield from ask(nothing, "every layer low")
-    forecast = yield from predicted(ask(nothing, "what is expected of it"))
+    forecast = yield from on_the_emulator(ask(nothing, "what is expected of it"))
     power = _power(told, forecast)
     units: list[Unit] = [(layer,) for layer in range(problem.size)]
     # Only beside an engine: on the emulator a single trial costs no more than the look at a pair.
     if problem.builds:
-        units = yield from together(problem, told, WATCHED)
+        units = yield from in_units(problem, told, WATCHED)
     ranked = _ranked(problem, units, _each(told, power), power)
     errors = [error for error, _, _ in ranked]
     # Without a power that adds up, a figure says nothing of the layers; only passing does.
@@ -67,7 +67,7 @@ def demoted(problem: Problem) -> Search[Plan]:
     known = {everything: high, nothing: low}
     if problem.passing is not None:
         state = yield from begun(state, problem.passing)
-    return (yield from speculate(problem, step, state, known)).plan
+    return (yield from speculate(problem, ask_next, state, known)).plan
 
 
 def _power(told: Sensitivity, forecast: Outcome) -> float:
@@ -141,7 +141,7 @@ def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:
     # `not error <= limit` also counts NaN.
     count = sum(not error <= limit for error in errors)
     count = min(max(count, 1), max(len(errors) - 1, 1))
-    # As a price, whose logarithm beliefs compare with scores: hence exp.
+    # As a marginal rate, whose logarithm beliefs compare with scores: hence exp.
     return math.exp(normal_score(1 - count / max(len(errors), 2)))
 
 
@@ -151,7 +151,7 @@ def _alone(problem: Problem, scores: Sequence[float]) -> frozenset[int]:
     return frozenset(layer for layer, error in enumerate(scores) if not error <= limit)
 
 
-def predicted(search: Search[T]) -> Search[T]:
+def on_the_emulator(search: Search[T]) -> Search[T]:
     """Return the same search, asked of the emulator."""
 
     def ask(proposal: Proposal) -> Proposal:

@@ -139,11 +139,13 @@ class Beliefs:
         """The expected correlation of the ranking with the truth."""
         return float(self.weights @ self.rhos)
 
-    def price(self, room: float, undecided: Positions, kept: Mapping[int, float]) -> float:
+    def marginal_rate(
+        self, slack: float, undecided: Positions, kept: Mapping[int, float]
+    ) -> float:
         """Return the error per cost from which on keeping pays; infinity if everything should fit.
 
-        Layers run low in the order of their error per cost until `room`, what is left of the
-        tolerance, is used up. The price is the rate of the first that does not fit. `kept` has the
+        Layers run low in the order of their error per cost until `slack`, what is left of the
+        tolerance, is used up. The rate is that of the first that does not fit. `kept` has the
         measured errors of single kept positions.
         """
         some = list(kept)
@@ -151,7 +153,7 @@ class Beliefs:
         rates = np.append(self._spread(undecided), np.array([kept[i] for i in some]))
         rates[len(undecided) :] /= self.costs[some]
         order = np.argsort(rates)
-        fits = int(np.searchsorted(np.cumsum((rates * costs)[order]), room, side="right"))
+        fits = int(np.searchsorted(np.cumsum((rates * costs)[order]), slack, side="right"))
         return float(rates[order[fits]]) if fits < len(order) else math.inf
 
     def _spread(self, positions: Positions) -> Array:
@@ -181,42 +183,42 @@ class Beliefs:
         deviations = spread * self.exponents * np.sqrt(1 - self.rhos**2)
         return means, np.clip(deviations, LEAST_SPREAD, MOST_SPREAD)[:, None]
 
-    def _clean(self, positions: Positions, price: float) -> Array:
+    def _clean(self, positions: Positions, rate: float) -> Array:
         """Return ln of the chance that each position is no culprit: (hypotheses, positions)."""
-        if math.isinf(price) or not len(positions):
+        if math.isinf(rate) or not len(positions):
             return np.zeros((len(self.weights), len(positions)))
         means, deviations = self._moments(positions)
-        chances = phi((means - math.log(price)) / deviations)
+        chances = phi((means - math.log(rate)) / deviations)
         # A mixture: with the chance `missed` the position tells nothing.
-        chances += self.missed[:, None] * (self._share(price)[:, None] - chances)
+        chances += self.missed[:, None] * (self._share(rate)[:, None] - chances)
         # `log1p` and the bounds keep sums over thousands of positions exact and finite.
         return np.asarray(np.log1p(-np.clip(chances, LEAST_CHANCE, 1 - LEAST_CHANCE)))
 
-    def _share(self, price: float) -> Array:
+    def _share(self, rate: float) -> Array:
         """Return the share of culprits among all layers, shape (hypotheses,)."""
-        if math.isinf(price):
+        if math.isinf(rate):
             return np.zeros(len(self.weights))
         spread = max(float(self.logs.std()), LEAST_SPREAD) * self.exponents
-        return phi((float(self.logs.mean()) + self.scales - math.log(price)) / spread)
+        return phi((float(self.logs.mean()) + self.scales - math.log(rate)) / spread)
 
-    def passing(self, positions: Positions, price: float, *, bad: bool) -> Array:
+    def passing(self, positions: Positions, rate: float, *, bad: bool) -> Array:
         """Return the chance that the first m hold no culprit, for m >= 1: shape (positions,).
 
         `bad` says that the whole group is known to hold one.
         """
-        clean = np.exp(np.cumsum(self._clean(positions, price), axis=1))
+        clean = np.exp(np.cumsum(self._clean(positions, rate), axis=1))
         if bad:
             whole = clean[:, -1:]
             # Bayes: P(first m clean and the rest not) / P(not all clean).
             clean = (clean - whole) / np.maximum(1 - whole, TINY)
         return np.asarray(self.weights @ clean)
 
-    def fitting(self, positions: Positions, room: float) -> Array:
-        """Return the chance that the first m add at most `room`, for m >= 1: (positions,)."""
-        if not self.figures or math.isinf(room):
+    def fitting(self, positions: Positions, slack: float) -> Array:
+        """Return the chance that the first m add at most `slack`, for m >= 1: (positions,)."""
+        if not self.figures or math.isinf(slack):
             return np.ones(len(positions))
         means, deviations = self._sums(positions)
-        return np.asarray(self.weights @ phi((math.log(max(room, TINY)) - means) / deviations))
+        return np.asarray(self.weights @ phi((math.log(max(slack, TINY)) - means) / deviations))
 
     def _sums(self, positions: Positions) -> tuple[Array, Array]:
         """Return means and deviations of ln of the sums of the first m: (hypotheses, positions).
@@ -230,10 +232,10 @@ class Beliefs:
         variances = np.log1p(squares / totals**2)
         return np.log(totals) - variances / 2, np.sqrt(variances + self.measured**2)
 
-    def learn(self, part: Positions, rest: Positions, price: float, *, clean: bool) -> Self:
+    def learn(self, part: Positions, rest: Positions, rate: float, *, clean: bool) -> Self:
         """Learn whether `part` holds a culprit; if `rest` is given, one of both is known to."""
-        of_part = self._clean(part, price).sum(axis=1)
-        of_rest = self._clean(rest, price).sum(axis=1)
+        of_part = self._clean(part, rate).sum(axis=1)
+        of_rest = self._clean(rest, rate).sum(axis=1)
         # In logarithms: the chance that a group of hundreds is clean underflows.
         told = of_part if clean else log_not(of_part)
         if len(rest):
@@ -242,10 +244,10 @@ class Beliefs:
                 told = told + log_not(of_rest)
         return self._weighed(told)
 
-    def learn_sum(self, group: Positions, error: float, price: float = math.inf) -> Self:
+    def learn_sum(self, group: Positions, error: float, rate: float = math.inf) -> Self:
         """Learn that these positions together add `error`.
 
-        If the ranking missed layers that add `price` and more, one of them may be among these.
+        If the ranking missed layers that add `rate` and more, one of them may be among these.
         """
         if not self.figures or not 0 < error < math.inf:
             return self
@@ -254,7 +256,7 @@ class Beliefs:
         # Student's t with three degrees of freedom, about: its heavy tails let one odd figure lose
         # no hypothesis for good.
         usual = (1 + distances**2 / 3) ** -2 / deviations[:, -1] * 0.37
-        one = 1 - (1 - self.missed * self._share(price)) ** len(group)
+        one = 1 - (1 - self.missed * self._share(rate)) ** len(group)
         return self._weighed(
             np.log((1 - one) * usual + one * (distances > 0) / FARTHEST_MISS + TINY)
         )
@@ -277,13 +279,13 @@ class Beliefs:
             weights=weights[some] / weights[some].sum(),
         )
 
-    def fair(self, group: Positions, price: float) -> float:
+    def fair(self, group: Positions, rate: float) -> float:
         """Return what a group without culprits should add."""
-        if math.isinf(price):
+        if math.isinf(rate):
             return math.inf
         means, deviations = self._moments(group)
-        # The mean of a lognormal below `price`, by its partial expectation.
-        cut = (math.log(price) - means) / deviations - deviations
+        # The mean of a lognormal below `rate`, by its partial expectation.
+        cut = (math.log(rate) - means) / deviations - deviations
         sums = np.exp(means + deviations**2 / 2) * phi(cut) @ self.costs[list(group)]
         return float(self.weights @ sums)
 

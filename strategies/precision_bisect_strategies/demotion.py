@@ -1,12 +1,12 @@
 """Progressive demotion: from a plan that passes downwards, one question at a time.
 
 Layers are named by their position in the ranking, least sensitive first. Undecided layers are
-tried in groups on top of the last plan that passed. A group that passes at a fair price runs low
-from then on. Any other is cut where its culprit likely is, until that is a single layer, which
+tried in groups on top of the last plan that passed. A group that passes and adds a fair error runs
+low from then on. Any other is cut where its culprit likely is, until that is a single layer, which
 stays. A step depends only on the state and on its outcome, so several workers can look ahead.
 
 Key insight: a pass that uses up much of the tolerance is no gain. The error that a group added is
-compared with what other layers would add for the same cost, the price.
+compared with what other layers would add for the same cost, by the marginal rate.
 """
 
 import math
@@ -26,7 +26,7 @@ from precision_bisect_strategies.neighbours import beside
 FAIR = 1.0
 """Layers by which a culprit in a group must cost more than keeping it for the group to be too
 dear. Of taste; no figures of other values are kept."""
-LUCK = 0.1
+CHANCE_SHARE = 0.1
 """Share of the error by which independent errors, to the power 2, differ by chance from what they
 add up to. Of taste; nothing was measured."""
 LEAST_KNOWN_SHARE = 1e-3
@@ -84,14 +84,14 @@ class Demotion:
     refused: frozenset[Group] = frozenset()
 
     @property
-    def room(self) -> float:
+    def slack(self) -> float:
         """What can still be added, in errors to the power; infinity without figures."""
         if self.limit is None or self.error is None or not self.beliefs.figures:
             return math.inf
         return to_power(self.limit, self.power) - to_power(self.error, self.power)
 
     @property
-    def price(self) -> float:
+    def marginal_rate(self) -> float:
         """The error per cost from which on keeping pays.
 
         If everything should fit, it is the rate of a layer that would not.
@@ -101,17 +101,17 @@ class Demotion:
         # Suspects are undecided as well: at most one of them is known to be dear.
         undecided = [*self.pool, *(i for each in self.suspects for i in each.positions)]
         measured = {i: error for i, error in self.kept.items() if error is not None}
-        price = self.beliefs.price(self.room, undecided, measured)
-        if math.isfinite(price):
-            return price
-        # All should fit: only an average layer that takes all of the room alone is too dear.
-        return float(max(self.room, TINY) / self.beliefs.costs.mean())
+        rate = self.beliefs.marginal_rate(self.slack, undecided, measured)
+        if math.isfinite(rate):
+            return rate
+        # All should fit: only an average layer that takes all of the slack alone is too dear.
+        return float(max(self.slack, TINY) / self.beliefs.costs.mean())
 
     @property
-    def luck(self) -> float:
+    def chance(self) -> float:
         """What a group seems to add by chance, because it is measured beside all that runs low."""
         # In step (power 1) errors do not cancel by chance, hence `power` - 1.
-        return LUCK * (self.power - 1) * to_power(self.error or 0.0, self.power)
+        return CHANCE_SHARE * (self.power - 1) * to_power(self.error or 0.0, self.power)
 
     def without(self, positions: Sequence[int]) -> Plan:
         """Return the plan without the layers at these positions."""
@@ -148,7 +148,7 @@ class Demotion:
         if outcome.error is None or self.error is None or math.isnan(outcome.error):
             return None
         before, after = max(self.error, 0.0), max(outcome.error, 0.0)
-        # Below 0 by luck; a group never takes error away for good.
+        # Below 0 by chance; a group never takes error away for good.
         return float(max(to_power(after, self.power) - to_power(before, self.power), 0.0))
 
 
@@ -163,10 +163,10 @@ def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
     if not outcome.passed:
         return state
     rest = tuple(i for i in state.pool if i not in set(low))
-    return _judged(replace(state, pool=rest), low, (), outcome, state.price)
+    return _judged(replace(state, pool=rest), low, (), outcome, state.marginal_rate)
 
 
-def step(state: Demotion) -> Search[Demotion]:
+def ask_next(state: Demotion) -> Search[Demotion]:
     """Ask one question and return the new state; the same state if nothing is left to ask."""
     state = _singles(state)
     if state.suspects:
@@ -207,7 +207,7 @@ def _group(state: Demotion) -> Search[Demotion]:
     if outcome.verdict is None:
         return _around(state, group)
     after = replace(state, pool=tuple(sorted(rest)), largest=None)
-    return _judged(after, group, (), outcome, state.price)
+    return _judged(after, group, (), outcome, state.marginal_rate)
 
 
 def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
@@ -229,7 +229,7 @@ def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
         return replace(state, kept=state.kept | {part[0]: None})
     added = state.added(outcome)
     after = replace(state, suspects=others, largest=None)
-    after = _judged(after, part, rest, outcome, state.price)
+    after = _judged(after, part, rest, outcome, state.marginal_rate)
     # The part passed, so the rest holds the culprit. Otherwise the part does, and the rest goes
     # back to the pool: it may or may not hold another.
     if after.plan != state.plan:
@@ -247,28 +247,26 @@ def _chances(
 
     `near` are neighbours of kept layers with the chance that each must stay, too.
     """
-    fitting = state.beliefs.fitting(line, state.room)
-    chances = state.beliefs.passing(line, state.price, bad=bad) * fitting
+    fitting = state.beliefs.fitting(line, state.slack)
+    chances = state.beliefs.passing(line, state.marginal_rate, bad=bad) * fitting
     return chances * np.cumprod([1 - near.get(position, 0.0) for position in line])
 
 
-def _judged(
-    state: Demotion, group: Group, rest: Group, outcome: Outcome, price: float
-) -> Demotion:
-    """Lower a group that passed at a fair price; suspect any other. `rest` was suspect with it."""
+def _judged(state: Demotion, group: Group, rest: Group, outcome: Outcome, rate: float) -> Demotion:
+    """Lower a group that passed with a fair error, else suspect it, as `rest` was with it."""
     added = state.added(outcome) if state.beliefs.figures else None
     beliefs = state.beliefs
-    fair = outcome.passed and _fair(state, group, added, price)
-    little = max(state.luck, LEAST_KNOWN_SHARE * state.room)
+    fair = outcome.passed and _fair(state, group, added, rate)
+    little = max(state.chance, LEAST_KNOWN_SHARE * state.slack)
     told = added is not None and little < added < math.inf
     if added is not None and told:
-        beliefs = beliefs.learn_sum(group, added, price)
+        beliefs = beliefs.learn_sum(group, added, rate)
     elif added is not None and added <= little:
         beliefs = beliefs.learn_at_most(group, little)
     # A single layer whose error is known says all by that figure; counting its verdict, too, would
     # count the same evidence twice.
     if not told or len(group) > 1:
-        beliefs = beliefs.learn(group, rest, price, clean=fair)
+        beliefs = beliefs.learn(group, rest, rate, clean=fair)
     state = replace(state, beliefs=beliefs)
     if not fair:
         return replace(state, suspects=(*state.suspects, Suspect(group, added)))
@@ -276,21 +274,21 @@ def _judged(
     return replace(state, plan=state.without(group), error=outcome.error, lowered=lowered)
 
 
-def _fair(state: Demotion, group: Group, added: float | None, price: float) -> bool:
+def _fair(state: Demotion, group: Group, added: float | None, rate: float) -> bool:
     """Tell whether the error that a group added is worth the cost that it saved."""
-    return _regret(state, group, added, price) <= 0.0
+    return _regret(state, group, added, rate) <= 0.0
 
 
-def _regret(state: Demotion, group: Group, added: float | None, price: float) -> float:
+def _regret(state: Demotion, group: Group, added: float | None, rate: float) -> float:
     """Return how many more layers could run low if the culprits of a group were kept.
 
     Chance is taken off, the more of it the larger the group is.
     """
-    if not added or math.isinf(price) or not state.beliefs.figures:
+    if not added or math.isinf(rate) or not state.beliefs.figures:
         return 0.0
-    usual = 0.0 if len(group) == 1 else state.beliefs.fair(group, price)
-    # In layers: the excess error over what a layer of average cost adds at the price.
-    excess = (added - usual - state.luck) / (price * state.cost(group) / len(group))
+    usual = 0.0 if len(group) == 1 else state.beliefs.fair(group, rate)
+    # In layers: the excess error over what a layer of average cost adds at this rate.
+    excess = (added - usual - state.chance) / (rate * state.cost(group) / len(group))
     # One layer, the culprit itself, would be kept; finding it takes about log2 builds.
     return excess - 1 - FAIR * (1 + math.log2(len(group)) / 2)
 
@@ -300,9 +298,9 @@ def _unfair(state: Demotion) -> list[Lowered]:
 
     Raising makes the proofs of kept layers void: each of them counts as a build to make again.
     """
-    price = state.price
+    rate = state.marginal_rate
     regrets = {
-        each: _regret(state, each.positions, each.added, price)
+        each: _regret(state, each.positions, each.added, rate)
         for each in state.lowered
         if each not in state.raised
     }
@@ -334,14 +332,14 @@ def _raise(state: Demotion, unfair: Sequence[Lowered]) -> Search[Demotion]:
 
 
 def _affordable(state: Demotion) -> Group:
-    """Return the cheapest kept positions that should fit together into the room that is left."""
+    """Return the cheapest kept positions that should fit together into the slack that is left."""
     measured = [
         (error / state.cost((i,)), error, i)
         for i, error in state.kept.items()
         if error is not None
     ]
     chosen: list[int] = []
-    left = state.room
+    left = state.slack
     for _, error, position in sorted(measured):
         if error <= left < math.inf:
             chosen.append(position)
@@ -378,10 +376,14 @@ def _believed(state: Demotion, chance: float, among: int = 0) -> str:
     """
     said = f"; {f'a culprit among {among}, ' * (among > 0)}chance to pass {chance:.2f}"
     said += f", correlation {state.beliefs.rho:.2f}"
-    price, room, limit = state.price, state.room, to_power(state.limit or 0.0, state.power)
-    if not (state.beliefs.figures and math.isfinite(price) and math.isfinite(room) and limit):
+    rate, slack, limit = (
+        state.marginal_rate,
+        state.slack,
+        to_power(state.limit or 0.0, state.power),
+    )
+    if not (state.beliefs.figures and math.isfinite(rate) and math.isfinite(slack) and limit):
         return said
-    return f"{said}, price {price ** (1 / state.power):.2g}, room {room / limit:.0%}"
+    return f"{said}, price {rate ** (1 / state.power):.2g}, room {slack / limit:.0%}"
 
 
 def _try(state: Demotion, group: Group, believed: str = "") -> Search[Outcome]:

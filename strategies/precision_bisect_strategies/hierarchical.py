@@ -144,7 +144,7 @@ def _figure(outcome: Outcome) -> float:
     return 0.0 if outcome.passed else math.inf
 
 
-def _harmless(added: Sequence[float], room: float) -> int:
-    """Return how many of the last errors fit into the room together, at least 1."""
-    count = sum(total <= room for total in accumulate(reversed(added)))
+def _harmless(added: Sequence[float], slack: float) -> int:
+    """Return how many of the last errors fit into the slack together, at least 1."""
+    count = sum(total <= slack for total in accumulate(reversed(added)))
     return max(count, 1)

@@ -20,7 +20,7 @@ DIRECTIONS = ("minimize", "minimize")
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def optuna_quiet() -> Iterator[None]:
     """Keep Optuna's own log lines and its warnings of experimental features off the screen."""
     found = load_optuna()
     before = found.logging.get_verbosity()
@@ -47,7 +47,7 @@ def open_storage(url: str) -> "optuna.storages.BaseStorage":
     """Return the storage at a URL, created if need be. Raises PluginError for one that fails."""
     found = load_optuna()
     try:
-        with quiet():
+        with optuna_quiet():
             storage: optuna.storages.BaseStorage = found.storages.get_storage(url)
             return storage
     except Exception as error:  # SQLAlchemy's, the database driver's and Optuna's own
@@ -65,7 +65,7 @@ class Study:
 
     def __init__(self, variables: Sequence[str], seed: int) -> None:
         self._variables = variables
-        with quiet():
+        with optuna_quiet():
             found = load_optuna()
             sampler = found.samplers.TPESampler(seed=seed)
             self._study = found.create_study(directions=DIRECTIONS, sampler=sampler)
@@ -73,12 +73,12 @@ class Study:
     def enqueue(self, high: Sequence[bool]) -> None:
         """Make these values the next proposal."""
         words = [HIGH_CHOICE if value else LOW_CHOICE for value in high]
-        with quiet():
+        with optuna_quiet():
             self._study.enqueue_trial(dict(zip(self._variables, words, strict=True)))
 
     def ask(self) -> "tuple[optuna.Trial, tuple[bool, ...]]":
         """Return a trial and which variables are high in it."""
-        with quiet():
+        with optuna_quiet():
             trial = self._study.ask()
             chosen = [
                 trial.suggest_categorical(name, (LOW_CHOICE, HIGH_CHOICE))
@@ -93,7 +93,7 @@ class Study:
         attributes: Mapping[str, Any],
     ) -> "optuna.trial.FrozenTrial":
         """Return the trial, ended with these values; without any it counts as failed."""
-        with quiet():
+        with optuna_quiet():
             for key, value in attributes.items():
                 trial.set_user_attr(key, value)
             state = load_optuna().trial.TrialState.FAIL if values is None else None
@@ -123,7 +123,7 @@ class Mirror:
         """Copy a trial that has ended, unless it is there."""
         self._trials.append(trial)
         try:
-            with quiet():
+            with optuna_quiet():
                 # Names are tried one by one until a study is empty or begins with the same trials.
                 while self._study is None or not self._continues():
                     self._open_next()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.speed.forecast import ask
-from precision_bisect.speed.measuring import all_high_ms, judge
+from precision_bisect.speed.forecast import emulated_outcomes
+from precision_bisect.speed.measuring import all_high_ms, judge_timed
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.asking import unrepeated
 from precision_bisect_strategies.grouping import few_groups, label
@@ -142,7 +142,7 @@ class _Exploration:
         """Make a plan that the groups can express one of the first trials."""
         reason = "where the exploration begins"
         if self._scale.high_ms is not None:
-            self._known[plan] = yield from judge(plan, reason)
+            self._known[plan] = yield from judge_timed(plan, reason)
         else:
             (self._known[plan],) = yield (Proposal(plan=plan, reason=reason),)
         # All layers of a group are high or low together, so the first one stands for it.
@@ -205,7 +205,7 @@ def _groups(problem: Problem, start: Plan) -> Search[list[Group]]:
     kept = few_groups(start.indices, names, KEPT_GROUPS)
     low = [layer for layer in range(problem.size) if layer not in start.kept]
     parts = few_groups(low, names, LOW_GROUPS)
-    (now, *outcomes) = yield from ask(
+    (now, *outcomes) = yield from emulated_outcomes(
         [start, *(start.with_(part) for part in parts)], "what keeping more would save"
     )
     worth = [

@@ -32,7 +32,7 @@ class QuickXplain:
         """Rank, then divide."""
         scores = (yield from rank(problem)).scores
         start = _Open(segments=(tuple(by_sensitivity(scores)),))
-        end = yield from speculate(problem, _settle_last, start)
+        end = yield from speculate(problem, _decide_last, start)
         return Plan.of(end.needed)
 
 
@@ -55,7 +55,7 @@ class _Open:
         return self.segments[:-1]
 
 
-def _settle_last(found: _Open) -> Search[_Open]:
+def _decide_last(found: _Open) -> Search[_Open]:
     """Ask whether the last segment can go as a whole; where it cannot, halve it."""
     while found.segments and found.refuted:
         found = _narrowed(found)

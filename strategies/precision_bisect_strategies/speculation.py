@@ -36,7 +36,7 @@ def speculate(
     """Return the state at which `step` asks nothing more, beginning at `state`.
 
     Batches hold up to `problem.workers` plans: the one that `step` asks, then those that it would
-    ask next, likeliest first. No plan is asked twice, nor the two that the preflight settled.
+    ask next, likeliest first. No plan is asked twice, nor the two that the preflight decided.
     Several searches in a row share what is `known`, which grows.
 
     A step must depend only on its state and on outcomes: to look ahead it is replayed from its

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.search.sensitivity import Sensitivity, measure
+from precision_bisect.search.sensitivity import Sensitivity, measure_groups
 
 MOST_PAIRED = 1000
 """Most sensitive layers whose pairs are looked at, usually at most. A bound on forecasts; nothing
@@ -41,7 +41,7 @@ Joined: TypeAlias = frozenset[int]
 """Layers each of which acts together with the next one."""
 
 
-def together(
+def in_units(
     problem: Problem, told: Sensitivity, watched: int, most: int = MOST_PAIRED
 ) -> Search[list[Unit]]:
     """Return all layers in units, in network order; neighbours that act together share one.
@@ -107,14 +107,14 @@ def _acting(
     milder. If the errors of the control do not add up either, those of the neighbours prove
     nothing.
     """
-    joint = yield from measure(problem, pairs)
+    joint = yield from measure_groups(problem, pairs)
     suspects = [
         pair
         for pair, error in zip(pairs, joint, strict=True)
         if error <= _level(pair, scores, LITTLE)
     ]
     controls = [_control(pair, scores, ranked) for pair in suspects]
-    apart = yield from measure(problem, controls)
+    apart = yield from measure_groups(problem, controls)
     return frozenset(
         layer
         for pair, control, error in zip(suspects, controls, apart, strict=True)

@@ -12,7 +12,7 @@ from models import OVERFLOW, parse
 from norm_spellings import GELUS, SOFTMAXES, activation, group_norm, large, layer_norm
 from precision_bisect.advice import case as cases
 from precision_bisect.advice.scaling import bits_for, folds_of, scaled
-from precision_bisect.advice.text import as_text
+from precision_bisect.advice.text import advice_text
 from precision_bisect.advice.variants import COPIES_PER_CHANGE
 from precision_bisect.diagnosis.findings import read_diagnosis
 from precision_bisect.inputs.reference import reference_outputs
@@ -135,7 +135,7 @@ def test_advice_is_judged_like_an_answer(tmp_path: Path, unseen: list[float]) ->
     assert said in advice["bf16-kept"]["evidence"]
     assert {"scale"} == {each.id for each in result.advice if each.passed}
     assert dict(curve(result))["instead"].startswith("Scale before squaring: error ")
-    assert "What helps: Scale before squaring" in as_text(read_diagnosis(tmp_path / "run"))
+    assert "What helps: Scale before squaring" in advice_text(read_diagnosis(tmp_path / "run"))
 
 
 def test_advice_that_holds_says_on_what(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_advice_that_holds_says_on_what(tmp_path: Path) -> None:
     assert f"which passes, on {1 + COPIES_PER_CHANGE} variants, too" in advice["scale"]["evidence"]
     (first, *_) = [each for each in result.advice if each.passed]
     assert first.tried is not None and first.tried.holds
-    assert "What helps" in as_text(read_diagnosis(tmp_path / "run"))
+    assert "What helps" in advice_text(read_diagnosis(tmp_path / "run"))
 
 
 def test_advice_without_float_inputs_is_judged_by_factors(tmp_path: Path) -> None:

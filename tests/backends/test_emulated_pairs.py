@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from assigned_graphs import assigned_graph, run_as_written
 from models import keeping, load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError
 from precision_bisect.layer_table import forms_of
 from precision_bisect.model.convert import at_least_opset
@@ -85,6 +86,47 @@ def test_every_plan_of_every_pair_equals_the_written_graph(
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {kept}")
 
 
+@settings(max_examples=40)
+@given(
+    proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE)),
+    low=st.sampled_from(HALF_NAMES),
+    choose=st.randoms(use_true_random=False),
+)
+def test_every_plan_beside_fixed_layers_equals_the_written_graph(
+    proto: onnx.ModelProto, low: HalfName, choose: random.Random
+) -> None:
+    """One switch for both ends of an edge is right where a neighbour's type is fixed, too."""
+    pair = Pair(low=low, high="fp32")
+    model = loaded(proto, pair)
+    for stored in HIGH_NAMES:
+        some = [name for name in model.table.names if choose.random() < 0.2]
+        model = pin(model, dict.fromkeys(some, "fixed"), Form(stored=stored))
+    count = len(model.table.candidates)
+    backend = EmulatedBackend(model, low, 1)
+    x = normal(SIZE, SIZE)
+    for kept in (range(count), (), choose.sample(range(count), k=count // 2)):
+        plan = Plan.of(kept)
+        written = assigned_graph(model, forms_in(model, pair, plan), Scales())
+        expected = run_as_written(written, {"x": x})
+        found = backend.evaluate(plan, {"x": x})
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {kept}")
+
+
+def test_a_fixed_layer_costs_the_other_edges_no_switch(tmp_path: Path) -> None:
+    """An edge between two layers that a plan decides on has one switch, whatever is fixed."""
+    model = load_text(
+        """(float[4] x) => (float[4] y) {
+            [a] p = Sqrt(x) [b] q = Sqrt(p) [c] r = Sqrt(q) [d] y = Sqrt(r) }""",
+        tmp_path,
+    )
+    counts = [len(switch(model, Pair(low="fp16", high="fp32"), Scales()).switches.layers)]
+    model = pin(model, {model.table.names[3]: "fixed"}, Form(stored="fp32"))
+    counts.append(len(switch(model, Pair(low="fp16", high="fp32"), Scales()).switches.layers))
+    # The ends of x, p, q, r and y; then those of x, p, q and what c stores.
+    assert [5, 4] == counts
+
+
 @settings(max_examples=25)
 @given(
     proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE)),
@@ -107,7 +149,7 @@ def test_all_kept_is_the_high_type(proto: onnx.ModelProto, low: LowName, high: H
 
 
 def test_fixed_layers_keep_their_form(tmp_path: Path) -> None:
-    """What another rung settled is FP32 or INT8 whatever the plan says."""
+    """What another rung decided is FP32 or INT8 whatever the plan says."""
     model = load_text(
         """(float[4,4] x) => (float[4,4] y) <float[4,4] w = {
             1.1, -0.3, 0.2, 0.7, 0.6, 1.3, 0.1, -0.9, 0.4, 0.5, -1.2, 0.8, 0.3, -0.7, 0.9, 1.0}> {

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from models import OVERFLOW, load_text
-from precision_bisect.backends.cuda.cuda_check import why_not
-from precision_bisect.backends.forecasting import forecaster, settle_forecasts
+from precision_bisect.backends.cuda.cuda_check import why_no_cuda
+from precision_bisect.backends.forecasting import choose_forecasts, forecaster
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.quantization.scales import Scales
 
 LONG_S = 9.0
-no_cuda = pytest.mark.skipif(why_not() is None, reason="ONNX Runtime computes on CUDA here")
+no_cuda = pytest.mark.skipif(why_no_cuda() is None, reason="ONNX Runtime computes on CUDA here")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_gpu_that_would_forecast_nothing_is_refused(
     """In one line, as wrong usage."""
     options = replace(Options(model=model.path, forecast_on="cuda"), **asked)  # type: ignore[arg-type]
     with pytest.raises(UsageError) as error:
-        settle_forecasts(options, model, LONG_S)
+        choose_forecasts(options, model, LONG_S)
     assert said in error.value.one_line()
     assert ExitCode.USAGE is error.value.exit_code
 
@@ -47,11 +47,11 @@ def test_a_gpu_that_is_not_there_is_refused_where_it_was_asked_for(model: Model)
     """With what is missing; where nothing was asked for, the CPU forecasts."""
     asked = Options(model=model.path, backend="tensorrt-rtx", forecast_on="cuda")
     with pytest.raises(PrecisionBisectError) as error:
-        settle_forecasts(asked, model, LONG_S)
+        choose_forecasts(asked, model, LONG_S)
     assert error.value.hint
     for backend in ("tensorrt", "onnxruntime", "emulated"):
         options = Options(model=model.path, backend=backend)
-        assert "cpu" == settle_forecasts(options, model, LONG_S).forecast_on
+        assert "cpu" == choose_forecasts(options, model, LONG_S).forecast_on
 
 
 @no_cuda

@@ -17,7 +17,7 @@ from precision_bisect.backends.emulation import segmented, segments
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.segmented import Segmented
 from precision_bisect.backends.emulation.segments import cut
-from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
+from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.model.load import Model, load_model
@@ -51,7 +51,7 @@ def fine() -> Iterator[None]:
 
 def feed(graph: SwitchedGraph, low: np.ndarray, sample: Sample) -> Sample:
     """Return what a session of the graph reads where these layers run low."""
-    return {**sample, FLAGS: graph.switches.flags(low)}
+    return {**sample, FLAGS_INPUT: graph.switches.flags(low)}
 
 
 def bits(outputs: Sample) -> list[tuple[str, str, bytes]]:

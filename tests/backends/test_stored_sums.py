@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models import keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.emulation.stored_sums import together
+from precision_bisect.backends.emulation.stored_sums import adjacent
 from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.lowtypes import FP16, LOW_TYPES
@@ -58,13 +58,13 @@ def test_together_is_what_numpy_need_not_move(shape: list[int], data: st.DataObj
     rank = len(shape)
     axes = sorted(data.draw(st.sets(st.integers(0, rank - 1), min_size=1)))
     ends = [axis - rank for axis in axes]
-    assert in_turn(shape, axes) == together(tuple(shape), ends)
+    assert in_turn(shape, axes) == adjacent(tuple(shape), ends)
     hidden = data.draw(st.sets(st.integers(0, rank - 1)))
     dims = tuple(None if i in hidden else size for i, size in enumerate(shape))
-    if together(dims, ends):
+    if adjacent(dims, ends):
         assert in_turn(shape, axes)
     if in_turn(shape, axes):
-        assert together(dims, ends, unknown=1)
+        assert adjacent(dims, ends, unknown=1)
 
 
 @settings(max_examples=60)

@@ -16,7 +16,7 @@ from models import load_text, normal
 from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.semantics import distinct, own_arithmetic
-from precision_bisect.backends.forecasting import forecaster, settle_target
+from precision_bisect.backends.forecasting import choose_target, forecaster
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.errors import UsageError
 from precision_bisect.model.load import Model
@@ -24,7 +24,7 @@ from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.search.evaluation import judged
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import TARGETS, TargetChoice, TargetName
 from precision_bisect.trial import Verdict
 
@@ -165,7 +165,7 @@ def test_a_plan_passes_on_all_if_it_passes_on_each(
     comparator = choose_comparator(Options(model=model.path, atol=0.0, rtol=limit), ["y"], {})
     plan = Plan.of(kept)
     *each, every = (
-        judged(
+        judged_once(
             EmulatedBackend(model, threads=1, targets=some), plan, [feed], reference, comparator
         )
         for some in (*([one] for one in TARGETS), TARGETS)
@@ -185,7 +185,7 @@ def test_the_emulator_predicts_what_is_asked_for(tmp_path: Path) -> None:
         assert [target] == list(Options(model=path, backend=target).targets)
     assert TARGETS == Options(model=path, target="all").targets
     assert ["tensorrt"] == list(Options(model=path, backend="another").targets)
-    settled = settle_target(Options(model=path, backend="emulated"))
+    settled = choose_target(Options(model=path, backend="emulated"))
     assert settled.target in TARGETS and [settled.target] == list(settled.targets)
 
 

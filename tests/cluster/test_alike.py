@@ -9,11 +9,11 @@ from precision_bisect.cluster.remote_trials import RemoteBackend
 from precision_bisect.errors import UsageError
 from precision_bisect.executors.uniformity import (
     Said,
-    differences,
     gpu_names,
     merged,
     require_alike,
     require_alike_gpus,
+    unlike_workers,
 )
 from precision_bisect.isolation.described import Survey
 from precision_bisect.layer_table import LayerName
@@ -25,7 +25,7 @@ SAID = st.dictionaries(st.sampled_from(["one", "two", "three"]), WORDS)
 @given(SAID)
 def test_alike_is_what_says_the_same(said: Said) -> None:
     """There is no difference exactly where all say the same, and else every worker is named."""
-    trouble = differences(said)
+    trouble = unlike_workers(said)
     assert (trouble == "") == (len({frozenset(words.items()) for words in said.values()}) <= 1)
     assert not trouble or all(worker in trouble for worker in said)
 

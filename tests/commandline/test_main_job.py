@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.exports.layer_precisions import parse
+from precision_bisect.exports.layer_precisions import parse_layer_precisions
 from precision_bisect.results.result import KEYS
 
 REPO = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def test_example_exports_what_it_kept(example: tuple[Path, str, float]) -> None:
     result = json.loads((folder / "result.json").read_text())
     written = (folder / "layerPrecisions.txt").read_text()
     assert result["layer_precisions"] == written
-    assert dict.fromkeys(result["kept"], "fp32") == parse(written)
+    assert dict.fromkeys(result["kept"], "fp32") == parse_layer_precisions(written)
 
 
 def test_final_screen_groups_by_module(example: tuple[Path, str, float]) -> None:

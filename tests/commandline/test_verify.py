@@ -38,7 +38,7 @@ from precision_bisect.trial import Evidence, Honour, LayerHonour, Outcome, Trial
 from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect.verifying.one_build import looked_into, seen
 from precision_bisect.verifying.verification import Verification, read_verification
-from precision_bisect_reports.html.source import read
+from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 
 pytestmark = pytest.mark.usefixtures("rtx")
@@ -98,7 +98,7 @@ def test_a_run_folder_is_enough(searched: Path, capsys: pytest.CaptureFixture[st
     assert (searched / VERIFIED_LOG).exists()
     assert (0, found) == asked(capsys, searched / RESULT)
     assert (0, found) == asked(capsys, searched.parent / "m.onnx", "--plan", searched)
-    page = view_of(read(searched), searched)
+    page = view_of(read_source(searched), searched)
     assert page["answer"]["honoured"] is True
     assert found["summary"] in page["answer"]["seen"]
     assert {"honoured"} == {row["honoured"] for row in page["kept"]}
@@ -123,7 +123,7 @@ def test_a_report_knows_only_what_was_seen_of_its_own_answer(searched: Path) -> 
     asked_before = (searched / VERIFIED).read_text()
     for text in (json.dumps({**json.loads(asked_before), "kept": []}), "{}", "["):
         (searched / VERIFIED).write_text(text)
-        answer = view_of(read(searched), searched)["answer"]
+        answer = view_of(read_source(searched), searched)["answer"]
         assert (None, "") == (answer["honoured"], answer["seen"])
     assert read_verification(searched) is None
     (searched / VERIFIED).write_text(asked_before)

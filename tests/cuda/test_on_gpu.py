@@ -11,10 +11,10 @@ from ladder_model import OUTLIERS, OVERFLOWING, samples, write
 from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.api import find
 from precision_bisect.backends.cuda.cuda_backend import CudaBackend
-from precision_bisect.backends.cuda.cuda_check import why_not
+from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 from precision_bisect.backends.cuda.gpu_reference import GpuReference
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.forecasting import forecaster, settle_forecasts
+from precision_bisect.backends.forecasting import choose_forecasts, forecaster
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.exports.export import Export
@@ -24,7 +24,7 @@ from precision_bisect.exports.write import write_deployed
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
-from precision_bisect.pipeline.deploying import session_options
+from precision_bisect.pipeline.deploying import deployed_session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Backend
@@ -36,10 +36,10 @@ from precision_bisect.settings.targets import TargetName
 from precision_bisect.settings.worker_options import ForecastOn
 from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.trial import Honour
-from precision_bisect.typed.pinning import pin_formless, settle
+from precision_bisect.typed.pinning import pin_formless, pin_unbuildable
 from precision_bisect.typed.rewrite import TypedWriter
 
-TROUBLE = why_not()
+TROUBLE = why_no_cuda()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(TROUBLE is not None, reason=str(TROUBLE))]
 
 BY_CHANNEL = "<float[8] s = {1,2,3,4,5,6,7,8}, float[8] b = {8,7,6,5,4,3,2,1}>"
@@ -104,7 +104,7 @@ def test_plans_of_a_block_run(tmp_path: Path, low: LowName) -> None:
 
     pair = Pair(low=low, high="fp32")
     model = pin_formless(block(tmp_path), pair)
-    model = settle(model, make(model), low)
+    model = pin_unbuildable(model, make(model), low)
     cuda = make(model)
     count = len(model.table.candidates)
     feed = {"x": normal(4, 16, 64, seed=9)}
@@ -166,7 +166,7 @@ def test_forecasts_are_the_cpus_but_for_the_order_of_sums(tmp_path: Path, low: L
     """
     model = block(tmp_path)
     options = Options(model=model.path, low=low, backend="onnxruntime")
-    told = [settle_forecasts(options, model, seconds).forecast_on for seconds in (0.001, 1.0)]
+    told = [choose_forecasts(options, model, seconds).forecast_on for seconds in (0.001, 1.0)]
     assert ["cpu", "cuda"] == told
     cpu, gpu = (forecaster(model, options, Scales(), on_gpu=where) for where in (False, True))
     feed = {"x": normal(4, 16, 64, seed=9)}
@@ -356,7 +356,7 @@ def test_a_layer_of_16_bits_on_the_cpu_is_no_verdict(tmp_path: Path) -> None:
         reference=[{"y": 1 / (1 + np.exp(-np.tan(x)))}],
         limits={"metric": "elementwise", "atol": {"y": 0.1}, "rtol": {"y": 0.1}},
         backend="emulated",
-        options=session_options(EngineSettings()),
+        options=deployed_session(EngineSettings()),
     )
     pair = Pair(low="fp16", high="fp32")
     export = Export(model=model, kept=[], pair=pair, settings=EngineSettings())

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from precision_bisect.arguments.run_flags import run_parser, to_options
-from precision_bisect.backends.cuda.provider import CUDA, deployed, emulating, on_cuda, searching
+from precision_bisect.backends.cuda.provider import (
+    CUDA,
+    deployed_provider,
+    emulating,
+    on_cuda,
+    searching,
+)
 from precision_bisect.errors import UsageError
 from precision_bisect.pipeline.run_fingerprint import _plain
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -19,17 +25,17 @@ OWN = {"cudnn_conv_algo_search": "EXHAUSTIVE", "prefer_nhwc": "1"}
 def test_own_options_come_first() -> None:
     """They stand in place of this package's, which stay where the user says nothing."""
     expected = {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested", **OWN}
-    assert expected == deployed(own=OWN)
+    assert expected == deployed_provider(own=OWN)
     assert OWN.items() <= searching(own=OWN).items()
     assert [(CUDA, {**expected, "gpu_mem_limit": "8"})] == on_cuda(expected, most_bytes=8)
 
 
 def test_a_search_plans_fast_and_a_deployment_runs_fast() -> None:
     """Only the algorithm differs; TF32 is as asked in both."""
-    assert {"use_tf32": "1", "cudnn_conv_algo_search": "EXHAUSTIVE"}.items() <= deployed(
+    assert {"use_tf32": "1", "cudnn_conv_algo_search": "EXHAUSTIVE"}.items() <= deployed_provider(
         tf32=True
     ).items()
-    assert {**deployed(), "cudnn_conv_algo_search": "DEFAULT"} == searching()
+    assert {**deployed_provider(), "cudnn_conv_algo_search": "DEFAULT"} == searching()
     assert "1" == emulating()["use_ep_level_unified_stream"]
 
 
@@ -79,7 +85,7 @@ def test_the_answer_is_opened_by_them(tmp_path: Path) -> None:
     model = write_model(tmp_path / "tiny.onnx")
     search(model, tmp_path / "run", engine=settings, backend="emulated")
     told = json.loads((tmp_path / "run" / "result.json").read_text())["deployment"]
-    assert deployed(own=OWN) == told["provider_options"]
+    assert deployed_provider(own=OWN) == told["provider_options"]
     script = (tmp_path / "run" / "run_onnxruntime.py").read_text()
     assert "'cudnn_conv_algo_search': 'EXHAUSTIVE'" in script
     assert "the answer was not judged by these options" in script
@@ -92,12 +98,14 @@ def test_cuda_takes_every_option(key: str, tmp_path: Path) -> None:
     import onnxruntime
 
     from models import parse, save
-    from precision_bisect.backends.cuda.cuda_check import why_not
+    from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 
-    if (trouble := why_not()) is not None:
+    if (trouble := why_no_cuda()) is not None:
         pytest.skip(trouble)
     path = save(parse("(float[1] x) => (float[1] y) { y = Relu(x) }"), tmp_path)
     for value in CUDA_OPTIONS[key] or ("1073741824" if key == "gpu_mem_limit" else "0",):
-        session = onnxruntime.InferenceSession(path, providers=on_cuda(deployed(own={key: value})))
+        session = onnxruntime.InferenceSession(
+            path, providers=on_cuda(deployed_provider(own={key: value}))
+        )
         assert CUDA == session.get_providers()[0]
         assert value == session.get_provider_options()[CUDA].get(key, value)

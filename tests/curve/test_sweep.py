@@ -52,8 +52,8 @@ def test_spread_rounding_has_no_culprit() -> None:
 @pytest.mark.parametrize("passes", [True, False])
 def test_what_leaves_the_range_is_no_rounding(*, passes: bool) -> None:
     """Layers that hurt alike are searched where the plan of the preflight passes, else spread."""
-    leaving = Plan.of(range(58 if passes else 20))
-    problem = replace(oracles.problem(60), leaving=lambda: leaving)
+    beyond_range = Plan.of(range(58 if passes else 20))
+    problem = replace(oracles.problem(60), beyond_range=lambda: beyond_range)
     curve = Curve(problem=problem, copies=False)
     Simulation(60, quadrature([0.5] * 60)).run(sweep(curve))
     assert curve.passing is not None

@@ -15,7 +15,7 @@ from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Culprit, CurvePoint, Diagnosis, Result, Rung
 from precision_bisect.search.precision_curve import PointName
-from precision_bisect_reports.curve import MOST_POINTS, curve, needed, words
+from precision_bisect_reports.curve import MOST_POINTS, curve, curve_words, needed
 from precision_bisect_reports.speed import no_faster
 from precision_bisect_reports.summary import final_screen
 
@@ -94,7 +94,7 @@ def test_a_culprit_and_the_rest() -> None:
         "One layer, BatchNormalization.1, breaks FP16 (overflow: reaches 1e5): 1 -> 0.064. The "
         "rest: rounding, spread over the network: 0.03 takes about 100 layers, 0.01 219 "
         "of 329."
-    ) == words(replace(RESULT, diagnosis=[ROUNDING]))
+    ) == curve_words(replace(RESULT, diagnosis=[ROUNDING]))
 
 
 def test_culprits_that_suffice() -> None:
@@ -105,8 +105,8 @@ def test_culprits_that_suffice() -> None:
     assert (
         "20 layers break FP16 (overflow), m/n0, m/n1 and 18 more: 0.12 -> 0.0007. The answer "
         "keeps 14 of them, enough for 0.01."
-    ) == words(result)
-    assert "keeps 1 layer," in words(replace(result, kept=["other"]))
+    ) == curve_words(result)
+    assert "keeps 1 layer," in curve_words(replace(result, kept=["other"]))
 
 
 def test_no_culprit() -> None:
@@ -114,9 +114,9 @@ def test_no_culprit() -> None:
     points = [point(0, 0.02, "all_low"), point(100, 0.012), point(143, 0.009, "answer")]
     result = replace(RESULT, culprits=[], curve=points)
     takes = "0.01 takes 143 of 329."
-    assert f"No single layer breaks FP16; several do together: {takes}" == words(result)
+    assert f"No single layer breaks FP16; several do together: {takes}" == curve_words(result)
     spread = "No single layer breaks FP16; rounding is spread over the network"
-    assert f"{spread}: {takes}" == words(replace(result, diagnosis=[ROUNDING]))
+    assert f"{spread}: {takes}" == curve_words(replace(result, diagnosis=[ROUNDING]))
 
 
 def test_overflow_in_several_layers_is_not_called_rounding() -> None:
@@ -124,7 +124,7 @@ def test_overflow_in_several_layers_is_not_called_rounding() -> None:
     points = [point(0, 0.5, "all_low"), point(2, 0.009, "answer")]
     found = [Diagnosis(layer=name, cause="overflow", evidence="") for name in ("a", "b")]
     result = replace(RESULT, culprits=[], curve=points, kept=["a", "b"], diagnosis=found)
-    assert words(result).startswith("No single layer breaks FP16; overflow in several")
+    assert curve_words(result).startswith("No single layer breaks FP16; overflow in several")
 
 
 def test_advice_that_passed_is_named() -> None:

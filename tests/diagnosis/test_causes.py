@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
-from precision_bisect.advice.text import as_text
+from precision_bisect.advice.text import advice_text
 from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.model.load import Model
@@ -132,7 +132,7 @@ def test_measured_errors_are_evidence(tmp_path: Path) -> None:
     found = found_in(model, feeds, drop_errors={name: 0.25})[0]
     assert name == found.layer
     assert 0.25 == found.figures["drop_error"]
-    told = as_text(Findings(low="fp16", layers=[found]))
+    told = advice_text(Findings(low="fp16", layers=[found]))
     assert "; without it: error 0.25" in " ".join(told.split())
 
 

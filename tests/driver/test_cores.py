@@ -10,7 +10,7 @@ import pytest
 import tiny
 from precision_bisect.machine.threads import MOST_OF_ONE_SESSION, fitting, usable
 from precision_bisect.options import Options
-from precision_bisect.pipeline.loading import load
+from precision_bisect.pipeline.loading import load_run
 from precision_bisect.search.events import ignore
 
 ONE_CORE = """
@@ -51,7 +51,7 @@ def test_a_run_settles_the_threads_once(asked: int, threads: int, tmp_path: Path
     model = tiny.write_model(tmp_path / "tiny.onnx")
     # The first sample warms up.
     options = Options(model=model, inputs=tiny.samples(4), tol=1e-2, threads=asked)
-    loaded = load(options, ignore, tmp_path)
+    loaded = load_run(options, ignore, tmp_path)
     assert loaded.options.threads == threads
     assert len(loaded.reference) == 4
     assert all(np.isfinite(array).all() for each in loaded.reference for array in each.values())

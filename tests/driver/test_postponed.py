@@ -47,7 +47,7 @@ def test_nothing_to_keep_needs_no_forecast(tol: float, tmp_path: Path) -> None:
 
     def looked() -> Plan | None:
         asked.append("range")
-        return prepared.leaving()
+        return prepared.beyond_range()
 
     path = tiny.write_model(tmp_path / "tiny.onnx")
     options = Options(model=path, inputs=tiny.samples(), tol=tol, threads=1, backend="emulated")
@@ -59,7 +59,7 @@ def test_nothing_to_keep_needs_no_forecast(tol: float, tmp_path: Path) -> None:
         backend=engines,
         here=engines,
         emulator=made(providers=opened, late=True),
-        leaving=looked,
+        beyond_range=looked,
     )
     result = run_prepared(run, ignore, Budget(), RunFolder(run.options.folder))
     expected = (

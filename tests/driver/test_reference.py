@@ -15,13 +15,13 @@ from precision_bisect.exports.fitting import fit
 from precision_bisect.inputs.reference import (
     MOST_DIFFERENT,
     Reference,
-    differences,
+    distances,
     find_reference,
     reference_outputs,
 )
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
-from precision_bisect.pipeline.loading import load
+from precision_bisect.pipeline.loading import load_run
 from precision_bisect.search.events import Event, Warned
 from precision_bisect.settings.engine_settings import EngineSettings
 
@@ -38,7 +38,7 @@ def warned(folder: Path, model: Path, sample: Mapping[str, NDArray[np.float32]])
     """Return what loading a run on one sample warns of, which is what it will remark upon."""
     events: list[Event] = []
     options = Options(model=model, inputs=[sample], tol=1e-2, threads=1)
-    loaded = load(options, events.append, folder)
+    loaded = load_run(options, events.append, folder)
     warnings = [event.message for event in events if isinstance(event, Warned)]
     assert list(loaded.remarks) == warnings
     assert loaded.optimised is not bool(warnings)
@@ -105,7 +105,7 @@ def test_an_ill_conditioned_model(tmp_path: Path) -> None:
     (optimised,), (plain,) = (
         reference_outputs(model, [sample], 1, optimised=each) for each in (True, False)
     )
-    assert differences(optimised, plain)["y"] > MOST_DIFFERENT
+    assert distances(optimised, plain)["y"] > MOST_DIFFERENT
     assert (reference.optimised, reference.remark) == (True, "")
 
 
@@ -133,7 +133,7 @@ def test_how_far_outputs_are_apart(
     one: float | list[float], other: float | list[float], expected: float
 ) -> None:
     """Floats by the largest value, others by the share that differs; scalars as well."""
-    assert differences({"y": np.array(one)}, {"y": np.array(other)}) == {
+    assert distances({"y": np.array(one)}, {"y": np.array(other)}) == {
         "y": pytest.approx(expected)
     }
 
@@ -143,7 +143,7 @@ def test_a_declared_shape_that_is_false_is_not_repeated(tmp_path: Path) -> None:
     body = "(float[1,4] x) => (float[1,5] y) { s = Shape(x) a = Tanh(x) y = Reshape(a, s) }"
     options = Options(model=save(parse(body), tmp_path), inputs=[{"x": normal(1, 4)}], tol=1e-2)
     events: list[Event] = []
-    loaded = load(options, events.append, tmp_path)
+    loaded = load_run(options, events.append, tmp_path)
     told = "'y' is declared as (1, 5) and comes as (1, 4): exports leave it open"
     assert [told] == [event.message for event in events if isinstance(event, Warned)]
     assert (None, None) == loaded.model.outputs[0].shape

@@ -23,7 +23,7 @@ from precision_bisect.results.other_targets import Stored
 from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_result
 from precision_bisect.run_folder.runfolder import RESULT
-from precision_bisect.search.evaluation import judged
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.search.events import ignore
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
 from precision_bisect.trial import SampleSet, Verdict
@@ -68,7 +68,7 @@ def judged_on(
     options = Options(model=model.path, tol=TOLERANCE)
     comparator = choose_comparator(options, [each.name for each in model.outputs], {})
     backend = EmulatedBackend(model, targets=[target])
-    return judged(backend, plan, samples, reference_outputs(model, samples), comparator)
+    return judged_once(backend, plan, samples, reference_outputs(model, samples), comparator)
 
 
 def test_an_answer_is_judged_on_other_targets(tmp_path: Path) -> None:

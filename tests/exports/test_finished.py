@@ -117,7 +117,7 @@ def test_a_ladder_is_the_pair_of_its_lowest_rungs(tmp_path: Path) -> None:
     found = reading(tmp_path / "r.json", fields)
     assert Pair(low="int8", high="fp16") == found.pair
     assert (("c",), {"a": "fp32"}, {"b": "because"}) == (found.kept, found.fixed, found.pinned)
-    fixed = {layer.name: layer.fixed for layer in found.settled(model()).table.layers}
+    fixed = {layer.name: layer.fixed for layer in found.with_pinned(model()).table.layers}
     assert {"a": Form(stored="fp32"), "b": None, "c": None} == fixed
 
 

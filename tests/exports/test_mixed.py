@@ -11,7 +11,7 @@ from exports_models import chain, export_of, mixed_selects
 from models import load_text, normal, parse, save, with_weights
 from precision_bisect.errors import RunFolderError
 from precision_bisect.exports.export import Export
-from precision_bisect.exports.mixed import differing
+from precision_bisect.exports.mixed import not_as_planned
 from precision_bisect.exports.write import remove_exports, write_exports
 from precision_bisect.precisions import Pair
 from precision_bisect.run_folder.runfolder import (
@@ -47,8 +47,8 @@ def test_types_that_contradict_the_plan_are_seen(tmp_path: Path) -> None:
     export = export_of(tmp_path / "model.onnx", ["a"])
     other = export_of(tmp_path / "model.onnx", ["b"])
     typed = TypedWriter(export.model, Pair(low="fp16", high="fp32")).write(other.plan)
-    assert [] == list(differing(other, typed))
-    assert ["a", "b"] == list(differing(export, typed))
+    assert [] == list(not_as_planned(other, typed))
+    assert ["a", "b"] == list(not_as_planned(export, typed))
 
 
 def test_a_layer_without_a_low_form_is_a_reason(tmp_path: Path) -> None:

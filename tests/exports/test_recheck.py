@@ -13,7 +13,7 @@ import pytest
 
 from models import load_text, normal
 from precision_bisect.backends.cuda.opening import opening_without
-from precision_bisect.backends.cuda.provider import deployed
+from precision_bisect.backends.cuda.provider import deployed_provider
 from precision_bisect.exports import mixed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -217,7 +217,7 @@ def test_a_run_ends_with_it(tmp_path: Path) -> None:
     """result.json holds how the answer is deployed, and `show` reads it back."""
     result = search(write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
     told = json.loads((tmp_path / "run" / "result.json").read_text())["deployment"]
-    assert deployed() == told["provider_options"]
+    assert deployed_provider() == told["provider_options"]
     assert ("not_judged", 1, 1) == (
         told["recheck"]["outcome"],
         told["samples"],

@@ -17,7 +17,7 @@ import pytest
 from exports_models import chain, export_of
 from models import broken_norm, load_text, normal, save
 from precision_bisect.backends.cuda.opening import Opener, opening_without
-from precision_bisect.backends.cuda.provider import AS_WRITTEN, deployed
+from precision_bisect.backends.cuda.provider import AS_WRITTEN, deployed_provider
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.exports import run_onnxruntime as script
@@ -39,7 +39,7 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Verdict
 
 OPTIONS = SessionOptions(
-    provider_options=deployed(),
+    provider_options=deployed_provider(),
     session_config=AS_WRITTEN,
     disabled_optimizers=opening_without(()).disabled,
 )

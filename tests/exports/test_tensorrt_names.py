@@ -13,7 +13,7 @@ from operator_cases import OPERATORS, operator_cases
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.exports.layer_precisions import parse as parse_precisions
+from precision_bisect.exports.layer_precisions import parse_layer_precisions as parse_precisions
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import write_exports
 from precision_bisect.layer_table import LayerName

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from faults import subject
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, Observer, TrialFinished, ignore, together
+from precision_bisect.search.events import Event, Observer, TrialFinished, ignore, tell_all
 
 Record: TypeAlias = Callable[[str, object], None]
 
@@ -25,7 +25,7 @@ class Run:
 
     def search(self, observer: Observer = ignore, **options: Any) -> Result:
         """Search, with limits on each trial, and count."""
-        observer = together(self.observe, observer)
+        observer = tell_all(self.observe, observer)
         try:
             return subject.search(self.folder, observer, **{**LIMITS, **options})
         finally:

@@ -10,7 +10,7 @@ import ladder_model
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.run_folder.runfolder import LEDGER, REPORT, STATUS
-from precision_bisect_reports.html.source import read
+from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 
 
@@ -30,7 +30,7 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_leaves_its_report(finished: Path) -> None:
     """The page is there, tells the answer, and has every node of the model."""
-    seen = view_of(read(finished), finished)
+    seen = view_of(read_source(finished), finished)
     assert "4 of 20 layers stay FP32, the rest runs in FP16" == seen["answer"]["title"]
     assert tiny.KEPT == [row["layer"] for row in seen["kept"]]
     assert 20 == len(seen["layers"]["name"]) == len(seen["sensitivity"]["layer"])
@@ -75,7 +75,7 @@ def test_a_ladder_leaves_its_report(tmp_path: Path) -> None:
     folder, inputs = tmp_path / "run", ["--inputs", str(tmp_path / "inputs.npz")]
     limits = ["--tol", "3e-2", "--metric", "l2", "--ladder", "int8,fp16,fp32"]
     assert 0 == main([str(model), "--out", str(folder), "--backend", "emulated", *inputs, *limits])
-    seen = view_of(read(folder), folder)
+    seen = view_of(read_source(folder), folder)
     assert len(list(folder.glob(f"*/{LEDGER}"))) == len(seen["searches"]) >= 2
     types = dict(zip(seen["layers"]["name"], seen["layers"]["precision"], strict=True))
     assert {"fp32"} == {types[name] for name in ladder_model.OVERFLOWING}

@@ -20,7 +20,7 @@ from precision_bisect.results.unseen import Unseen
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect_reports.html.network import FIXED, FOLLOWER, OPEN, RUNS_HIGH, RUNS_LOW
 from precision_bisect_reports.html.page import embedded, page, write_report
-from precision_bisect_reports.html.source import read
+from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 
 LAYERS_10 = run_folders.names(10)
@@ -28,7 +28,7 @@ LAYERS_10 = run_folders.names(10)
 
 def view(folder: Path) -> dict[str, Any]:
     """Return the view of a run folder."""
-    return view_of(read(folder), folder)
+    return view_of(read_source(folder), folder)
 
 
 def test_the_answer_of_a_finished_run(tmp_path: Path) -> None:

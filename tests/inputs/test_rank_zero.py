@@ -104,7 +104,7 @@ def test_all_that_is_prepared_are_arrays(tmp_path: Path) -> None:
     )
     prepared = prepare(given, ignore, tmp_path)
     assert prepared.here is not None
-    with prepared.here.build(prepared.problem.leaving() or pytest.fail()) as engine:
+    with prepared.here.build(prepared.problem.beyond_range() or pytest.fail()) as engine:
         computed = [engine.run(sample) for sample in prepared.samples]
     arrays = [
         array

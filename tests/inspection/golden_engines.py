@@ -131,7 +131,7 @@ def make(name: str, path: Path, run: Path, *, guarded: bool) -> Mapping[str, Any
         kept=finished.kept,
         pinned=dict(finished.pinned),
         guarded=guarded,
-        text=_text_of(finished.settled(model), finished, guarded=guarded),
+        text=_text_of(finished.with_pinned(model), finished, guarded=guarded),
     )
     told = {
         "low": found.pair.low,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from faults import subject
 from precision_bisect.comparators.share import Shared
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.isolation.deaths import oom_kills, raised, terminated
+from precision_bisect.isolation.deaths import oom_kills, raised_outcome, terminated
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import TAIL_BYTES, Logs
 from precision_bisect.pipeline.prepare import prepare
@@ -108,11 +108,11 @@ def test_whatever_the_pool_reports_is_a_death(said: str, code: int) -> None:
 
 def test_an_exception_is_an_outcome() -> None:
     """Lack of memory is told apart; an exception without words is named."""
-    assert TrialStatus.OUT_OF_MEMORY is raised(MemoryError()).status
-    assert "out of memory: MemoryError" == raised(MemoryError()).message
+    assert TrialStatus.OUT_OF_MEMORY is raised_outcome(MemoryError()).status
+    assert "out of memory: MemoryError" == raised_outcome(MemoryError()).message
     assert (TrialStatus.RAISED, "a") == (
-        raised(ValueError("a\nb")).status,
-        raised(ValueError("a\nb")).message,
+        raised_outcome(ValueError("a\nb")).status,
+        raised_outcome(ValueError("a\nb")).message,
     )
 
 

@@ -50,7 +50,7 @@ def test_the_child_that_was_asked_evaluates(
     reasons = {LayerName(name): "it has no kernel" for name in stuck}
     settled = replace(spec, table=spec.table.pinned(reasons))
     settled.save(slot.spec)
-    told = slot.call(Limits(), child.evaluate, LOWEST)
+    told = slot.call(Limits(), child.evaluate_here, LOWEST)
     assert (asked, settled.evaluator(tmp_path)(LOWEST)) == (slot.pid, told)
     assert told.passed is bool(stuck)
 

@@ -12,7 +12,7 @@ from ladder_model import samples, write
 from models import normal, parse, save, with_weights
 from precision_bisect.commandline.main import main
 from precision_bisect.precisions import PrecisionName
-from precision_bisect_reports.html.source import read
+from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 
 LADDER: tuple[PrecisionName, ...] = ("int8", "fp16", "fp32")
@@ -83,7 +83,7 @@ def test_explain_and_the_report_show_it(
     text = capsys.readouterr().out
     assert "outliers: input reaches 788" in text
     assert "overflow (fp16): output reaches 2.27e+05" in text
-    seen = view_of(read(folder), folder)
+    seen = view_of(read_source(folder), folder)
     assert [each["low"] for each in entries] == [each["low"] for each in seen["diagnosis"]]
     assert "fp16" == seen["sensitivity"]["low"]
 

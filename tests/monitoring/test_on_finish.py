@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from precision_bisect.errors import UsageError
-from precision_bisect.monitoring.on_finish import call, words
+from precision_bisect.monitoring.on_finish import call, command_words
 
 COMMAND = [sys.executable, "-m", "precision_bisect"]
 
@@ -130,6 +130,6 @@ def _runs(pid: int) -> bool:
 
 def test_words_are_those_of_a_shell() -> None:
     """Quotes group words and nothing is expanded."""
-    assert ("mail", "-s", "it is done", "$USER") == words("mail -s 'it is done' $USER")
+    assert ("mail", "-s", "it is done", "$USER") == command_words("mail -s 'it is done' $USER")
     with pytest.raises(UsageError, match="no closing quotation"):
-        words('mail "x')
+        command_words('mail "x')

@@ -25,7 +25,7 @@ from precision_bisect.monitoring.attend import Attended
 from precision_bisect.monitoring.live_status import INTERVAL_S, LiveStatus
 from precision_bisect.monitoring.run_progress import MOST_LAST, Progress
 from precision_bisect.monitoring.run_watch import look
-from precision_bisect.monitoring.status_text import as_text, spoken
+from precision_bisect.monitoring.status_text import spoken, status_text
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder import locking
 from precision_bisect.run_folder.locking import Owner, RunLock, now
@@ -250,10 +250,10 @@ def test_one_of_another_host_is_not_judged(tmp_path: Path) -> None:
     live.close({"state": "failed", "message": "a full disk"})
     aged = replace(look(tmp_path), state="searching", silent_s=90.0)
     assert None is aged.running
-    assert "searching for" in as_text(aged)
-    assert "last heard of 1 min 30 s ago" in as_text(aged)
-    assert "failed after" in as_text(look(tmp_path))
-    assert "a full disk" in as_text(look(tmp_path))
+    assert "searching for" in status_text(aged)
+    assert "last heard of 1 min 30 s ago" in status_text(aged)
+    assert "failed after" in status_text(look(tmp_path))
+    assert "a full disk" in status_text(look(tmp_path))
     # The next one to take the folder has not written yet; its clock may be behind.
     (tmp_path / OWNER).write_text(json.dumps(asdict(replace(owner, since="2020-01-01T00:00:00Z"))))
     assert ("starting", None) == (look(tmp_path).state, look(tmp_path).running)

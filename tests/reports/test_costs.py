@@ -11,7 +11,7 @@ import run_folders
 from final_screens import RESULT, words
 from precision_bisect.results.layer_costs import Costs, IslandCost, LayerCost
 from precision_bisect.run_folder.runfolder import RESULT as FILE
-from precision_bisect_reports.html.source import read
+from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 
 NORM = ("/enc/0/norm/Pow", "/enc/0/norm/ReduceMean")
@@ -84,7 +84,7 @@ def view(folder: Path, given: Costs | None) -> dict[str, Any]:
     folder = run_folders.write_run(folder, names, [2, 5])
     result = replace(run_folders.result_of(names, [2, 5]), costs=given)
     (folder / FILE).write_text(result.to_text())
-    return view_of(read(folder), folder)
+    return view_of(read_source(folder), folder)
 
 
 def test_the_view_has_islands_and_a_time_for_each_layer(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from precision_bisect.errors import ExitCode
 from precision_bisect.ledger.ledger_reader import recorded_trials
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
-from precision_bisect_reports.progress import explained
+from precision_bisect_reports.progress import trial_line
 
 DROPPED = re.compile(
     r"  Search, \d+ kept: drop \d+ of \d+; (a culprit among \d+, )?chance to pass [01]\.\d\d, "
@@ -44,6 +44,6 @@ def test_each_trial_is_explained_once(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_trial_without_a_verdict_says_why() -> None:
     """Its status and message stand where the error would."""
     outcome = Outcome(status=TrialStatus.BUILD_FAILED, message="no implementation")
-    line = explained(Proposal(plan=Plan.of((1,)), reason="drop 1 of 2"), outcome)
+    line = trial_line(Proposal(plan=Plan.of((1,)), reason="drop 1 of 2"), outcome)
     assert "  Search, 1 kept: drop 1 of 2 -> build_failed: no implementation" == line
-    assert "" == explained(Proposal(plan=Plan.of((1,)), phase=Phase.RANKING), outcome)
+    assert "" == trial_line(Proposal(plan=Plan.of((1,)), phase=Phase.RANKING), outcome)

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 import precision_bisect
 from precision_bisect.commandline.main import main
-from precision_bisect.exports.layer_precisions import parse, select
+from precision_bisect.exports.layer_precisions import parse_layer_precisions, select
 
 FLOAT = onnx.TensorProto.FLOAT
 Step = tuple[str, str, float | None]
@@ -173,7 +173,7 @@ def test_any_name_survives(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
         assert result["layer_precisions_reason"]
     else:
         universe = [step[0] for step in steps]
-        selected = select(parse(result["layer_precisions"]), universe)
+        selected = select(parse_layer_precisions(result["layer_precisions"]), universe)
         assert dict.fromkeys(result["kept"], "fp32") == selected
 
 

@@ -87,11 +87,11 @@ def test_layers_that_were_missed_explain_a_single_large_error() -> None:
     assert float(surprised.weights @ surprised.missed) > float(believed.weights @ believed.missed)
 
 
-def test_a_price_is_where_the_room_ends() -> None:
-    """All should fit into enough room; into less, what the next layer adds is the price."""
+def test_the_marginal_rate_is_where_the_slack_ends() -> None:
+    """All should fit into enough slack; into less, the marginal rate is what the next one adds."""
     errors = heavy_tailed(6)
     believed = first(errors).learn_sum(range(SIZE), sum(errors))
-    assert math.isinf(believed.price(2 * sum(errors), range(SIZE), {}))
-    price = believed.price(sum(errors[:90]), range(SIZE), {})
-    assert errors[80] < price < errors[97]
-    assert believed.price(sum(errors[:90]), range(SIZE - 1), {SIZE - 1: errors[-1]}) > 0
+    assert math.isinf(believed.marginal_rate(2 * sum(errors), range(SIZE), {}))
+    rate = believed.marginal_rate(sum(errors[:90]), range(SIZE), {})
+    assert errors[80] < rate < errors[97]
+    assert believed.marginal_rate(sum(errors[:90]), range(SIZE - 1), {SIZE - 1: errors[-1]}) > 0

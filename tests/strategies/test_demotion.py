@@ -14,7 +14,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.testing.oracles import outcome
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 from precision_bisect_strategies.beliefs import Beliefs
-from precision_bisect_strategies.demotion import Demotion, step
+from precision_bisect_strategies.demotion import Demotion, ask_next
 from precision_bisect_strategies.guided import Guided
 
 
@@ -36,7 +36,7 @@ def run(start: Demotion, oracle: Oracle) -> tuple[Demotion, list[Plan]]:
     """Take steps until nothing is asked; return the end and what was asked."""
     asked: list[Plan] = []
     while True:
-        search = step(start)
+        search = ask_next(start)
         try:
             (proposal,) = next(search)
         except StopIteration as end:

@@ -67,7 +67,7 @@ def test_ends_with_a_plan_that_passed(
     """Whatever the oracle does, the answer is a plan that was tried and passed."""
     size, oracle = drawn
     asked = oracles.problem(size, oracles.TOLERANCE if figures else None)
-    simulation = Simulation(size, oracle if figures else oracles.pass_fail(oracle))
+    simulation = Simulation(size, oracle if figures else oracles.without_figures(oracle))
     plan = simulation.run(make().search(replace(asked, workers=workers)))
     assert simulation.passed(plan)
 
@@ -126,7 +126,7 @@ def test_pass_fail_alone_finds_the_culprits(
 ) -> None:
     """A check without a figure leads to the same answer."""
     size, needed = drawn
-    oracle = oracles.pass_fail(oracles.monotone(needed))
+    oracle = oracles.without_figures(oracles.monotone(needed))
     plan, _ = oracles.certified(make(), oracles.problem(size, tolerance=None), oracle)
     assert plan.kept == needed
 

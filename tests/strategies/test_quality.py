@@ -38,7 +38,7 @@ def with_tails(seed: int) -> Oracle:
     "oracle",
     [
         oracles.monotone(CULPRITS),
-        oracles.pass_fail(oracles.monotone(CULPRITS)),
+        oracles.without_figures(oracles.monotone(CULPRITS)),
         with_tails(1),
         with_tails(2),
     ],
@@ -221,7 +221,7 @@ def test_groups_that_pass_one_by_one_and_not_together_are_told_apart(
     def judge(kept: frozenset[int]) -> Outcome:
         return oracles.outcome(2.0 if len(blocks & kept) < harmful else 0.1)
 
-    oracle = judge if figures else oracles.pass_fail(judge)
+    oracle = judge if figures else oracles.without_figures(judge)
     asked = replace(oracles.problem(size, oracles.TOLERANCE if figures else None), workers=workers)
     plan, simulation = oracles.certified(Guided(), asked, oracle, scores)
     assert simulation.passed(plan)

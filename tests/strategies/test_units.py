@@ -11,7 +11,7 @@ import oracles
 from oracles import Oracle, Simulation
 from precision_bisect.search.sensitivity import Sensitivity
 from precision_bisect.trial import Outcome
-from precision_bisect_strategies.units import Unit, together
+from precision_bisect_strategies.units import Unit, in_units
 
 FIVE = 5
 NONE: dict[int, int] = {}
@@ -39,7 +39,7 @@ def units_of(errors: Sequence[float], oracle: Oracle, watched: int) -> tuple[lis
     size = len(errors)
     simulation = Simulation(size, oracle)
     asked = replace(oracles.problem(size), builds=True)
-    found = simulation.run(together(asked, Sensitivity([*errors], NONE), watched))
+    found = simulation.run(in_units(asked, Sensitivity([*errors], NONE), watched))
     return found, len(simulation.trials)
 
 

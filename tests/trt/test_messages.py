@@ -4,7 +4,7 @@ import pytest
 
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.messages import (
-    clean,
+    core_of_error,
     cuda_failed,
     first_error,
     out_of_memory,
@@ -78,7 +78,7 @@ def errors(*texts: str) -> list[Message]:
             "9: Skipping tactic 0x0 due to exception Unexpected type",
         ),
         (["Something\nelse\x07 went wrong"], "Something else\N{REPLACEMENT CHARACTER} went wrong"),
-        ([NO_DRIVER], clean(NO_DRIVER)),
+        ([NO_DRIVER], core_of_error(NO_DRIVER)),
     ],
 )
 def test_first_error_is_one_line_of_tensorrt(texts: list[str], said: str) -> None:

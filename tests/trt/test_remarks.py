@@ -9,7 +9,7 @@ from precision_bisect.backends.tensorrt.build_remarks import (
     MOST_NOTES,
     MOST_OF_A_REMARK,
     Remarks,
-    remarks,
+    builder_remarks,
 )
 from precision_bisect.trial import Listed
 
@@ -70,7 +70,7 @@ def warnings(*texts: str) -> list[Message]:
 )
 def test_known_warnings_are_noted(text: str, note: str) -> None:
     """A warning worth a line is quoted up to where it turns to general advice."""
-    assert (note,) == remarks(warnings(text)).notes
+    assert (note,) == builder_remarks(warnings(text)).notes
 
 
 def test_counts_add_up_and_repetitions_are_one_note() -> None:
@@ -78,11 +78,11 @@ def test_counts_add_up_and_repetitions_are_one_note() -> None:
     affected = "- {} weights are affected by this issue: Detected NaN values.\n"
     block = "TensorRT encountered issues when converting weights between types.\n"
     layernorm = "Running layernorm in FP16 may cause overflow."
-    assert ("weights, 5 affected: Detected NaN values.",) == remarks(
+    assert ("weights, 5 affected: Detected NaN values.",) == builder_remarks(
         warnings(block, affected.format(2), layernorm, layernorm, affected.format(3))
     ).notes
     repeated = warnings(*["One or more weights outside the range of HALF was clamped"] * 2)
-    assert 1 == len(remarks(repeated).notes)
+    assert 1 == len(builder_remarks(repeated).notes)
 
 
 def test_notes_are_capped() -> None:
@@ -90,13 +90,15 @@ def test_notes_are_capped() -> None:
     many = warnings(
         *(f"Could not find any implementation for node {n}" for n in range(MOST_NOTES + 3))
     )
-    assert MOST_NOTES == len(remarks(many).notes)
-    assert "and 4 more remarks of the builder" == remarks(many).notes[-1]
+    assert MOST_NOTES == len(builder_remarks(many).notes)
+    assert "and 4 more remarks of the builder" == builder_remarks(many).notes[-1]
 
 
 def test_other_messages_make_no_note() -> None:
     """What is not known to matter is left out."""
-    assert Remarks() == remarks(warnings("Using default for use_dla", "Some setting is ignored"))
+    assert Remarks() == builder_remarks(
+        warnings("Using default for use_dla", "Some setting is ignored")
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,13 +153,15 @@ def test_names_come_with_their_warning(
     messages: list[Message], note: str, names: tuple[str, ...]
 ) -> None:
     """What TensorRT lists with a warning, or beside it in a verbose log, is kept with it."""
-    assert Remarks(notes=(note,), listed=(Listed(note=note, names=names),)) == remarks(messages)
+    assert Remarks(notes=(note,), listed=(Listed(note=note, names=names),)) == builder_remarks(
+        messages
+    )
 
 
 def test_kept_layers_without_a_mark_are_a_remark() -> None:
     """What TensorRT could not be told of is a note with the names, beside its own."""
     note = "TensorRT has no layer to mark for 2 kept layers"
-    found = remarks([], ["b", "a"])
+    found = builder_remarks([], ["b", "a"])
     assert Remarks(notes=(note,), listed=(Listed(note=note, names=("a", "b")),)) == found
 
 
@@ -166,21 +170,21 @@ def test_long_messages_are_quick(severity: str) -> None:
     """Reading takes time in proportion to the text: an engine of many layers is one message."""
     names = ", ".join(f"/encoder/layer.{n}/MatMul + /x.weight" for n in range(5000))
     start = time.process_time()
-    assert Remarks() == remarks([Message(severity, f"Something about {names}")])
+    assert Remarks() == builder_remarks([Message(severity, f"Something about {names}")])
     assert 1 > time.process_time() - start
 
 
 def test_only_what_is_loud_is_quoted() -> None:
     """A name in the description of an engine is no remark, whatever it says."""
     text = "Layers:\nName: Could not find any implementation for node a, LayerType: kgen"
-    assert Remarks() == remarks([Message("VERBOSE", text)])
+    assert Remarks() == builder_remarks([Message("VERBOSE", text)])
 
 
 def test_a_warning_is_no_list_of_names() -> None:
     """Where a builder lists no names, its next warning is not taken for them."""
     bare = "Detected layernorm nodes in FP16."
     other = "Running layernorm after self-attention may cause overflow. Forcing Pow, or exporting"
-    found = remarks(warnings(bare, other))
+    found = builder_remarks(warnings(bare, other))
     assert 2 == len(found.notes)
     assert () == found.listed
 
@@ -188,5 +192,5 @@ def test_a_warning_is_no_list_of_names() -> None:
 def test_very_many_names_are_cut() -> None:
     """A ledger with a build of a large model in each row does not grow without bound."""
     names = ", ".join(f"/layers.{n}/Pow" for n in range(MOST_OF_A_REMARK + 5))
-    (listed,) = remarks(warnings(f"Detected layernorm nodes in FP16: {names}")).listed
+    (listed,) = builder_remarks(warnings(f"Detected layernorm nodes in FP16: {names}")).listed
     assert MOST_OF_A_REMARK == len(listed.names)

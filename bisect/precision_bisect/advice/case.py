@@ -18,7 +18,7 @@ from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.layer_table import SETTLED
+from precision_bisect.layer_table import FIXED_BY_RUNG
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.node_views import View
@@ -28,7 +28,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Comparator, Sample
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.results.advised import Tried
-from precision_bisect.search.evaluation import judged
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Listed, Verdict
 from precision_bisect.typed.model_files import save_typed
@@ -129,7 +129,7 @@ class DiagnosedModel:
                 whole=True,
             )
             reference = change.reference or self.reference
-            found = judged(backend, plan, self.samples, reference, self.comparator)
+            found = judged_once(backend, plan, self.samples, reference, self.comparator)
             passed = found.verdict is Verdict.PASS
             failing = self._on_variants(backend, plan, model, change) if passed else []
         except (PrecisionBisectError, BackendFailure):
@@ -156,18 +156,19 @@ class DiagnosedModel:
             len(model.table.candidates), None if change.reference is None else refer
         )
         return [
-            judged(backend, plan, feeds, reference, self.comparator).verdict is not Verdict.PASS
+            judged_once(backend, plan, feeds, reference, self.comparator).verdict
+            is not Verdict.PASS
             for feeds, reference in pairs
         ]
 
     def _fits(self, change: ModelChange) -> bool:
         """Whether a changed file computes as this one: it has neither scales nor fixed layers."""
-        return not self.composed and (self.pair.low not in QUANTIZED or change.scales is not None)
+        return not self.on_ladder and (self.pair.low not in QUANTIZED or change.scales is not None)
 
     @property
-    def composed(self) -> bool:
+    def on_ladder(self) -> bool:
         """Whether other rungs of a ladder have fixed layers of the model."""
-        return any(layer.detail == SETTLED for layer in self.model.table.layers)
+        return any(layer.detail == FIXED_BY_RUNG for layer in self.model.table.layers)
 
     def applied(self, proto: onnx.ModelProto, freed: Collection[str]) -> Tried | None:
         """Try a changed graph with these layers no longer kept; None where it cannot be tried.

@@ -17,7 +17,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     if not kept or not all(each.cause in _RANGE for each in kept):
         return
     layers = [each.layer for each in kept]
-    how = "Name bf16 in place of fp32" if case.composed else "Search with --high bf16"
+    how = "Name bf16 in place of fp32" if case.on_ladder else "Search with --high bf16"
     high = case.tried(layers, ModelChange(pair=Pair(low="fp16", high="bf16")))
     if high is not None and high.on_samples:
         yield Advice(
@@ -28,7 +28,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
             evidence=f"all {len(layers)} lack range, not digits; kept in BF16: {high}",
             tried=high,
         )
-    if case.composed:
+    if case.on_ladder:
         return
     low = case.tried([], ModelChange(pair=Pair(low="bf16", high="fp32")))
     if low is not None and low.on_samples:

@@ -18,7 +18,7 @@ _TOLD_GROWTH = 2.0
 """So many times an error must grow in one node for it to be named."""
 
 
-def as_text(found: Findings, *, verbose: bool = False) -> str:
+def advice_text(found: Findings, *, verbose: bool = False) -> str:
     """Return the text: the verdict, advice, layers with their causes, where NaN and Inf are born.
 
     Names are printed as text, whatever is in them. All layers, and what is known of each, are

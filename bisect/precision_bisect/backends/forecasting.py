@@ -34,8 +34,8 @@ _WORTH_S = 0.1
 nothing was measured."""
 
 
-def settle_forecasts(options: Options, model: Model, seconds: float) -> Options:
-    """Return the options, which name the backend, with `forecast_on` settled.
+def choose_forecasts(options: Options, model: Model, seconds: float) -> Options:
+    """Return the options, which name the backend, with `forecast_on` decided.
 
     By default forecasts go to the GPU if child processes build sessions of ONNX Runtime on CUDA,
     and the model is small for the GPU and large for the CPU. `seconds` is one plain inference on
@@ -105,8 +105,8 @@ def forecaster(
     )
 
 
-def settle_target(options: Options) -> Options:
-    """Return the options, which name the backend, with `target` settled.
+def choose_target(options: Options) -> Options:
+    """Return the options, which name the backend, with `target` decided.
 
     A backend is its own target. The emulator predicts the first engine that is installed here, of
     TensorRT, TensorRT-RTX and ONNX Runtime on CUDA, and TensorRT where none is.

@@ -19,7 +19,7 @@ LONGEST_S = 4.0
 """Seconds that a measurement takes at most, however few runs that allows. A bound."""
 
 
-def measure(run: Callable[[], None]) -> Latency:
+def measured_latency(run: Callable[[], None]) -> Latency:
     """Return the latency of `run`, which must wait for its result. Raises what it raises."""
 
     def timed() -> float:

@@ -23,7 +23,7 @@ class JobState(StrEnum):
 
 
 _WITHOUT_ENDING = frozenset(state.value for state in JobState)
-_SETTLED = (ExitCode.OK, ExitCode.NO_PLAN, ExitCode.NOT_BUILT)
+_FINAL = (ExitCode.OK, ExitCode.NO_PLAN, ExitCode.NOT_BUILT)
 _WORST_FIRST = (
     *(ExitCode.INTERNAL, ExitCode.USAGE, ExitCode.NOT_BUILT, ExitCode.NO_PLAN),
     ExitCode.BUDGET,
@@ -55,7 +55,7 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether the job has an answer that no further trial changes."""
-        return self.exit_code in _SETTLED and self.status not in _WITHOUT_ENDING
+        return self.exit_code in _FINAL and self.status not in _WITHOUT_ENDING
 
     @property
     def verdict(self) -> ExitCode:

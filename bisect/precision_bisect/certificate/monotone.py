@@ -19,13 +19,13 @@ MOST_NAMED = 10
 """Named layers that a failing plan keeps in addition, at most; a bound for readers."""
 
 
-class Tried(NamedTuple):
+class JudgedPlan(NamedTuple):
     """A plan with its error, None where there is no figure."""
 
     plan: Plan
     error: float | None
 
-    def within(self, other: "Tried") -> bool:
+    def within(self, other: "JudgedPlan") -> bool:
         """Tell whether the other plan keeps all that this one does."""
         return self.plan.mask & other.plan.mask == self.plan.mask
 
@@ -33,8 +33,8 @@ class Tried(NamedTuple):
 class Break(NamedTuple):
     """A plan that passed and one that keeps more and failed."""
 
-    passed: Tried
-    failed: Tried
+    passed: JudgedPlan
+    failed: JudgedPlan
 
     @property
     def added(self) -> Plan:
@@ -57,12 +57,12 @@ def breaks(seen: JudgedTrials, noise: float) -> Sequence[Break]:
     told = {plan: proof for plan in seen.built if (proof := seen.proof(plan))}
     farthest = max(MARGIN, _farthest(len(told)))
     spread = 0.0 if seen.tolerance is None else 2 * noise * farthest
-    passed: list[Tried] = []
+    passed: list[JudgedPlan] = []
     found = []
     # In the order of plans: what a plan contains was looked at before it. Comparing plans would
     # sort their layers every time.
     for plan in sorted(told, key=lambda plan: (len(plan), plan.indices)):
-        entry = Tried(plan, told[plan].error)
+        entry = JudgedPlan(plan, told[plan].error)
         inside = [each for each in passed if each.within(entry)]
         if not told[plan].failed:
             if not any(spread <= 0 or _least(each) <= _least(entry) for each in inside):
@@ -88,7 +88,7 @@ def _luck(passed: float | None, failed: float | None, spread: float) -> bool:
     return math.isfinite(failed) and failed - passed <= spread
 
 
-def _least(entry: Tried) -> float:
+def _least(entry: JudgedPlan) -> float:
     return -math.inf if entry.error is None else entry.error
 
 

@@ -16,9 +16,9 @@ from distributed import Client
 from precision_bisect.cluster.closing import ClosePlugin
 from precision_bisect.cluster.remote_trials import RemoteBackend
 from precision_bisect.cluster.shipped_model import pack
-from precision_bisect.cluster.task_queue import ModelPlugin, TrialsPlugin, look_on, why_not
+from precision_bisect.cluster.task_queue import ModelPlugin, TrialsPlugin, look_on, why_no_trials
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageError
-from precision_bisect.executors.uniformity import differences, merged, require_alike
+from precision_bisect.executors.uniformity import merged, require_alike, unlike_workers
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.slot import Limits
 from precision_bisect.machine.user_scripts import first_line
@@ -137,7 +137,7 @@ class ClusterClient:
 
     def _reasons(self, trials: str) -> Mapping[str, str]:
         """Return why each worker, by address, takes no trials; "" for those that do."""
-        words = self._call(lambda: self.client.run(why_not, trials, on_error="return"))
+        words = self._call(lambda: self.client.run(why_no_trials, trials, on_error="return"))
         return {
             worker: _line(said) if isinstance(said, BaseException) else said
             for worker, said in sorted(words.items())
@@ -171,7 +171,7 @@ def combined(looks: Mapping[str, RemoteBackend], *, mixed: bool) -> RemoteBacken
     What one of them cannot run low, none does. Raises UsageError where they would use different
     backends, and for other differences unless they may be `mixed`.
     """
-    if trouble := differences({at: {"backend": look.backend} for at, look in looks.items()}):
+    if trouble := unlike_workers({at: {"backend": look.backend} for at, look in looks.items()}):
         raise UsageError(f"the workers are not alike: {trouble}", "name one by --backend")
     said = {worker: look.survey.said for worker, look in looks.items()}
     if not mixed:

@@ -10,7 +10,7 @@ from distributed import KilledWorker
 
 from precision_bisect.cluster.cluster_client import PATIENCE_S, ClusterClient
 from precision_bisect.cluster.delivery import Delivery, NotReady, receive
-from precision_bisect.cluster.task_queue import evaluate
+from precision_bisect.cluster.task_queue import evaluate_task
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
@@ -62,7 +62,7 @@ class ClusterEvaluator:
 
     def _answer(self, proposal: Proposal) -> Delivery | NotReady:
         try:
-            future = self.executor.submit(evaluate, self.trials, proposal, **self._where())
+            future = self.executor.submit(evaluate_task, self.trials, proposal, **self._where())
             empty_since: float | None = None
             while not wait([future], timeout=_TICK_S).done:
                 empty_since = self.site.watch(empty_since)

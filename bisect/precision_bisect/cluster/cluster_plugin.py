@@ -23,7 +23,7 @@ from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.search.workers import Threads, Workers
-from precision_bisect.typed.pinning import settle
+from precision_bisect.typed.pinning import pin_unbuildable
 
 LOCAL_CLUSTER = "local"
 """The address of a cluster of `options.workers` processes of this machine, to try it out."""
@@ -84,7 +84,7 @@ class DaskExecutor:
             name=found.backend,
             why=found.why,
             backend=found.survey,
-            model=settle(model, found.survey, spec.options.low),
+            model=pin_unbuildable(model, found.survey, spec.options.low),
             workers=workers,
         )
 

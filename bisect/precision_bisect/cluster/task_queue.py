@@ -20,7 +20,7 @@ from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_fil
 from precision_bisect.cluster.remote_trials import RemoteBackend, RemoteSpec, describe_backend
 from precision_bisect.cluster.shipped_model import ShippedModel, facts, unpack
 from precision_bisect.errors import ExecutorError, PluginError
-from precision_bisect.executors.uniformity import differences
+from precision_bisect.executors.uniformity import unlike_workers
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.machine.free_space import Space
@@ -43,7 +43,7 @@ class ModelPlugin(WorkerPlugin):
         assert self._shipped is not None
         shipped, self._shipped = self._shipped, None
         said = {"this machine": shipped.facts, f"worker {worker.address}": facts()}
-        if trouble := differences(said):
+        if trouble := unlike_workers(said):
             raise ExecutorError(
                 f"the cluster differs from this machine: {trouble}",
                 "install the same versions on all of them",
@@ -142,7 +142,7 @@ class TrialsPlugin(WorkerPlugin):
         away = post.put(self.name, self._spec)
         if self.versions is not None:
             said = post.versions or post.describe(away).survey.versions()
-            if trouble := differences({"the others": self.versions, worker.address: said}):
+            if trouble := unlike_workers({"the others": self.versions, worker.address: said}):
                 raise ExecutorError(f"it is not like the others: {trouble}")
         self._folder, self._keep = post.folder, post.keep
         self._tail = Tail(post.folder)
@@ -177,13 +177,13 @@ async def look_on(post: str, spec: bytes, dask_worker: Worker) -> RemoteBackend:
     return await asyncio.to_thread(there.describe, away)
 
 
-def why_not(trials: str, dask_worker: Worker) -> str:
+def why_no_trials(trials: str, dask_worker: Worker) -> str:
     """Return why a worker takes no trials, "" if it does; Dask calls this on each."""
     there = dask_worker.plugins.get(trials)
     return there.why_not() if isinstance(there, TrialsPlugin) else _NOTHING
 
 
-def evaluate(trials: str, proposal: Proposal) -> Delivery | NotReady:
+def evaluate_task(trials: str, proposal: Proposal) -> Delivery | NotReady:
     """Evaluate a proposal on the worker that calls this; a task of Dask's."""
     there = get_worker().plugins.get(trials)
     if not isinstance(there, TrialsPlugin):

@@ -92,10 +92,10 @@ def status_command(parsed: Namespace) -> int:
     if _batch_shown(parsed):
         return ExitCode.OK
     from precision_bisect.monitoring.run_watch import look
-    from precision_bisect.monitoring.status_text import as_text
+    from precision_bisect.monitoring.status_text import status_text
 
     seen = look(_last_run(parsed.run))
-    sys.stdout.write(seen.to_json() if parsed.json else as_text(seen))
+    sys.stdout.write(seen.to_json() if parsed.json else status_text(seen))
     return ExitCode.OK
 
 
@@ -140,13 +140,15 @@ def explain_command(parsed: Namespace) -> int:
                 tell(f"From the last run, {options.model}; --inputs has the model looked at anew")
         except RunFolderError as error:
             tell(f"{error.message}, so the model is looked at with made-up inputs")
-    from precision_bisect.advice.text import as_text
+    from precision_bisect.advice.text import advice_text
     from precision_bisect.commandline.explain_command import explain
     from precision_bisect.plugins import REPORTS, load
 
     with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
         found = explain(options, parsed.layers, parsed.worst, report)
-    sys.stdout.write(found.to_text() if parsed.json else as_text(found, verbose=parsed.verbose))
+    sys.stdout.write(
+        found.to_text() if parsed.json else advice_text(found, verbose=parsed.verbose)
+    )
     return ExitCode.OK
 
 

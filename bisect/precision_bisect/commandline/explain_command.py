@@ -14,7 +14,6 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import squares, with_advice
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.ranking import worst_layers
-from precision_bisect.precisions import Pair
 from precision_bisect.search.events import Observer
 
 
@@ -45,7 +44,7 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
 def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, float]) -> Findings:
     question = Question(
         model=prepared.model,
-        pair=Pair(low=prepared.options.low, high=prepared.options.high),
+        pair=prepared.pair,
         kept=(),
         near=layers,
         tensors=squares(prepared.model),

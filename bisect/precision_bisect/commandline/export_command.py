@@ -20,7 +20,7 @@ from precision_bisect.run_folder.belonging import EXPORTED
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder, point_folder, refuse_links
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.verifying.verify import named
+from precision_bisect.verifying.verify import model_and_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +60,13 @@ def export(
     curve is another than the answer. Raises a PrecisionBisectError for bad input.
     """
     use_custom_ops(settings.ort_custom_ops)
-    model_path, result = named(path, plan)
+    model_path, result = model_and_result(path, plan)
     model = load_model(model_path)
     finished = read_finished(result, model, point)
     run = finished.path.parent
     refuse_links(run)
     wanted = Export(
-        model=finished.settled(_as_it_ran(model, run)),
+        model=finished.with_pinned(_as_it_ran(model, run)),
         kept=finished.kept,
         point=point,
         pair=finished.pair,

@@ -13,7 +13,7 @@ from precision_bisect.errors import ModelError
 from precision_bisect.inputs.reference import (
     Reference,
     ReferenceSession,
-    differences,
+    distances,
     non_finite,
 )
 from precision_bisect.model.load import Model
@@ -54,7 +54,7 @@ def steadiness(
     for _ in range(max(1, RUNS // len(samples))):
         again = [run(sample) for sample in samples]
         for one, other in zip(first, again, strict=True):
-            moved |= {name for name, share in differences(other, one).items() if share}
+            moved |= {name for name, share in distances(other, one).items() if share}
         found = within.judge(again, first)
         if found.verdict is Verdict.FAIL:
             nodes = changing_nodes(model, moved)

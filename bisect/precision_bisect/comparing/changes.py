@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.comparing.sides import Side
-from precision_bisect.ledger.fingerprint import Difference, differing
+from precision_bisect.ledger.fingerprint import Difference, differing_fields
 from precision_bisect.run_folder import plain_json
 
 COMPARISON_SCHEMA = 1
@@ -86,7 +86,7 @@ def compare(before: Side, after: Side) -> Comparison:
     return Comparison(
         before=before,
         after=after,
-        depends=differing(before.saved.result.fingerprint, after.saved.result.fingerprint),
+        depends=differing_fields(before.saved.result.fingerprint, after.saved.result.fingerprint),
         added=[name for name in second if name not in first],
         removed=[name for name in first if name not in second],
         common=[name for name in second if name in first],

@@ -17,7 +17,7 @@ from precision_bisect.diagnosis.holding import constants_of, held_in, read_low, 
 from precision_bisect.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.magnitudes import Magnitudes
-from precision_bisect.diagnosis.watched_tensors import WatchedTensors, births, measure, watch
+from precision_bisect.diagnosis.watched_tensors import WatchedTensors, births, measure_exact, watch
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
@@ -78,7 +78,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     if pair.low in LOW_TYPES:
         held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
     brief = question.brief or len(model.table.candidates) > MOST_EMULATED
-    watched = (measure if brief else watch)(instrument, held, question.samples)
+    watched = (measure_exact if brief else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
-from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph, switch
+from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
 from precision_bisect.layer_table import forms_of, rounded_to
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.load import Model
@@ -172,7 +172,7 @@ class Emulator:
         of, graph = self._of, self._of.graph
         low = np.ones(len(of.index), np.bool_)
         low[list(plan.kept)] = False
-        feed = {**sample, FLAGS: graph.switches.flags(low)}
+        feed = {**sample, FLAGS_INPUT: graph.switches.flags(low)}
         raw = {
             name: graph.raw.get(name, name) for name in (self._names if names is None else names)
         }

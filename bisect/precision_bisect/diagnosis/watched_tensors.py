@@ -55,7 +55,7 @@ def watch(
     return found
 
 
-def measure(
+def measure_exact(
     instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample]
 ) -> WatchedTensors:
     """Run every sample in FP32 alone, and look at these tensors; see `watch`."""

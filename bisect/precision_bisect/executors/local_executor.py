@@ -20,7 +20,7 @@ from precision_bisect.machine.gpu import devices
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.search.workers import Workers, threads
-from precision_bisect.typed.pinning import settle
+from precision_bisect.typed.pinning import pin_unbuildable
 
 if TYPE_CHECKING:
     from precision_bisect.isolation.slot import Slot
@@ -77,16 +77,16 @@ class LocalExecutor:
             self._end_asked()
         if here is None and not (options.mixed_gpus or options.backend == "emulated"):
             require_alike_gpus(options.gpus)
-        settled = settle(model, backend, options.low)
+        pinned = pin_unbuildable(model, backend, options.low)
         # Pinned layers change the table, and a backend numbers layers by the table that it was
         # made with.
-        if here is not None and make is not None and settled is not model:
-            here = make(settled)
+        if here is not None and make is not None and pinned is not model:
+            here = make(pinned)
         return Placed(
             name=name,
             why=why,
             backend=backend,
-            model=settled,
+            model=pinned,
             workers=options.workers,
             here=here,
         )

@@ -1,7 +1,7 @@
 """Whether the workers of a run are alike: verdicts of unlike GPUs or libraries cannot be compared.
 
 The GPUs of this machine are asked each in a process of its own, since what CUDA shows of them is
-settled once for a process.
+decided once for a process.
 """
 
 import os
@@ -23,14 +23,14 @@ Said: TypeAlias = Mapping[str, Mapping[str, str]]
 
 def require_alike(said: Said) -> None:
     """Raise UsageError, naming what differs and where, unless all workers say the same."""
-    if trouble := differences(said):
+    if trouble := unlike_workers(said):
         raise UsageError(
             f"the workers are not alike, so their verdicts cannot be compared: {trouble}",
             "use workers of one kind, or --mixed-gpus",
         )
 
 
-def differences(said: Said) -> str:
+def unlike_workers(said: Said) -> str:
     """Return in what respects the workers differ, and which says what; "" where in none."""
     texts = []
     for what in sorted({what for words in said.values() for what in words}):

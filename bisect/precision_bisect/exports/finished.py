@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.layer_table import SETTLED, LayerName
+from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.options import ANSWER
@@ -52,10 +52,10 @@ class Finished:
         """
         return read_scales(self.path.parent) if self.pair.low in QUANTIZED_NAMES else Scales()
 
-    def settled(self, model: Model) -> Model:
+    def with_pinned(self, model: Model) -> Model:
         """Return the model with the layers pinned that were no candidates of the last search."""
         for name, precision in self.fixed.items():
-            model = pin(model, {name: SETTLED}, Form(stored=precision))
+            model = pin(model, {name: FIXED_BY_RUNG}, Form(stored=precision))
         return pin(pin_formless(model, self.pair), self.pinned)
 
 

@@ -35,7 +35,7 @@ def write_layer_precisions(wanted: Mapping[str, str], others: Iterable[str]) -> 
     spec = ",".join(f"{_written(name)}:{precision}" for name, precision in wanted.items())
     if len(_FLAG.encode()) + len(spec.encode()) > LONGEST_ARGUMENT:
         raise NotWritable("the string is longer than Linux allows for one argument (128 KiB)")
-    selected = select(parse(spec), universe)
+    selected = select(parse_layer_precisions(spec), universe)
     wrong = [name for name in selected if name not in wanted]
     missed = [name for name, precision in wanted.items() if selected.get(name) != precision]
     if wrong:
@@ -57,7 +57,7 @@ def _written(name: str) -> str:
     return f"{name[:first]}*{name[last + 1 :]}"
 
 
-def parse(spec: str) -> Mapping[str, str]:
+def parse_layer_precisions(spec: str) -> Mapping[str, str]:
     """Parse a string as trtexec 10.x does. Raises NotWritable where trtexec would refuse it."""
     precisions = {}
     for item in spec.split(","):

@@ -43,7 +43,7 @@ def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
         typed = writer.write(export.plan, guard_islands=export.settings.guard_islands)
     except PrecisionBisectError as error:
         raise NotWritable(error.one_line()) from error
-    for name in differing(export, typed):
+    for name in not_as_planned(export, typed):
         why = writer.not_low.get(name, "its types say otherwise than the plan")
         raise NotWritable(f"layer {name!r} of the typed model: {why}")
     if export.settings.io_types == "fp16":
@@ -69,7 +69,7 @@ def write_causes(folder: RunFolder, export: Export, typed: TypedGraph) -> None:
             save_typed(typed, path, again=True)
 
 
-def differing(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
+def not_as_planned(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
     """Yield the layers that the typed graph computes in another type than the plan asks for.
 
     What counts is the type of a layer's outputs, and whether it reads what was quantized for it;

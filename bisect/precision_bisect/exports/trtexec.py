@@ -137,7 +137,7 @@ def _head(export: Export, folder: Path) -> str:
         remarks.append(
             "# A script changed the builder's configuration; trtexec runs none: add its flags."
         )
-    if _unsettled(export):
+    if _open_shapes(export):
         remarks.append(
             "# The model has dynamic inputs: add --minShapes, --optShapes and --maxShapes, or "
             "trtexec\n# takes 1 for each."
@@ -192,7 +192,7 @@ def _common(export: Export) -> Iterator[str]:
         yield f"--builderOptimizationLevel={settings.optimization_level}"
     if settings.workspace_mib is not None:
         yield f"--memPoolSize=workspace:{settings.workspace_mib}"
-    ranges = {} if _unsettled(export) else _ranges(export)
+    ranges = {} if _open_shapes(export) else _ranges(export)
     for flag, pick in (
         ("--minShapes", attrgetter("least")),
         ("--optShapes", attrgetter("best")),
@@ -214,7 +214,7 @@ def _dynamic(export: Export) -> list[str]:
     ]
 
 
-def _unsettled(export: Export) -> bool:
+def _open_shapes(export: Export) -> bool:
     """Whether nothing says which shapes some dynamic input takes."""
     known = {*export.shapes, *export.settings.opt_shapes}
     return not known.issuperset(_dynamic(export))

@@ -13,7 +13,7 @@ from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import SINCE, Decomposed
 from precision_bisect.fusing.fused_graph import fused, is_fusable
-from precision_bisect.inputs.reference import MOST_DIFFERENT, differences, reference_outputs
+from precision_bisect.inputs.reference import MOST_DIFFERENT, distances, reference_outputs
 from precision_bisect.model.convert import at_least_opset
 from precision_bisect.model.graph import opset
 from precision_bisect.model.load import Model, load_model
@@ -94,7 +94,7 @@ def _raised(model: Model, every: Sequence[Decomposed]) -> tuple[Model, list[Deco
 def _difference(new: Model, samples: Sequence[Sample], reference: Sequence[Sample]) -> float:
     """Return the largest difference over all outputs. Raises RefusedError beyond the bound."""
     pairs = zip(reference_outputs(new, samples), reference, strict=True)
-    worst = max(max(differences(*pair).values()) for pair in pairs)
+    worst = max(max(distances(*pair).values()) for pair in pairs)
     # `not <=`: a NaN refuses, too.
     if not worst <= MOST_DIFFERENT:
         raise RefusedError(

@@ -14,7 +14,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.protocols import Sample
 
-FLAG = "--reference"
+_FLAG = "--reference"
 _FIGURES, _TEXTS = "biuf", "OUS"
 """Kinds of numpy types that outputs may be stored in."""
 
@@ -29,7 +29,7 @@ def read_outputs(path: Path, model: Model, count: int) -> list[Sample]:
     found = read_samples(path, [spec.name for spec in model.outputs])
     if len(found) != count:
         raise InputError(
-            f"{FLAG} {path} holds the outputs of {len(found)} samples, and --inputs {count}",
+            f"{_FLAG} {path} holds the outputs of {len(found)} samples, and --inputs {count}",
             "give those of every sample, in the same order",
         )
     return [of_model(model, outputs, number) for number, outputs in enumerate(found)]
@@ -43,7 +43,7 @@ def of_model(model: Model, outputs: Sample, number: int) -> Sample:
     missing = [spec.name for spec in model.outputs if spec.name not in outputs]
     if missing:
         raise InputError(
-            f"{FLAG} lacks {', '.join(missing)} for sample {number}",
+            f"{_FLAG} lacks {', '.join(missing)} for sample {number}",
             f"the model's outputs are {', '.join(spec.name for spec in model.outputs)}",
         )
     return {spec.name: _as_computed(spec, outputs[spec.name], number) for spec in model.outputs}
@@ -52,7 +52,7 @@ def of_model(model: Model, outputs: Sample, number: int) -> Sample:
 def _as_computed(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[Any]:
     """Return the array in the type that a reference has, FP32 for any float below."""
     wanted = np.dtype("float32" if spec.dtype in ("float16", "bfloat16", None) else spec.dtype)
-    where = f"{FLAG}: output {spec.name!r} of sample {number}"
+    where = f"{_FLAG}: output {spec.name!r} of sample {number}"
     strange = array.dtype.kind not in (_TEXTS if wanted.kind == "O" else _FIGURES)
     if strange or (spec.dtype and (array.dtype.kind == "f") != (wanted.kind == "f")):
         has = spec.dtype or "figures"
@@ -76,6 +76,6 @@ def same_samples(apart: Sequence[tuple[str, float]], limit: float) -> str:
     if share <= limit:
         return ""
     return (
-        f"{FLAG} is far from what ONNX Runtime computes in FP32: output {name!r} of the first "
+        f"{_FLAG} is far from what ONNX Runtime computes in FP32: output {name!r} of the first "
         f"sample differs by {share:.2g} of its largest value; check the order of the samples"
     )

@@ -20,11 +20,11 @@ from precision_bisect.inputs.given_outputs import same_samples
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.model.load import Model
-from precision_bisect.model.ort import ON_CPU, CheckedGraph, Providers, Session, check, clean
+from precision_bisect.model.ort import ON_CPU, CheckedGraph, Providers, Session, check, ort_message
 from precision_bisect.protocols import Sample
 
 MOST_DIFFERENT = 1e-4
-"""Up to this share (see `differences`) two FP32 sessions differ by rounding, without a look.
+"""Up to this share (see `distances`) two FP32 sessions differ by rounding, without a look.
 
 Sums in another order differ by about 1e-6; what is rewritten wrongly, by far more.
 """
@@ -76,7 +76,7 @@ def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Ref
     """
     graph = check(model.proto, model.weights)
     (*outputs, again), seconds = _timed(graph, [*samples, samples[0]], threads)
-    apart = max(differences(again, outputs[0]).values())
+    apart = max(distances(again, outputs[0]).values())
     found = Reference(outputs=outputs, seconds=seconds, steady=not apart)
     # Of random outputs nobody can tell what the optimizer changes.
     if apart > MOST_DIFFERENT:
@@ -114,21 +114,21 @@ def given_reference(
             f"engine builds: {error.message}"
         )
         return Reference(outputs=found, seconds=0.0, runs=False, remark=remark)
-    apart = [*differences({**own}, {name: found[0][name] for name in own}).items()]
+    apart = [*distances({**own}, {name: found[0][name] for name in own}).items()]
     remark = same_samples(apart, LIBRARIES_DIFFER)
-    steady = not any(differences(again, own).values())
+    steady = not any(distances(again, own).values())
     return Reference(outputs=found, seconds=seconds, remark=remark, steady=steady)
 
 
 def _changed(graph: CheckedGraph, sample: Sample, outputs: Sample, threads: int) -> str:
     """Return what the optimizer changes of a sample's outputs beyond rounding, "" for nothing."""
     (plain,), _ = _timed(graph, [sample], threads, optimised=False)
-    apart = differences(outputs, plain)
+    apart = distances(outputs, plain)
     # Leaving FP32's range where fused nodes do not makes no better reference.
     if max(apart.values()) <= MOST_DIFFERENT or non_finite([plain]):
         return ""
     (nudged,), _ = _timed(graph, [_nudged(sample)], threads, optimised=False)
-    rounding = differences(nudged, plain)
+    rounding = distances(nudged, plain)
     for name, share in apart.items():
         if share > max(MOST_DIFFERENT, _AS_ROUNDING * rounding[name]):
             of = "its largest value" if plain[name].dtype.kind == "f" else "its values"
@@ -148,7 +148,7 @@ def _nudged(sample: Sample) -> Sample:
     }
 
 
-def differences(found: Sample, expected: Sample) -> dict[str, float]:
+def distances(found: Sample, expected: Sample) -> dict[str, float]:
     """Return how far each expected output is from the one found.
 
     That is the largest difference of floats as a share of the largest value, or the share of
@@ -194,7 +194,7 @@ def _timed(
             raise
         except Exception as error:  # Polygraphy and ONNX Runtime raise classes of their own
             raise InputError(
-                f"ONNX Runtime cannot run the model on these inputs: {clean(error)}",
+                f"ONNX Runtime cannot run the model on these inputs: {ort_message(error)}",
                 "check the inputs' shapes and values",
             ) from error
     outputs = [judgeable(outputs, number) for number, outputs in enumerate(results)]

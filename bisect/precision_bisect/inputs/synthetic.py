@@ -24,7 +24,7 @@ def synthetic_samples(model: Model, shapes: Shapes, count: int, seed: int) -> li
 
     Floats are standard normal; token ids stay below the rows of the embedding that they index;
     masks are ones with zeros at the end in later samples; types and segments are zeros; positions
-    count up. Raises InputError for a shape that is not settled or a type that cannot be made up.
+    count up. Raises InputError for a shape that is not known or a type that cannot be made up.
     """
     rng = np.random.default_rng(seed)
     rows = _rows_indexed(model)

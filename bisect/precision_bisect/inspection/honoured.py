@@ -13,7 +13,7 @@ from precision_bisect.inspection.engine_kernels import Kernel, find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
 from precision_bisect.inspection.inner_products import HOLDERS, InnerProducts
-from precision_bisect.inspection.rules import AskedType, Observation, computes, examine
+from precision_bisect.inspection.rules import AskedType, Observation, computes, type_shown
 from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
@@ -56,7 +56,7 @@ def judge_layers(
         else:
             # A Reformat that lists the node says nothing of the type that it is computed in.
             computing = [each for each in holders[number] if computes(graph, each, number)]
-            findings = [examine(graph, kernel, asked) for kernel in computing]
+            findings = [type_shown(graph, kernel, asked) for kernel in computing]
         verdict = _weigh(findings, nothing, bool(holders[number]))
         verdicts.append(
             LayerHonour(

@@ -62,7 +62,7 @@ class AskedType:
     rtx: bool
 
 
-def examine(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation:
+def type_shown(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation:
     """Return what `kernel` shows about the node asked about, which it holds."""
     found = (
         _by_weights(graph, kernel, asked)

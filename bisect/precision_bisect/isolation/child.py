@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from precision_bisect.isolation.deaths import raised
+from precision_bisect.isolation.deaths import raised_outcome
 from precision_bisect.isolation.described import Survey, survey
 from precision_bisect.isolation.evaluator_spec import Made
 from precision_bisect.machine.signals import kill_group
@@ -49,7 +49,7 @@ def begin(log: Path) -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
-def load(spec: Path, work: Path) -> None:
+def load_evaluator(spec: Path, work: Path) -> None:
     """Make the evaluator of a pickled spec, which may raise; `work` is a folder for its files.
 
     What this process was asked before about the backend of the same run serves the evaluator.
@@ -68,7 +68,7 @@ def pick(options: Options, work: Path) -> tuple[str, str]:
     return pick_backend(options)
 
 
-def look(spec: Path, work: Path) -> Survey:
+def backend_facts(spec: Path, work: Path) -> Survey:
     """Return what the backend of a pickled spec says of itself."""
     global _looked
     _looked = pickle.loads(spec.read_bytes()).made(work)
@@ -85,7 +85,7 @@ def times(spec: Path, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes
     return told
 
 
-def evaluate(proposal: Proposal) -> Outcome:
+def evaluate_here(proposal: Proposal) -> Outcome:
     """Evaluate a proposal; an exception that no backend should raise is an outcome, too.
 
     Raises the PrecisionBisectErrors that end a run.
@@ -103,7 +103,7 @@ def evaluate(proposal: Proposal) -> Outcome:
         if isinstance(error, PrecisionBisectError) and not isinstance(error, MemoryError):
             raise
         traceback.print_exc()
-        return raised(error)
+        return raised_outcome(error)
 
 
 def _end_with(driver: int) -> None:

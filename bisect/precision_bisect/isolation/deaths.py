@@ -25,7 +25,7 @@ class Death(Exception):
         self.retry = retry
 
 
-def raised(error: BaseException) -> Outcome:
+def raised_outcome(error: BaseException) -> Outcome:
     """Return the outcome of a trial with an exception that no backend should raise."""
     if isinstance(error, MemoryError):
         what = first_line(error)

@@ -73,7 +73,7 @@ class EvaluatorSpec:
         `looked` was made in this process for the same run, before it was known which layers cannot
         run low. Raises as `made` does.
         """
-        model, backend = self.made(work) if looked is None else self._settled(looked, work)
+        model, backend = self.made(work) if looked is None else self._rebuilt(looked, work)
         refer = self._refer(model, backend)
         samples = replace(self.samples, refer=refer)
         return Evaluator(
@@ -113,7 +113,7 @@ class EvaluatorSpec:
         model = self._model()
         return Made(model, self._backend(model, work))
 
-    def _settled(self, looked: Made, work: Path) -> Made:
+    def _rebuilt(self, looked: Made, work: Path) -> Made:
         """Return the same with this table; its backend serves as long as no layer was pinned."""
         if looked.model.table == self.table:
             return looked
@@ -127,7 +127,7 @@ class EvaluatorSpec:
 
         Raises RefusedError where the backend does not tell that, or cannot build a plan.
         """
-        made = self.made(work) if looked is None else self._settled(looked, work)
+        made = self.made(work) if looked is None else self._rebuilt(looked, work)
         backend, feed = made.backend, self.samples.feeds[0]
         if not isinstance(backend, TimesKernels):
             why, hint = f"{backend.name} does not time its kernels", "profile it by its own tools"

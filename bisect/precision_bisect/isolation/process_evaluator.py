@@ -8,7 +8,7 @@ from queue import LifoQueue
 
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.isolation import child
-from precision_bisect.isolation.deaths import raised, unreadable
+from precision_bisect.isolation.deaths import raised_outcome, unreadable
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.slot import Death, Limits, Slot
@@ -72,7 +72,7 @@ class Isolated:
         attempts = DECISIVE_ATTEMPTS if proposal.phase in _DECISIVE else USUAL_ATTEMPTS
         for attempt in range(1, attempts + 1):
             try:
-                outcome = _checked(slot.call(self.limits, child.evaluate, proposal))
+                outcome = _checked(slot.call(self.limits, child.evaluate_here, proposal))
             except Death as death:
                 slot.end()
                 if self._closed or not death.retry or attempt == attempts:
@@ -82,7 +82,7 @@ class Isolated:
             except Exception as error:
                 # The child could not begin, or its answer could not be sent.
                 slot.end()
-                return raised(error)
+                return raised_outcome(error)
             else:
                 if outcome.retry or outcome.status in _RENEWED:
                     slot.end()

@@ -94,7 +94,7 @@ class Slot:
         """
         if not self._loaded:
             try:
-                self.call_bare(child.load, self.spec)
+                self.call_bare(child.load_evaluator, self.spec)
             except BaseException:
                 self.end()
                 raise

@@ -32,7 +32,7 @@ def surveyed(spec: EvaluatorSpec, slot: "Slot") -> Survey:
     from precision_bisect.isolation import child
 
     spec.save(slot.spec)
-    return asked(slot, spec.options.backend, child.look, slot.spec)
+    return asked(slot, spec.options.backend, child.backend_facts, slot.spec)
 
 
 def picked(options: Options, slot: "Slot") -> tuple[str, str]:

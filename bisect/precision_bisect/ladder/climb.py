@@ -1,11 +1,11 @@
-"""A run over a ladder of types: one search per rung, then the whole is settled.
+"""A run over a ladder of types: one search per rung, then the whole is judged.
 
 The rungs are searched from the top. The first search finds the layers that cannot have the second
 highest type. With those fixed, the next finds which of the others cannot have the next lower one,
-and so on. The error is that of everything settled so far, so each rung but the last must leave a
+and so on. The error is that of everything decided so far, so each rung but the last must leave a
 part of the tolerance to those below (`RUNG_SHARE`).
 
-The result is then settled as a whole, within the full tolerance: for each rung its upper layers
+The result is then judged as a whole, within the full tolerance: for each rung its upper layers
 are the candidates, and everything else is fixed. A layer that can go one type down after all goes,
 until a pass over all rungs changes nothing. Dropping any kept layer by one type has then failed in
 the final composition.
@@ -27,7 +27,7 @@ from precision_bisect.model.layers_file import write_layers
 from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.keep_fused import keep_made
-from precision_bisect.pipeline.loading import Loaded, load
+from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.precisions import Pair, pairs_of
@@ -55,7 +55,7 @@ def climb(
     trials. Raises as a run of one pair does.
     """
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
-    loaded = load(options, observer, work)
+    loaded = load_run(options, observer, work)
     options = loaded.options
     lowest = pairs_of(options.ladder)[0]
     model = _lowest_model(loaded, lowest)
@@ -105,7 +105,7 @@ class _Climb:
         self._composition = Composition.at_top(ladder, loaded.model.table.names)
         self._steps: list[RungSearch] = []
         self._floors: dict[LayerName, Floor] = {}
-        self._settled: dict[int, Composition] = {}
+        self._decided: dict[int, Composition] = {}
 
     def run(self, top: RunFolder, budget: Budget) -> Climbed:
         interrupted = False
@@ -124,7 +124,7 @@ class _Climb:
         )
 
     def _all_rungs(self, top: RunFolder, budget: Budget) -> None:
-        """Search all rungs from the top, then settle until nothing changes."""
+        """Search all rungs from the top, then again until nothing changes."""
         rungs = range(len(self._composition.ladder) - 1)
         share = 0.0
         for rung in reversed(rungs):
@@ -133,9 +133,9 @@ class _Climb:
             if not self._search(rung, share, top, budget):
                 return
         while True:
-            # A rung is settled if its search saw this very composition; a change elsewhere makes
+            # A rung is decided if its search saw this very composition; a change elsewhere makes
             # it stale.
-            stale = [r for r in reversed(rungs) if self._settled.get(r) != self._composition]
+            stale = [r for r in reversed(rungs) if self._decided.get(r) != self._composition]
             if not stale or not self._search(stale[0], 1.0, top, budget):
                 return
 
@@ -152,7 +152,7 @@ class _Climb:
         except NothingLow:
             self.take_floors(pin_formless(model, pair), rung + 1)
             if share == 1.0:
-                self._settled[rung] = self._composition
+                self._decided[rung] = self._composition
             return True
         self.take_floors(prepared.model, rung + 1)
         folder = RunFolder(top.rung(number, pair.low))
@@ -160,7 +160,7 @@ class _Climb:
         result = run_prepared(prepared, observer, budget, folder, part=True)
         self._take(rung, prepared, result, folder.ledger)
         if share == 1.0:
-            self._settled[rung] = self._composition
+            self._decided[rung] = self._composition
         return result.status.answers
 
     def _prepared(self, model: Model, pair: Pair, share: float, number: int) -> Prepared:

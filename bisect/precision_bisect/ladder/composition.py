@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precision_bisect.layer_table import SETTLED, LayerName
+from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
 from precision_bisect.typed.pinning import pin
@@ -45,7 +45,7 @@ class Composition:
         """
         for level in range(len(self.ladder)):
             if level != rung + 1:
-                model = pin(model, dict.fromkeys(self.at(level), SETTLED), self.form(level))
+                model = pin(model, dict.fromkeys(self.at(level), FIXED_BY_RUNG), self.form(level))
         return model
 
     def lowered(self, names: Collection[LayerName]) -> "Composition":

@@ -9,12 +9,12 @@ from precision_bisect.ladder.climbed import Climbed, RungSearch
 from precision_bisect.ladder.rung_causes import explain_ladder, nearest
 from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.pipeline.conclude import tolerance_of
-from precision_bisect.pipeline.deploying import deploying, judge_of, session_options
+from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.results.certificates import Certificate, Forecasts, Need
-from precision_bisect.results.chosen_point import Held
+from precision_bisect.results.chosen_point import ExportedPoint
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Pinned, Result, Rung
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
@@ -32,9 +32,9 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     ladder = climbed.composition.ladder
     findings = Findings(low=ladder[0])
     part = last.result.deployment
-    options = part or session_options(last.prepared.options.engine)
+    options = part or deployed_session(last.prepared.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
-    held = Held(kept=last.kept) if last.answered else None
+    held = ExportedPoint(kept=last.kept) if last.answered else None
     others = []
     with deploying(last.prepared, held, folder, judge, check=not climbed.interrupted) as completed:
         if last.answered:

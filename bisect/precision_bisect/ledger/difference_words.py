@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from precision_bisect.comparators.tolerance import relative_of
-from precision_bisect.ledger.fingerprint import Difference, differing
+from precision_bisect.ledger.fingerprint import Difference, differing_fields
 
 MOST_TOLD = 3
 _SHOWN = 60
@@ -39,7 +39,7 @@ def difference_words(recorded: Mapping[str, Any], present: Mapping[str, Any]) ->
 
     At most `MOST_TOLD` are named, models and inputs first.
     """
-    found = differing(recorded, present)
+    found = differing_fields(recorded, present)
     others = {_OTHER.get(each.key.partition(".")[0]) for each in found}
     told = [each for each in dict.fromkeys(_OTHER.values()) if each in others]
     told += _limits(found, present.get("comparator", {}))

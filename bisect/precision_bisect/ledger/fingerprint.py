@@ -28,7 +28,7 @@ class Difference:
     after: Any
 
 
-def differing(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[Difference]:
+def differing_fields(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[Difference]:
     """Return the fields in which the two fingerprints differ, by name."""
     before, now = dict(_fields(recorded)), dict(_fields(present))
     return [

@@ -4,7 +4,7 @@ MOST_OF_ONE_SESSION = 8
 """More have brought nothing worth their cores in any model that was measured."""
 _WORTH_S = 2e-5
 """A thread of its own pays from so many seconds of computation a layer on."""
-_WORTH_ABREAST_S = 5e-4
+_WORTH_AT_ONCE_S = 5e-4
 """The same where cores could compute other samples instead, which never wait for each other."""
 _WORTH_HANDING_S = 1e-3
 """Handing a sample to another thread pays from so many seconds of computation on."""
@@ -34,11 +34,11 @@ def fitting(seconds: float, layers: int, samples: int = 1) -> int:
     `seconds` are those that all cores together take for one inference. Waking threads for a layer
     costs more than a small one takes; results do not depend on it.
     """
-    worth = _WORTH_S if samples == 1 else _WORTH_ABREAST_S
+    worth = _WORTH_S if samples == 1 else _WORTH_AT_ONCE_S
     return max(1, min(usable(), round(seconds / max(layers, 1) / worth)))
 
 
-def abreast(seconds: float, threads: int) -> int:
+def samples_at_once(seconds: float, threads: int) -> int:
     """Return how many samples to compute side by side, each on so many threads.
 
     `seconds` are as for `fitting`.

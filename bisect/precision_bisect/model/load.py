@@ -29,7 +29,7 @@ from precision_bisect.model.soundness import (
 from precision_bisect.model.spec import TensorSpec
 from precision_bisect.model.types import infer_elem_types
 from precision_bisect.model.weights import Part, Weights, drop_unused, external_parts, take_weights
-from precision_bisect.model.widen import declared_low, widened
+from precision_bisect.model.widen import declared_low, in_fp32
 
 _HIGHEST_IR = 10
 """The highest ONNX file format version that every supported ONNX Runtime reads; later ones change
@@ -129,7 +129,7 @@ def _load(path: Path) -> Model:
     unwidened = None
     if low_tensors:
         unwidened = InFile(proto=proto, weights=weights, elem_types=elem_types)
-        proto, weights = widened(proto, weights)
+        proto, weights = in_fp32(proto, weights)
         elem_types = infer_elem_types(proto, weights)
     return Model(
         path=path,

@@ -85,7 +85,7 @@ def session_options() -> "onnxruntime.SessionOptions":
             options.register_custom_ops_library(str(path.absolute()))
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise PluginError(
-                f"{CUSTOM_OPS} {path} cannot be registered: {clean(error)}",
+                f"{CUSTOM_OPS} {path} cannot be registered: {ort_message(error)}",
                 f"it must be built for ONNX Runtime {runtime().__version__} or older",
             ) from error
     return options
@@ -174,7 +174,7 @@ class Session:
         except Stopped:
             raise
         except Exception as error:  # onnxruntime's classes share no base but Exception
-            raise RuntimeError(clean(error)) from error
+            raise RuntimeError(ort_message(error)) from error
         return dict(zip(names, values, strict=True))
 
     def run_values(
@@ -196,7 +196,7 @@ class Session:
         except Stopped:
             raise
         except Exception as error:  # onnxruntime's classes share no base but Exception
-            raise RuntimeError(clean(error)) from error
+            raise RuntimeError(ort_message(error)) from error
         # Iterating over the vector takes 80 us, an element by its index 1 us.
         values = binding.get_outputs_as_ortvaluevector()
         wrap = runtime().OrtValue
@@ -245,7 +245,7 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
     return {output.name: output.type for output in session.get_outputs()}
 
 
-def clean(error: Exception) -> str:
+def ort_message(error: Exception) -> str:
     """Return an ONNX Runtime error without its status prefix, on one line."""
     text = " ".join(str(error).split())
     return text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
@@ -368,7 +368,7 @@ def _open(
         )
     except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
         raise ModelError(
-            f"ONNX Runtime {ort.__version__} cannot load the model: {clean(error)}",
+            f"ONNX Runtime {ort.__version__} cannot load the model: {ort_message(error)}",
             "an operator, domain or opset that it does not know cannot be judged here; "
             f"{CUSTOM_OPS} LIB.so registers operators, and with --reference TensorRT needs none",
         ) from error

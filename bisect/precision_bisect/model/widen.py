@@ -23,7 +23,7 @@ def declared_low(elem_types: Mapping[str, int]) -> dict[str, int]:
     return {name: kind for name, kind in elem_types.items() if kind in HALF_TYPES}
 
 
-def widened(proto: onnx.ModelProto, weights: Weights) -> tuple[onnx.ModelProto, Weights]:
+def in_fp32(proto: onnx.ModelProto, weights: Weights) -> tuple[onnx.ModelProto, Weights]:
     """Return copies with FLOAT for every FLOAT16 and BFLOAT16; other weights are shared."""
     model, weights = onnx.ModelProto(), dict(weights)
     model.CopyFrom(proto)

@@ -14,7 +14,7 @@ from precision_bisect.monitoring.live_status import LiveStatus
 from precision_bisect.results.result import Result
 from precision_bisect.results.run_status import Best, Process
 from precision_bisect.run_folder.runfolder import EVENTS, STATUS
-from precision_bisect.search.events import Event, Observer, Warned, together
+from precision_bisect.search.events import Event, Observer, Warned, tell_all
 
 
 class Attended:
@@ -35,7 +35,7 @@ class Attended:
         self._log = EventLog(folder / EVENTS, process)
         self._live = LiveStatus(folder / STATUS, process)
         self._observer = observer
-        self._tell = together(self._log, self._live, observer)
+        self._tell = tell_all(self._log, self._live, observer)
         self._warned: set[str] = set()
         self._ending: dict[str, Any] | None = None
 

@@ -13,7 +13,7 @@ from precision_bisect.machine.signals import kill_group, signal_name
 TIMEOUT_S = 600.0
 
 
-def words(command: str) -> tuple[str, ...]:
+def command_words(command: str) -> tuple[str, ...]:
     """Return a command line as the words that a shell would make of it. Raises UsageError."""
     try:
         found = tuple(shlex.split(command))

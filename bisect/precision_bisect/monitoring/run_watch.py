@@ -61,10 +61,10 @@ def _look(folder: Path) -> RunState:
             told=told,
         )
     except (TypeError, ValueError) as error:
-        raise foreign(folder) from error
+        raise foreign_status(folder) from error
 
 
-def foreign(folder: Path) -> RunFolderError:
+def foreign_status(folder: Path) -> RunFolderError:
     """Return the error for a live status that is not as this version writes it."""
     return RunFolderError(
         f"{folder / STATUS} holds what this version cannot read",
@@ -100,7 +100,7 @@ def _told(folder: Path, owner: Owner | None) -> RunStatus:
             f"cannot read {folder / STATUS}: {error.strerror}", "check its permissions"
         ) from error
     except ValueError as error:
-        raise foreign(folder) from error
+        raise foreign_status(folder) from error
 
 
 def _state(told: RunStatus, owner: Owner | None) -> str:

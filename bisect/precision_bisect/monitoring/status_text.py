@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 
 from precision_bisect.errors import printable
-from precision_bisect.monitoring.run_watch import RunState, foreign
+from precision_bisect.monitoring.run_watch import RunState, foreign_status
 from precision_bisect.results.run_status import Asked, RunStatus
 
 _SILENT_S = 60.0
 """After so long without a word a run on another host may have ended."""
 
 
-def as_text(seen: RunState) -> str:
+def status_text(seen: RunState) -> str:
     """Return what a run is doing for people, a line for each thing. Raises RunFolderError."""
     try:
         lines = [f"{seen.folder}: {_headline(seen)}"]
         lines += [f"  {label:<12}{text}" for label, text in _facts(seen)]
     except (ValueError, ArithmeticError) as error:
-        raise foreign(seen.folder) from error
+        raise foreign_status(seen.folder) from error
     return "".join(f"{printable(line)}\n" for line in lines)
 
 

@@ -53,7 +53,9 @@ def _builds(driver: Driver, plan: Plan | None) -> list[Trial]:
     return sorted(builds, key=lambda trial: JUDGED_KINDS.index(trial.proposal.kind))
 
 
-def output_errors(driver: Driver, plan: Plan | None, samples: SampleSet) -> Sequence[OutputError]:
+def errors_by_output(
+    driver: Driver, plan: Plan | None, samples: SampleSet
+) -> Sequence[OutputError]:
     """Return those of the freshest builds of the answer on its samples, and on all others.
 
     Outputs that are empty in every sample are left out.
@@ -93,7 +95,7 @@ def forecast_notes(driver: Driver) -> list[str]:
     return [*dict.fromkeys(note for each in forecasts for note in each.evidence.notes)]
 
 
-def unresolved(trials: Sequence[Trial]) -> Mapping[str, int]:
+def without_verdict(trials: Sequence[Trial]) -> Mapping[str, int]:
     """Return how many trials had no verdict, by their status, in the order of the statuses."""
     counts = Counter(trial.outcome.status for trial in trials if trial.outcome.verdict is None)
     return {status.value: counts[status] for status in TrialStatus if counts[status]}

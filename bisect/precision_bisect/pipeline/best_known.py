@@ -18,7 +18,7 @@ from precision_bisect.results.endings import Ending
 from precision_bisect.search.limits_and_noise import passing_within
 from precision_bisect.search.precision_curve import CURVE_DRAW, Curve
 from precision_bisect.search.rounding_law import PREDICTED_BELOW, typical
-from precision_bisect.speed.settle import still_fast
+from precision_bisect.speed.meet_limits import still_fast
 from precision_bisect.trial import Outcome
 
 TRIED = 3
@@ -57,8 +57,8 @@ class Standing:
             return True
         stability = told.evidence.stability
         jitter = (stability.jitter if stability else None) or 0.0
-        room = tolerance * math.exp(-PREDICTED_BELOW * jitter)
-        return error <= max(room, own or 0.0)
+        below = tolerance * math.exp(-PREDICTED_BELOW * jitter)
+        return error <= max(below, own or 0.0)
 
 
 def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[Ending | None]:

@@ -49,12 +49,12 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
     yield from sweep(curve)
     plan = ending.plan if ending.status is Status.FOUND else None
     for each in ending.passed_over:
-        told = answered(driver, each, ending.samples)
+        told = outcome_of_answer(driver, each, ending.samples)
         yield from complete(curve, each, told)
         if told is not None:
             curve.tried[each] = told
     if plan is not None:
-        yield from complete(curve, plan, answered(driver, plan, ending.samples))
+        yield from complete(curve, plan, outcome_of_answer(driver, plan, ending.samples))
         # Without other options the ends and the answer are timed as they were built.
         problem = prepared.problem
         if problem.builds and not (problem.as_deployed or problem.timed):
@@ -116,7 +116,7 @@ def _time(plan: Plan) -> Search[Outcome]:
     return outcome
 
 
-def answered(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:
+def outcome_of_answer(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:
     """Return the outcome of an answer, on copies where there are any."""
     return driver.on_copies(plan) or driver.outcome_of(plan, samples)
 
@@ -146,7 +146,7 @@ def charted(
     if curve.culprits is None:
         return Charted()
     answer = None if ending.status is Status.STOPPED else plan
-    told = None if answer is None else answered(driver, answer, ending.samples)
+    told = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
     names = prepared.model.table.names
     together = curve.tried[curve.culprits]
     return Charted(
@@ -183,7 +183,7 @@ def caused(
 def _without(driver: Driver, curve: Curve, layer: int, samples: SampleSet) -> float | None:
     """Return the error of the culprits' plan without one of them: a trial's, else a forecast's."""
     assert curve.culprits is not None
-    judged = answered(driver, curve.culprits.without((layer,)), samples)
+    judged = outcome_of_answer(driver, curve.culprits.without((layer,)), samples)
     return curve.without.get(layer) if judged is None else typical(judged)
 
 

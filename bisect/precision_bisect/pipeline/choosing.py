@@ -48,9 +48,9 @@ def first_chosen(problem: Problem, pool: Sequence[int]) -> Search[SampleSet]:
     if len(pool) <= CHOSEN:
         return SampleSet.chosen(pool) if pool else SampleSet.JUDGED
     first = [Plan.of(())]
-    leaving = problem.leaving()
-    if leaving is not None and len(leaving) < problem.size:
-        first.append(leaving)
+    beyond_range = problem.beyond_range()
+    if beyond_range is not None and len(beyond_range) < problem.size:
+        first.append(beyond_range)
     outcomes = yield tuple(
         Proposal(
             plan=plan,
@@ -78,7 +78,7 @@ def on_samples(
     )
 
 
-class Judged(NamedTuple):
+class JudgedByOthers(NamedTuple):
     """A plan and what it came to on all others than the samples that chose it.
 
     `spread` is that of an `Ending`.
@@ -92,7 +92,7 @@ class Judged(NamedTuple):
 
 def judged_by_others(
     plan: Plan, holding: StabilityCheck, chosen: SampleSet, *, widen: bool
-) -> Search[Judged]:
+) -> Search[JudgedByOthers]:
     """Judge a plan on all samples that were not chosen; widen it until none of them fails.
 
     Without `widen`, and where no more layers help, it stays as it is.
@@ -100,7 +100,7 @@ def judged_by_others(
     while True:
         told = yield from _one_by_one(holding.rebuilds, plan, chosen.others, "all other samples")
         found = told.evidence.one_by_one
-        judged = Judged(plan, chosen, holding.spread, told)
+        judged = JudgedByOthers(plan, chosen, holding.spread, told)
         if not widen or found is None or not found.failed:
             return judged
         errors = dict(zip(found.numbers, found.errors, strict=True))

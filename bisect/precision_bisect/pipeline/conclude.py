@@ -16,9 +16,9 @@ from precision_bisect.exports.judging import Judge
 from precision_bisect.layer_table import assigned
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.answer_builds import (
+    errors_by_output,
     forecast_notes,
-    output_errors,
-    unresolved,
+    without_verdict,
 )
 from precision_bisect.pipeline.chart import (
     Charted,
@@ -31,9 +31,9 @@ from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.costing import costing
 from precision_bisect.pipeline.deploying import (
     Written,
+    deployed_session,
     deploying,
     judge_of,
-    session_options,
 )
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
@@ -48,10 +48,9 @@ from precision_bisect.pipeline.judged_answer import (
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.risk import estimated, selecting
-from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.advised import Advised
-from precision_bisect.results.chosen_point import Held, held
+from precision_bisect.results.chosen_point import ExportedPoint, exported_point
 from precision_bisect.results.deployment import Deployment
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.results.input_ranges import InputRange
@@ -66,7 +65,7 @@ from precision_bisect.run_folder.runfolder import (
 )
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
-from precision_bisect.speed.report import rows as front_rows
+from precision_bisect.speed.report import front_rows
 from precision_bisect.trial import Kind
 from precision_bisect.typed.pinning import pinned_layers
 
@@ -114,7 +113,7 @@ def conclude(
     """
     answer = judged_answer(prepared, driver, ending)
     run = _Ended(prepared, driver, ending, budget, folder, answer)
-    options = session_options(prepared.options.engine, answer.final.opening)
+    options = deployed_session(prepared.options.engine, answer.final.opening)
     told = _Explanation(
         findings=Findings(low=prepared.options.low),
         written=Written(reason="", deployment=Deployment.by(options)),
@@ -188,7 +187,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         noise_floor=answer.noise_floor,
         stability=answer.stability,
         other_targets=told.other_targets,
-        output_errors=output_errors(driver, answer.plan, answer.samples),
+        output_errors=errors_by_output(driver, answer.plan, answer.samples),
         unseen=unseen,
         layers_total=len(table.layers),
         candidates=len(table.candidates),
@@ -202,7 +201,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         curve=told.chart.curve,
         non_monotone=rows(answer.broken, table.names),
         trials=len(counted),
-        unresolved=unresolved(counted),
+        unresolved=without_verdict(counted),
         builds=builds,
         evaluations=len(driver.trials) - builds,
         wall_s=round(run.budget.elapsed_s(), 3),
@@ -259,14 +258,14 @@ def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
 
 def _exported(
     prepared: Prepared, chart: Charted, answer: JudgedAnswer
-) -> tuple[Held | None, list[str]]:
+) -> tuple[ExportedPoint | None, list[str]]:
     """Return the plan to export, with a remark if the point asked for does not exist."""
-    own = None if answer.plan is None else Held(kept=answer.kept)
+    own = None if answer.plan is None else ExportedPoint(kept=answer.kept)
     point = prepared.options.export_point
     if point == ANSWER:
         return own, []
     try:
-        return held(point, chart.curve, chart.culprits), []
+        return exported_point(point, chart.curve, chart.culprits), []
     except UsageError as error:
         return own, [error.one_line()]
 
@@ -304,8 +303,7 @@ def _rungs(prepared: Prepared, answer: JudgedAnswer) -> list[Rung]:
     if answer.plan is None:
         return []
     options = prepared.options
-    pair = Pair(low=options.low, high=options.high)
-    counts = Counter(assigned(prepared.model.table, pair, answer.plan).values())
+    counts = Counter(assigned(prepared.model.table, prepared.pair, answer.plan).values())
     return [
         Rung(precision=options.high, layers=answer.kept, count=counts[options.high]),
         Rung(precision=options.low, layers=None, count=counts[options.low]),

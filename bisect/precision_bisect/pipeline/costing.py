@@ -13,7 +13,6 @@ from precision_bisect.errors import RunFolderError, shortened
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
 from precision_bisect.results.layer_costs import MATTERS, Costs
 from precision_bisect.search.budget import Budget
 from precision_bisect.speed.costs import cost_graph
@@ -93,14 +92,14 @@ def profiling(prepared: Prepared) -> Iterator[Callable[[Plan, float | None, floa
     def profiled(plan: Plan, latency: float | None, limit_s: float) -> Costs:
         limits = Limits(time_s=limit_s, memory_mib=prepared.options.trial_memory_mib)
         answer, low = slot.call_bare(child.times, spec, [plan, Plan.of(())], limits=limits)
-        model, options = prepared.model, prepared.options
-        writer = TypedWriter(model, Pair(low=options.low, high=options.high), prepared.scales)
+        model = prepared.model
+        writer = TypedWriter(model, prepared.pair, prepared.scales)
         shapes = {name: array.shape for name, array in prepared.samples[0].items()}
         graph = prepared.graph or cost_graph(model, shapes)
         return island_costs(writer, graph, plan, (answer, low), latency)
 
     with suppress(RunFolderError, Death):
-        slot.begin(child.look, spec)
+        slot.begin(child.backend_facts, spec)
     try:
         yield profiled
     finally:

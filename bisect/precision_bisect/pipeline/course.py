@@ -41,9 +41,9 @@ from precision_bisect.search.limits_and_noise import (
     repeated,
     within,
 )
-from precision_bisect.search.precision_curve import LEAVING, Curve, find_culprits, sweep
+from precision_bisect.search.precision_curve import BEYOND_RANGE, Curve, find_culprits, sweep
 from precision_bisect.search.sensitivity import bounded
-from precision_bisect.speed.settle import Settled, fast_enough, given, still_fast
+from precision_bisect.speed.meet_limits import SpeedAnswer, fast_enough, given, still_fast
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 
@@ -166,7 +166,7 @@ def _held(
 
     A plan that does not hold is widened until it does.
     """
-    ending = yield from _settle(problem, strategy, course, holding)
+    ending = yield from _search_and_prove(problem, strategy, course, holding)
     if ending.plan is None or not (course.copies or problem.builds):
         return ending
     plan = ending.plan
@@ -209,7 +209,7 @@ def _widest(problem: Problem, ending: Ending, spread: str | None) -> Search[Endi
     )
 
 
-def _settle(
+def _search_and_prove(
     problem: Problem, strategy: Strategy, course: Course, holding: StabilityCheck
 ) -> Search[Ending]:
     """Preflight, search and certificate on one set of samples.
@@ -239,32 +239,32 @@ def _settle(
     # Emulated errors repeat exactly, so only builds need room for noise.
     lower = below_noise(problem, high.error or 0.0) if problem.builds else problem
     search = fast_enough(lower, _search(lower, strategy, course, seen, holding))
-    # No room below the tolerance was left: near verdicts are settled by a second build instead.
+    # No room below the tolerance was left: a second build decides near verdicts instead.
     if problem.builds and lower is problem:
         search = repeated(search, problem)
     # `noting` outside `within`: the certificate must see the comparator's own verdicts.
-    settled = yield from noting(within(search, lower.tolerance), seen)
+    met = yield from noting(within(search, lower.tolerance), seen)
     found = Ending(
         status=Status.FOUND,
-        plan=settled.found,
+        plan=met.found,
         limit=None if lower.tolerance == tolerance else lower.tolerance,
         spread=holding.spread,
     )
-    return _ended(settled, found)
+    return _ended(met, found)
 
 
-def _ended(settled: Settled, otherwise: Ending) -> Ending:
+def _ended(met: SpeedAnswer, otherwise: Ending) -> Ending:
     """Return the ending with what became of the plan's speed; unchanged where nothing did."""
-    if settled.plan is None:
-        return Ending(status=Status.INFEASIBLE, message=settled.message)
-    if settled.plan == settled.found:
+    if met.plan is None:
+        return Ending(status=Status.INFEASIBLE, message=met.message)
+    if met.plan == met.found:
         return otherwise
     return replace(
         otherwise,
         status=Status.FOUND,
-        message=settled.message,
-        plan=settled.plan,
-        found=settled.found,
+        message=met.message,
+        plan=met.plan,
+        found=met.found,
     )
 
 
@@ -342,7 +342,7 @@ def _widened(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Pl
 
 
 def preflight(problem: Problem) -> Search[Ending | None]:
-    """Check both ends and the noise before any search; return an ending where that settles it.
+    """Check both ends and the noise before any search; return an ending where that decides it.
 
     All-low must be within the problem's own tolerance, which may be tighter than the comparator's.
     The plan of all layers beyond the low type's range needs no ranking: if it passes, the run has
@@ -374,9 +374,9 @@ def preflight(problem: Problem) -> Search[Ending | None]:
             plan=Plan.of(()),
             message="every layer can run low within the tolerance",
         )
-    leaving = problem.leaving()
-    if leaving is not None and len(leaving) < problem.size:
-        yield from _one(leaving, Phase.PREFLIGHT, LEAVING, timed=timed)
+    beyond_range = problem.beyond_range()
+    if beyond_range is not None and len(beyond_range) < problem.size:
+        yield from _one(beyond_range, Phase.PREFLIGHT, BEYOND_RANGE, timed=timed)
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN
-from precision_bisect.backends.cuda.provider import deployed as deployed_options
+from precision_bisect.backends.cuda.provider import deployed_provider as deployed_options
 from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -22,9 +22,8 @@ from precision_bisect.exports.write import (
     write_told,
 )
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
-from precision_bisect.results.chosen_point import Held
+from precision_bisect.results.chosen_point import ExportedPoint
 from precision_bisect.results.deployment import Deployment, Recheck, SessionOptions
 from precision_bisect.results.result import Diagnosis
 from precision_bisect.run_folder.runfolder import (
@@ -56,7 +55,7 @@ class Written:
 
 @contextmanager
 def deploying(
-    prepared: Prepared, held: Held | None, folder: RunFolder, judge: Judge, *, check: bool
+    prepared: Prepared, held: ExportedPoint | None, folder: RunFolder, judge: Judge, *, check: bool
 ) -> Iterator[Callable[[Sequence[Diagnosis]], Written]]:
     """Write the model of an answer; yield what completes the files, given the diagnosis.
 
@@ -71,7 +70,7 @@ def deploying(
         model=prepared.model,
         kept=held.kept,
         point=held.point,
-        pair=Pair(low=prepared.options.low, high=prepared.options.high),
+        pair=prepared.pair,
         settings=prepared.options.engine,
         scales=prepared.scales,
         diagnosis=(),
@@ -119,7 +118,7 @@ def _written(
     )
 
 
-def session_options(settings: EngineSettings, opening: Opening | None = None) -> SessionOptions:
+def deployed_session(settings: EngineSettings, opening: Opening | None = None) -> SessionOptions:
     """Return how ONNX Runtime on CUDA opens an answer as deployed.
 
     `opening` is that of its last build.

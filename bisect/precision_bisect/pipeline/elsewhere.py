@@ -11,7 +11,6 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
 from precision_bisect.results.other_targets import OnTargets, Stored
 from precision_bisect.settings.targets import TARGETS, Inside, TargetName
 from precision_bisect.trial import Phase, Proposal, SampleSet
@@ -33,8 +32,7 @@ def other_targets(
     if not prepared.backend.emulated:
         return []
     options = prepared.options
-    pair = Pair(low=options.low, high=options.high)
-    affected = {each: Semantics(prepared.model, each).affected(pair) for each in TARGETS}
+    affected = {each: Semantics(prepared.model, each).affected(prepared.pair) for each in TARGETS}
     own = [affected[each] for each in options.targets]
     groups: list[tuple[_Affected, list[TargetName]]] = []
     for target, found in affected.items():

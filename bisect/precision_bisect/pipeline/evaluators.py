@@ -64,7 +64,7 @@ def evaluator(
         engines=prepared.engines,
         stopwatch=stopwatch or Stopwatch(),
         # Workers share the cores: all of them together emulate as many samples as one would.
-        abreast=max(1, prepared.abreast // prepared.options.workers),
+        at_once=max(1, prepared.at_once // prepared.options.workers),
         copies=prepared.copies,
     )
 

@@ -21,7 +21,6 @@ from precision_bisect.diagnosis.watched_tensors import WatchedTensors
 from precision_bisect.model.load import Model
 from precision_bisect.model.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.precisions import Pair
 from precision_bisect.results.certificates import Certificate
 from precision_bisect.trial import Trial
 
@@ -58,7 +57,6 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
 
     The answer stands without an explanation: where explaining fails, nothing is found.
     """
-    pair = Pair(low=prepared.options.low, high=prepared.options.high)
     near = near_misses(
         [str(name) for name in prepared.model.table.names],
         answer.kept,
@@ -68,9 +66,9 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     )
     wanted = list(dict.fromkeys([*near, *answer.culprits]))
     try:
-        findings, watched = diagnose(_question(prepared, pair, answer, wanted))
+        findings, watched = diagnose(_question(prepared, answer, wanted))
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
-        return Explained(Findings(low=pair.low))
+        return Explained(Findings(low=prepared.options.low))
     told = [_with_miss(each, near) for each in findings.layers if each.kept or each.layer in near]
     others = [each for each in findings.layers if not each.kept and each.layer not in near]
     findings = replace(findings, layers=told)
@@ -87,10 +85,9 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
     If it is `late`, they are judged by their values alone.
     """
     nothing = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
-    pair = Pair(low=prepared.options.low, high=prepared.options.high)
     asked = Answer(kept=(), proof=nothing, trials=(), error=None, late=late)
     try:
-        findings, _ = diagnose(_question(prepared, pair, asked, layers))
+        findings, _ = diagnose(_question(prepared, asked, layers))
     except (KeyboardInterrupt, Exception):  # as above
         return ()
     return findings.layers
@@ -109,7 +106,7 @@ def with_advice(
         return advised(
             DiagnosedModel(
                 model=prepared.model,
-                pair=Pair(low=prepared.options.low, high=prepared.options.high),
+                pair=prepared.pair,
                 findings=findings,
                 watched=watched,
                 samples=prepared.samples,
@@ -145,10 +142,10 @@ def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
     )
 
 
-def _question(prepared: Prepared, pair: Pair, answer: Answer, near: Sequence[str]) -> Question:
+def _question(prepared: Prepared, answer: Answer, near: Sequence[str]) -> Question:
     return Question(
         model=prepared.model,
-        pair=pair,
+        pair=prepared.pair,
         kept=answer.kept,
         near=near,
         tensors=squares(prepared.model),

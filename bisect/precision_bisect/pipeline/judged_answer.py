@@ -53,7 +53,7 @@ class JudgedAnswer:
 def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedAnswer:
     """Return the answer of a run with this ending, or its best plan so far."""
     plan, samples = _plan(prepared, driver, ending)
-    everything = Plan.all_high(len(prepared.model.table.candidates))
+    everything = prepared.everything
     judged = everything if plan is None else plan
     on_copies = driver.on_copies(judged)
     stability = None if on_copies is None else on_copies.evidence.stability

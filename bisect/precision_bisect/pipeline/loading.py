@@ -32,7 +32,7 @@ from precision_bisect.inputs.true_shapes import with_true_shapes
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.machine.freed_memory import trim
-from precision_bisect.machine.threads import abreast, fitting, usable
+from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.model.classes import class_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
@@ -62,7 +62,7 @@ _REASONS = 3
 class Loaded:
     """The parts of a run that do not depend on the pair of types; fields as in `Prepared`.
 
-    `options` say how many threads ONNX Runtime gets. `abreast` samples are emulated at the same
+    `options` say how many threads ONNX Runtime gets. `at_once` samples are emulated at the same
     time, which uses the other cores where layers are too small for several threads. One plain
     inference takes `seconds` on all cores. The reference is that of an `optimised` session or of a
     plain one. `runs` is False where ONNX Runtime cannot run the model, so that nothing can
@@ -76,7 +76,7 @@ class Loaded:
     strategy: Strategy
     optimised: bool = True
     runs: bool = True
-    abreast: int = 1
+    at_once: int = 1
     seconds: float = 0.0
     remarks: Sequence[str] = ()
 
@@ -109,7 +109,7 @@ class Loaded:
         )
 
 
-def load(options: Options, observer: Observer, work: Path) -> Loaded:
+def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
     """Read and check everything that the options name, except the backend.
 
     A model that is made for the run goes into the empty folder `work`. Raises a
@@ -170,7 +170,7 @@ def load(options: Options, observer: Observer, work: Path) -> Loaded:
         runs=reference.runs,
         comparator=comparator,
         strategy=strategy,
-        abreast=1 if options.threads else abreast(seconds, threads),
+        at_once=1 if options.threads else samples_at_once(seconds, threads),
         seconds=seconds,
         remarks=[*remarks, *inside],
     )

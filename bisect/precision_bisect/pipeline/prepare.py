@@ -13,7 +13,7 @@ from typing import Any
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import own_arithmetic
-from precision_bisect.backends.forecasting import forecaster, settle_forecasts, settle_target
+from precision_bisect.backends.forecasting import choose_forecasts, choose_target, forecaster
 from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.errors import UsageError
 from precision_bisect.executors.executor import Executor
@@ -26,7 +26,7 @@ from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, S
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
-from precision_bisect.pipeline.loading import Loaded, load
+from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.run_fingerprint import fingerprint
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
@@ -72,7 +72,7 @@ class Prepared:
 
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
-    report. `graph` says what plans cost where speed counts. `leaving` is as in `Problem`.
+    report. `graph` says what plans cost where speed counts. `beyond_range` is as in `Problem`.
     `executor` evaluates the trials. `refer` computes the FP32 outputs of copies.
     """
 
@@ -92,8 +92,8 @@ class Prepared:
     fingerprint: Mapping[str, Any]
     graph: CostGraph | None = None
     executor: Executor = LOCAL
-    abreast: int = 1
-    leaving: Callable[[], Plan | None]
+    at_once: int = 1
+    beyond_range: Callable[[], Plan | None]
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -119,7 +119,7 @@ class Prepared:
             graph=self.graph,
             speed=self.options.speed if self.options.speed.given else None,
             unit=KINDS[self.options.low].unit,
-            leaving=self.leaving,
+            beyond_range=self.beyond_range,
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
         )
 
@@ -129,11 +129,19 @@ class Prepared:
         return Curve(problem=self.problem, copies=self.copies is not None)
 
     @property
+    def pair(self) -> Pair:
+        """The types that the plans choose from."""
+        return Pair(low=self.options.low, high=self.options.high)
+
+    @property
+    def everything(self) -> Plan:
+        """The plan that keeps every layer."""
+        return Plan.all_high(len(self.model.table.candidates))
+
+    @property
     def baseline(self) -> Plan | None:
         """The plan beside which others are timed; None where nothing is built."""
-        if self.backend.emulated:
-            return None
-        return Plan.all_high(len(self.model.table.candidates))
+        return None if self.backend.emulated else self.everything
 
     @property
     def certify(self) -> Certify:
@@ -196,7 +204,7 @@ def prepare(
 
     Raises a PrecisionBisectError for anything that cannot work, before anything is written.
     """
-    return assemble(load(options, observer, work), observer, work, executor=executor)
+    return assemble(load_run(options, observer, work), observer, work, executor=executor)
 
 
 def assemble(
@@ -221,7 +229,7 @@ def assemble(
     placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
-    options = settle_forecasts(settle_target(options), model, loaded.seconds)
+    options = choose_forecasts(choose_target(options), model, loaded.seconds)
     _check_backend(options, backend, runs=loaded.runs)
     beyond = weights_beyond(model, pair)
     found = (
@@ -247,11 +255,11 @@ def assemble(
         work=work,
         scales=scales,
         why=placed.why,
-        abreast=loaded.abreast,
+        at_once=loaded.at_once,
         remarks=[*loaded.remarks, *said],
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
-        leaving=cache(
+        beyond_range=cache(
             partial(
                 out_of_range,
                 model,

@@ -12,10 +12,9 @@ from precision_bisect.model.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.model.sized_inputs import SizedInput, sized_inputs
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.results.input_ranges import InputRange
-from precision_bisect.search.evaluation import judged
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.trial import Verdict
 
 MOST_INPUTS = 4
@@ -95,8 +94,7 @@ def _largest(
     found = dict.fromkeys(tensors, 0.0)
     if not feeds:
         return found
-    pair = Pair(low=prepared.options.low, high=prepared.options.high)
-    instrument = Instrument(prepared.model, pair, prepared.options.threads)
+    instrument = Instrument(prepared.model, prepared.pair, prepared.options.threads)
     for _, values in instrument.exactly(tensors, feeds):
         for each, array in values.items():
             found[each] = max(found[each], float(np.abs(array).max(initial=0.0)))
@@ -121,6 +119,6 @@ def _errors(
         exact = prepared.refer(feed)
         if non_finite([exact]):
             continue
-        told = judged(prepared.emulator, plan, [feed], [exact], prepared.comparator)
+        told = judged_once(prepared.emulator, plan, [feed], [exact], prepared.comparator)
         found.append((told.error, told.verdict is Verdict.PASS))
     return found

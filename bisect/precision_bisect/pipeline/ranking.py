@@ -10,9 +10,8 @@ import math
 from collections.abc import Sequence
 
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, BackendFailure
-from precision_bisect.search.evaluation import judged
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.trial import SampleSet, Verdict
 
 
@@ -43,10 +42,10 @@ def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
 
 
 def _error(prepared: Prepared, backend: Backend, lowered: Sequence[int]) -> float:
-    plan = Plan.all_high(len(prepared.model.table.candidates)).without(lowered)
+    plan = prepared.everything.without(lowered)
     feeds, reference = prepared.sets[SampleSet.RANKING]
     try:
-        found = judged(backend, plan, feeds, reference, prepared.comparator)
+        found = judged_once(backend, plan, feeds, reference, prepared.comparator)
     except BackendFailure:
         return math.inf
     if found.error is None:

@@ -15,7 +15,7 @@ from precision_bisect.machine.stopping import Stopped, past_deadline
 from precision_bisect.model.layers_file import write_layers
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.best_known import Standing, best_known
-from precision_bisect.pipeline.chart import answered, chart
+from precision_bisect.pipeline.chart import chart, outcome_of_answer
 from precision_bisect.pipeline.choosing import judged_by_held_out, judged_by_others, on_samples
 from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.course import Course, flow
@@ -33,7 +33,7 @@ from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
-from precision_bisect.search.events import Observer, RunStarted, TrialsEnded, together
+from precision_bisect.search.events import Observer, RunStarted, TrialsEnded, tell_all
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.trial import Kind
 
@@ -71,7 +71,7 @@ def run_prepared(
             budget.trials += sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded)
             budget.space = prepared.space
             store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
-            driver = Driver(workers, ledger, budget, together(observer, store))
+            driver = Driver(workers, ledger, budget, tell_all(observer, store))
             if not part:
                 write_layers(prepared.model, folder)
             observer(_started(prepared, len(recorded)))
@@ -134,7 +134,7 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
 def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Ending | None:
     """Judge plans of the curve that are better than the answer; None where none holds."""
     assert ending.plan is not None
-    outcome = answered(driver, ending.plan, ending.samples)
+    outcome = outcome_of_answer(driver, ending.plan, ending.samples)
     if outcome is None:
         return None
     problem, options = prepared.problem, prepared.options

@@ -10,7 +10,7 @@ from precision_bisect.results.result import Culprit, CurvePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ExportedPoint:
     """What exports hold: the point as it was asked for, and the names of its kept layers."""
 
     kept: Sequence[LayerName]
@@ -37,10 +37,12 @@ def find_point(point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culpr
     return min(found, key=lambda each: (not each.point, each.error_median or 0.0))
 
 
-def held(point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culprit]) -> Held:
+def exported_point(
+    point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culprit]
+) -> ExportedPoint:
     """Return what exports of a point other than the answer hold. Raises as `find_point` does."""
     kept = find_point(point, curve, culprits).kept
-    return Held(kept=list(map(LayerName, kept)), point=point)
+    return ExportedPoint(kept=list(map(LayerName, kept)), point=point)
 
 
 def _why(point: str, curve: Sequence[CurvePoint]) -> str:

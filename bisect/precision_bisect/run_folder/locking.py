@@ -22,7 +22,7 @@ from precision_bisect.run_folder.runfolder import (
     OWN_FILES,
     OWNER,
     RunFolder,
-    explained,
+    folder_errors,
 )
 from precision_bisect.run_folder.typed_json import read_typed
 
@@ -138,7 +138,7 @@ class RunLock:
         """
         self._take()
         if overwrite:
-            with explained(self._path):
+            with folder_errors(self._path):
                 belonging.clear(self._path)
         folder = RunFolder(self._path)
         if folder.ledger.exists() if rungs else belonging.rungs(self._path):

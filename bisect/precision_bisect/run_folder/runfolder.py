@@ -108,7 +108,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with explained(path):
+        with folder_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path) as probe:
                 probe.write(b"\0" * 65536)
@@ -130,22 +130,22 @@ class RunFolder:
         Paths that are no Unicode, as Python reads them from the system, are written as they are.
         """
         target = self.path / name
-        with explained(target), whole(target) as stream:
+        with folder_errors(target), whole(target) as stream:
             stream.write(text.encode("utf-8", errors="surrogateescape"))
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
         """Yield the path of a file for a writer that itself makes it whole or not at all."""
-        with explained(self.path / name):
+        with folder_errors(self.path / name):
             yield self.path / name
 
     def remove(self, name: str) -> None:
         """Remove a file that a former ending of this run left."""
-        with explained(self.path / name):
+        with folder_errors(self.path / name):
             (self.path / name).unlink(missing_ok=True)
 
 
-class explained:
+class folder_errors:
     """Turns OSError into RunFolderError, with the path and what to do."""
 
     def __init__(self, path: Path) -> None:

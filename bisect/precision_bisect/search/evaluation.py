@@ -68,7 +68,7 @@ class Evaluator:
 
     `emulator` answers `Kind.PREDICT` and may be the backend itself. `keep` is the folder for the
     engine that passes the re-check. `engines` is the folder for those of all other trials, None to
-    keep none. `stopwatch` times the trials that ask for it. `abreast` is the number of samples
+    keep none. `stopwatch` times the trials that ask for it. `at_once` is the number of samples
     that are emulated at the same time. `copies` judge trials with a draw, in addition to the
     samples.
     """
@@ -80,7 +80,7 @@ class Evaluator:
     keep: Path
     engines: Path | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
-    abreast: int = 1
+    at_once: int = 1
     copies: Copies | None = None
     _last: _Run | None = field(init=False, default=None)
 
@@ -114,7 +114,7 @@ class Evaluator:
             afresh = proposal.kind in (Kind.REPEAT, Kind.AGAIN, Kind.REBUILD)
             engine = held.enter_context(backend.build(proposal.plan, afresh=afresh))
             # An engine serves one run at a time; only the emulator's sessions are safe to share.
-            outputs = _outputs(engine, feeds, self.abreast if backend.emulated else 1)
+            outputs = _outputs(engine, feeds, self.at_once if backend.emulated else 1)
             judgement = _judge(self.comparator, outputs, reference)
             # The evidence is about the build alone: the timed runs below only add a latency to it.
             evidence = engine.evidence()
@@ -181,7 +181,7 @@ class Evaluator:
 
         numbers = samples.numbers(proposal.samples)
         with backend.build(proposal.plan, afresh=proposal.kind is Kind.REBUILD) as engine:
-            told = [*_abreast(judge, numbers, self.abreast if backend.emulated else 1)]
+            told = [*_at_once(judge, numbers, self.at_once if backend.emulated else 1)]
             judgement, each = summed_up(numbers, told)
             if proposal.draw and self.copies is not None:
                 copied = [self._copied(engine, proposal.draw, n, self.copies) for n in numbers]
@@ -211,7 +211,7 @@ class Evaluator:
         It ends early once too many copies have failed: at once in a certificate, elsewhere after
         half of them, since their errors also tell the spread. A point of the curve has few copies.
         """
-        abreast = self.abreast if self.backend.emulated else 1
+        at_once = self.at_once if self.backend.emulated else 1
         count, allowed = copies.count, copies.allowed
         if proposal.phase is Phase.CURVE:
             count = min(CURVE_COPIES, copies.count)
@@ -224,7 +224,7 @@ class Evaluator:
         # The draw's number seeds the copies, so a resumed run judges on exactly the same ones.
         for number in range(count):
             feeds, reference = copies.make(proposal.samples, proposal.draw, number)
-            told.append(_judge(self.comparator, _outputs(engine, feeds, abreast), [reference]))
+            told.append(_judge(self.comparator, _outputs(engine, feeds, at_once), [reference]))
             failed += told[-1].verdict is not Verdict.PASS
             if failed > allowed and len(told) >= least:
                 break
@@ -260,7 +260,7 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
     )
 
 
-def judged(
+def judged_once(
     backend: Backend,
     plan: Plan,
     feeds: Sequence[Sample],
@@ -340,31 +340,31 @@ def _stored(engine: Engine, folder: Path, evidence: Evidence) -> Evidence:
     return evidence
 
 
-def _outputs(engine: Engine, feeds: Sequence[Sample], abreast: int = 1) -> _Outputs:
+def _outputs(engine: Engine, feeds: Sequence[Sample], at_once: int = 1) -> _Outputs:
     """Return the outputs sample by sample, up to the first that is not finite, in each way."""
     ways = engine.ways if isinstance(engine, Several) else [engine]
-    return [_of_way(way, feeds, abreast) for way in ways]
+    return [_of_way(way, feeds, at_once) for way in ways]
 
 
-def _of_way(engine: Engine, feeds: Sequence[Sample], abreast: int) -> Sequence[Sample]:
+def _of_way(engine: Engine, feeds: Sequence[Sample], at_once: int) -> Sequence[Sample]:
     outputs: list[Sample] = []
     # Few are computed in vain after the first that is not finite.
-    for found in _abreast(engine.run, feeds, min(abreast, len(feeds))):
+    for found in _at_once(engine.run, feeds, min(at_once, len(feeds))):
         outputs.append(found)
         if non_finite([found]):
             break
     return outputs
 
 
-def _abreast(call: Callable[[T], U], items: Sequence[T], abreast: int) -> Iterator[U]:
-    """Yield what a call gives for each item, `abreast` of them at a time."""
-    if abreast <= 1:
+def _at_once(call: Callable[[T], U], items: Sequence[T], at_once: int) -> Iterator[U]:
+    """Yield what a call gives for each item, `at_once` of them at a time."""
+    if at_once <= 1:
         yield from map(call, items)
         return
-    with ThreadPoolExecutor(abreast) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         # Not one `map` over all: the caller may stop, and the pool would have started the others.
-        for start in range(0, len(items), abreast):
-            yield from pool.map(call, items[start : start + abreast])
+        for start in range(0, len(items), at_once):
+            yield from pool.map(call, items[start : start + at_once])
 
 
 def _timed(

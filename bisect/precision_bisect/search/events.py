@@ -84,7 +84,7 @@ def ignore(event: Event, /) -> None:
     del event
 
 
-def together(*observers: Observer) -> Observer:
+def tell_all(*observers: Observer) -> Observer:
     """Return an observer that hands every event to each of these, in this order."""
 
     def tell(event: Event, /) -> None:

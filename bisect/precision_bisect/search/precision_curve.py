@@ -21,7 +21,7 @@ from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 CURVE_DRAW = 1 << 16
 """The draw of copies for all points: one for all, so that their errors compare. Searches count
 their draws from 1, far below it."""
-LEAVING = "only layers beyond the low type's range high"
+BEYOND_RANGE = "only layers beyond the low type's range high"
 CURVE_EVALUATIONS = 20
 """Evaluations of one curve, at most: `CURVE_EVALUATIONS` + 2 log2(layers). A bound: on 20 real
 networks the law alone took 22 to 112 inferences of a sample."""
@@ -96,8 +96,8 @@ class Curve:
         if self.culprits is None or self.passing is None or self.tried[self.culprits].passed:
             return False
         # What leaves the range suffices: it is the range that breaks the low type, not rounding.
-        leaving = self.problem.leaving()
-        if leaving in self.tried and self.tried[leaving].passed:
+        beyond_range = self.problem.beyond_range()
+        if beyond_range in self.tried and self.tried[beyond_range].passed:
             return False
         beside = len(self.passing) - len(self.culprits)
         return beside > max(SPREAD, SPREAD_SHARE * self.problem.size) and self._lawful
@@ -192,9 +192,9 @@ def _tightened(
     for _ in range(TIGHTENED):
         stability = passes[1].evidence.stability
         # One standard deviation of ln(error) below the tolerance: a median there passes mostly.
-        room = limit * math.exp(-((stability.jitter if stability else None) or 0.0))
+        below = limit * math.exp(-((stability.jitter if stability else None) or 0.0))
         high, low = (worst(each[1]) or 0.0 for each in (fails, passes))
-        count = law.between((fails[0], high), (passes[0], low), room)
+        count = law.between((fails[0], high), (passes[0], low), below)
         if count is None or count <= fails[0] or passes[0] - count < LEAST_GAIN * passes[0]:
             return
         if curve.open <= FILLED + 1:
@@ -227,7 +227,7 @@ def find_culprits(curve: Curve) -> Search[None]:
 def _preflight(curve: Curve) -> Search[None]:
     """Take what the preflight has shown: the time of a build, and a first plan that passes."""
     problem = curve.problem
-    everything, first = Plan.all_high(problem.size), problem.leaving()
+    everything, first = Plan.all_high(problem.size), problem.beyond_range()
     if problem.builds:
         # Both proposals were evaluated in the preflight: asking again gives their outcomes for
         # nothing.
@@ -237,9 +237,9 @@ def _preflight(curve: Curve) -> Search[None]:
         curve.problem = bounded(problem, high)
     if first is None or first == everything:
         return
-    (told,) = yield (Proposal(plan=first, phase=Phase.RANKING, reason=LEAVING),)
+    (told,) = yield (Proposal(plan=first, phase=Phase.RANKING, reason=BEYOND_RANGE),)
     if told.passed:
-        yield from curve.judge(first, LEAVING)
+        yield from curve.judge(first, BEYOND_RANGE)
 
 
 def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[None]:

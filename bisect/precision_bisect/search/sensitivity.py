@@ -54,7 +54,7 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     Single layers are measured as long as there is time, those of the worst blocks first.
     """
     if problem.size < BLOCKS_FROM:
-        scores = yield from measure(problem, [(layer,) for layer in range(problem.size)])
+        scores = yield from measure_groups(problem, [(layer,) for layer in range(problem.size)])
         return Sensitivity(scores, {})
     size = BLOCK if problem.size <= LARGE else LARGE_BLOCK
     blocks = [
@@ -74,7 +74,7 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     most = _affordable(problem, measured, most)
     worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
     singles = [layer for number in worst for layer in blocks[number]]
-    errors = yield from measure(problem, [(layer,) for layer in singles])
+    errors = yield from measure_groups(problem, [(layer,) for layer in singles])
     for layer, error in zip(singles, errors, strict=True):
         scores[layer] = error
     alone = frozenset(singles)
@@ -100,7 +100,7 @@ def _worst(errors: Sequence[float], negligible: float, most: int) -> list[int]:
     return sorted(places[max(small, len(places) - most) :])
 
 
-def measure(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[float]]:
+def measure_groups(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[float]]:
     """Return the emulator's error with each group low and every other layer high."""
     outcomes = yield from _outcomes(problem, groups)
     return [_figure(outcome) for outcome in outcomes]

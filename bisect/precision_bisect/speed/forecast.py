@@ -10,7 +10,7 @@ from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecasts:
+class ForecastLimit:
     """The limit that the emulator's errors must stay within for the engine to pass.
 
     None where errors are no figures: the emulator's own verdict counts then.
@@ -25,23 +25,23 @@ class Forecasts:
         return outcome.error <= self.limit
 
 
-def calibrated(tolerance: float | None, plan: Plan, judged: Outcome) -> Search[Forecasts]:
+def calibrated(tolerance: float | None, plan: Plan, judged: Outcome) -> Search[ForecastLimit]:
     """Return forecasts whose limit is corrected by the emulator's error on `plan`.
 
     `judged` is the engine's outcome for it. The limit is tolerance x forecast / engine's error.
     Without finite figures of both it is the tolerance itself.
     """
-    (forecast,) = yield from ask([plan], "what the emulator says of the plan")
+    (forecast,) = yield from emulated_outcomes([plan], "what the emulator says of the plan")
     if tolerance is None:
-        return Forecasts(limit=None)
+        return ForecastLimit(limit=None)
     actual, predicted = judged.error, forecast.error
     # An error of 0 gives no ratio either.
     if not actual or not predicted or not math.isfinite(actual) or not math.isfinite(predicted):
-        return Forecasts(limit=tolerance)
-    return Forecasts(limit=tolerance * predicted / actual)
+        return ForecastLimit(limit=tolerance)
+    return ForecastLimit(limit=tolerance * predicted / actual)
 
 
-def ask(plans: Sequence[Plan], reason: str) -> Search[tuple[Outcome, ...]]:
+def emulated_outcomes(plans: Sequence[Plan], reason: str) -> Search[tuple[Outcome, ...]]:
     """Return the emulator's outcomes for plans, in order."""
     if not plans:
         return ()

@@ -12,9 +12,9 @@ from dataclasses import replace
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.speed.forecast import Forecasts, calibrated
-from precision_bisect.speed.measuring import Measured, measure
-from precision_bisect.speed.moves import Move, Substitutes, fillings, islands, swap
+from precision_bisect.speed.forecast import ForecastLimit, calibrated
+from precision_bisect.speed.measuring import Measured, measure_pace
+from precision_bisect.speed.moves import Move, Substitutes, fillings, swap, swappable
 
 MOST_BUILDS = 16
 """Builds of one improvement, at most. A bound; nothing was measured."""
@@ -43,7 +43,7 @@ def improve(
         if move is None or fruitless >= PATIENCE:
             break
         tried.add(move.plan)
-        found = yield from measure(move.plan, high_ms, move.reason)
+        found = yield from measure_pace(move.plan, high_ms, move.reason)
         fruitless += 1
         if not isinstance(found, Measured):
             continue
@@ -58,7 +58,7 @@ def improve(
 
 
 def _next(
-    graph: CostGraph, plan: Plan, forecasts: Forecasts, tried: Set[Plan]
+    graph: CostGraph, plan: Plan, forecasts: ForecastLimit, tried: Set[Plan]
 ) -> Search[Move | None]:
     """Return the plan to try next, None if nothing is left.
 
@@ -74,7 +74,7 @@ def _next(
     return next((move for move in fillings(graph, plan) if move.plan not in tried), None)
 
 
-def _route(graph: CostGraph, plan: Plan, forecasts: Forecasts) -> Search[list[Move]]:
+def _route(graph: CostGraph, plan: Plan, forecasts: ForecastLimit) -> Search[list[Move]]:
     """Return the moves that each lower the estimated cost of the plan before, at most `FARTHEST`.
 
     The gain and the reason of each are those of all moves up to it.
@@ -94,7 +94,7 @@ def _route(graph: CostGraph, plan: Plan, forecasts: Forecasts) -> Search[list[Mo
 
 
 def _best(
-    graph: CostGraph, plan: Plan, forecasts: Forecasts, without: set[tuple[int, ...]]
+    graph: CostGraph, plan: Plan, forecasts: ForecastLimit, without: set[tuple[int, ...]]
 ) -> Search[Move | None]:
     """Return one move from a plan: all fillings at once, else the first swap that there is.
 
@@ -104,7 +104,7 @@ def _best(
     if fills:
         return fills[0]
     others = Substitutes()
-    for part in islands(graph, plan)[:SWAPPED]:
+    for part in swappable(graph, plan)[:SWAPPED]:
         if part in without:
             continue
         move = yield from swap(graph, plan, part, forecasts, others)
@@ -114,7 +114,7 @@ def _best(
     return None
 
 
-def _stricter(one: Forecasts, other: Forecasts) -> Forecasts:
+def _stricter(one: ForecastLimit, other: ForecastLimit) -> ForecastLimit:
     if one.limit is None or other.limit is None:
         return one
     return replace(one, limit=min(one.limit, other.limit))

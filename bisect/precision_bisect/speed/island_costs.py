@@ -23,7 +23,7 @@ MOST_ISLANDS_WRITTEN = 32
 count alone. A bound: a graph of a thousand nodes takes 50 ms."""
 
 
-class Engine:
+class ProfiledEngine:
     """The kernels of one engine, with their times multiplied by `scale`."""
 
     def __init__(self, times: KernelTimes, scale: float, candidates: frozenset[str]) -> None:
@@ -91,7 +91,7 @@ def island_costs(
     """
     names, total = writer.model.table.names, times[0].total_ms
     scale = latency / total if latency and total else 1.0
-    answer, low = (Engine(each, scale, frozenset(names)) for each in times)
+    answer, low = (ProfiledEngine(each, scale, frozenset(names)) for each in times)
     kept, graphs = [names[index] for index in plan.indices], Graphs(writer, plan)
     parts = _parts(graph, names, plan, [*answer.together(), *low.together()])
     taking = {part: sum(answer.by_layer.get(names[i], 0.0) for i in part) for part in parts}
@@ -130,7 +130,7 @@ def island_costs(
     )
 
 
-def _closed(nodes: frozenset[str], engines: Collection[Engine]) -> frozenset[str]:
+def _closed(nodes: frozenset[str], engines: Collection[ProfiledEngine]) -> frozenset[str]:
     """Return the nodes with all that some kernel of the engines computes together with them."""
     size = 0
     while len(nodes) > size:

@@ -47,12 +47,12 @@ def timed(search: Search[T], record: Record, *, whole: bool) -> Search[T]:
 def all_high_ms(problem: Problem) -> Search[float | None]:
     """Return the latency with every layer high, in milliseconds; None where there is no figure."""
     everything = Plan.all_high(problem.size)
-    outcome = yield from judge(everything, "every layer high")
+    outcome = yield from judge_timed(everything, "every layer high")
     latency = outcome.evidence.latency
     return latency.median_ms if latency is not None and latency.median_ms > 0 else None
 
 
-def judge(plan: Plan, reason: str) -> Search[Outcome]:
+def judge_timed(plan: Plan, reason: str) -> Search[Outcome]:
     """Return the outcome of a plan that is judged and timed.
 
     A plan that passed in an earlier trial without being timed is built once more for it.
@@ -64,8 +64,8 @@ def judge(plan: Plan, reason: str) -> Search[Outcome]:
     return outcome
 
 
-def measure(plan: Plan, high_ms: float, reason: str) -> Search[Measured | Outcome]:
+def measure_pace(plan: Plan, high_ms: float, reason: str) -> Search[Measured | Outcome]:
     """Return a plan with its pace, or only its outcome where it could not be timed."""
-    outcome = yield from judge(plan, reason)
+    outcome = yield from judge_timed(plan, reason)
     pace = Pace.of(outcome.evidence.latency, high_ms)
     return outcome if pace is None else Measured(plan=plan, outcome=outcome, pace=pace)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Search
-from precision_bisect.speed.forecast import Forecasts, ask
+from precision_bisect.speed.forecast import ForecastLimit, emulated_outcomes
 from precision_bisect.trial import Outcome
 
 LARGEST_GAP = 8
@@ -73,7 +73,7 @@ def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
     return [move for move in (everything, *rest) if move.gain_ms > 0]
 
 
-def islands(graph: CostGraph, plan: Plan) -> list[tuple[int, ...]]:
+def swappable(graph: CostGraph, plan: Plan) -> list[tuple[int, ...]]:
     """Return kept layers worth swapping, alone or together; those that cost most come first."""
     singles = [(layer,) for layer in plan.indices]
     several = [part for part in graph.clusters(plan.kept) if 1 < len(part) <= LARGEST_ISLAND]
@@ -90,7 +90,7 @@ def swap(
     graph: CostGraph,
     plan: Plan,
     dropped: Sequence[int],
-    forecasts: Forecasts,
+    forecasts: ForecastLimit,
     others: Substitutes,
 ) -> Search[Move | None]:
     """Return a plan that lets `dropped` run low and is forecast to pass; None if there is none.
@@ -101,7 +101,7 @@ def swap(
     the outputs are not finite, or errors are no figures.
     """
     bare = plan.without(dropped)
-    (outcome,) = yield from ask([bare], f"without {_layers(len(dropped))}")
+    (outcome,) = yield from emulated_outcomes([bare], f"without {_layers(len(dropped))}")
     if forecasts.passes(outcome):
         return _swapped(graph, plan, bare, dropped)
     if outcome.error is None or not math.isfinite(outcome.error):
@@ -134,7 +134,7 @@ def _with(bare: Plan, worth: Sequence[Worth]) -> frozenset[int]:
 
 
 def _instead(bare: Plan, worth: Sequence[Worth]) -> Search[Outcome]:
-    (outcome,) = yield from ask([Plan.of(_with(bare, worth))], "with others instead")
+    (outcome,) = yield from emulated_outcomes([Plan.of(_with(bare, worth))], "with others instead")
     return outcome
 
 
@@ -182,7 +182,7 @@ def _worth(
 ) -> Search[list[Worth]]:
     """Return the groups that save error, the most worth first."""
     plans = [bare.with_(group) for group in groups]
-    outcomes = yield from ask(plans, "what keeping others saves")
+    outcomes = yield from emulated_outcomes(plans, "what keeping others saves")
     found = []
     for group, plan, outcome in zip(groups, plans, outcomes, strict=True):
         if outcome.error is None or not outcome.error < error:

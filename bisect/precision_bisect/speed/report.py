@@ -77,7 +77,7 @@ class Timings:
         return within[0] if within else max(paces, key=lambda plan: paces[plan].speedup)
 
 
-def rows(points: Sequence[FrontTrial], names: Sequence[str]) -> list[FrontPoint]:
+def front_rows(points: Sequence[FrontTrial], names: Sequence[str]) -> list[FrontPoint]:
     """Return a front as `front` of `result.json` lists it; `names` are the candidates'."""
     return [
         FrontPoint(

@@ -64,8 +64,8 @@ def pass_fail(case: Case) -> Case:
         case,
         name=f"{case.name}, pass or fail alone",
         problem=replace(case.problem, tolerance=None),
-        oracle=oracles.pass_fail(case.oracle),
-        emulator=oracles.pass_fail(case.emulator),
+        oracle=oracles.without_figures(case.oracle),
+        emulator=oracles.without_figures(case.emulator),
     )
 
 
@@ -91,7 +91,7 @@ def built(case: Case) -> Case:
     return replace(case, name=f"{case.name}, built", problem=replace(case.problem, builds=True))
 
 
-def misled(case: Case) -> Case:
+def unforeseen_builds(case: Case) -> Case:
     """Let trials be builds of an engine, of which the emulator knows nothing."""
     return replace(
         case,

@@ -50,7 +50,7 @@ def drive(strategy: Strategy, case: Case, *, cut: int | None = None) -> Driven:
     return driven
 
 
-def named(plan: Plan) -> str:
+def plan_words(plan: Plan) -> str:
     """Return a plan in a few words."""
     if not plan.kept:
         return "the plan that keeps nothing"

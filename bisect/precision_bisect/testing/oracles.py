@@ -66,7 +66,7 @@ def flaky(oracle: Oracle, size: int, seed: int, share: float = 0.2) -> Oracle:
     return judge
 
 
-def pass_fail(oracle: Oracle) -> Oracle:
+def without_figures(oracle: Oracle) -> Oracle:
     """Take the figure away: a check that only says yes or no."""
     return lambda kept: replace(oracle(kept), error=None)
 

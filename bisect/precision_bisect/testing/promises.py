@@ -13,12 +13,12 @@ from precision_bisect.testing.cases import (
     as_it_is,
     built,
     four_workers,
-    misled,
     pass_fail,
+    unforeseen_builds,
     unresolved,
     unsteady,
 )
-from precision_bisect.testing.driving import ContractError, Driven, drive, named
+from precision_bisect.testing.driving import ContractError, Driven, drive, plan_words
 from precision_bisect.trial import Identity, Kind, Proposal
 
 Factory: TypeAlias = Callable[[], Strategy]
@@ -60,11 +60,11 @@ def ends_with_a_pass(factory: Factory, case: Case) -> None:
     if plan == Plan.all_high(case.problem.size):
         return
     if Proposal(plan=plan).identity not in _asked(driven):
-        raise ContractError(f"ends with {named(plan)}, which it never tried ({case.name})")
+        raise ContractError(f"ends with {plan_words(plan)}, which it never tried ({case.name})")
     outcome = case.oracle(plan.kept)
     if not outcome.passed:
         what = "which failed" if outcome.failed else "which had no verdict"
-        raise ContractError(f"ends with {named(plan)}, {what} ({case.name})")
+        raise ContractError(f"ends with {plan_words(plan)}, {what} ({case.name})")
 
 
 def repeats_itself(factory: Factory, case: Case) -> None:
@@ -91,7 +91,7 @@ def asks_nothing_twice(factory: Factory, case: Case) -> None:
         trials = [proposal for proposal in batch if proposal.kind is not Kind.PREDICT]
         for proposal in trials:
             if proposal.identity in told:
-                what = f"asks {named(proposal.plan)} again in batch {number}"
+                what = f"asks {plan_words(proposal.plan)} again in batch {number}"
                 raise ContractError(f"{what}, when it knows the outcome ({case.name})")
         fresh = {proposal.identity for proposal in trials}
         if len(fresh) < len(trials):
@@ -115,7 +115,7 @@ def ends_minimal(factory: Factory, case: Case) -> None:
     for layer in plan.indices:
         if case.oracle(plan.without((layer,)).kept).passed:
             raise ContractError(
-                f"claims a minimal answer, but of {named(plan)} {layer} can go ({case.name})"
+                f"claims a minimal answer, but of {plan_words(plan)} {layer} can go ({case.name})"
             )
 
 
@@ -147,12 +147,17 @@ STRATEGY_PROMISES = (
     Promise(
         text="ends with a plan that passed where the emulator is wrong",
         check=ends_with_a_pass,
-        variations=(misled, lambda case: pass_fail(misled(case))),
+        variations=(unforeseen_builds, lambda case: pass_fail(unforeseen_builds(case))),
     ),
     Promise(
         text="proposes the same where the outcomes are the same",
         check=repeats_itself,
-        variations=(as_it_is, unresolved, unsteady, lambda case: four_workers(misled(case))),
+        variations=(
+            as_it_is,
+            unresolved,
+            unsteady,
+            lambda case: four_workers(unforeseen_builds(case)),
+        ),
     ),
     Promise(
         text="asks four workers nothing twice, and nothing it knows",
@@ -160,13 +165,13 @@ STRATEGY_PROMISES = (
         variations=(
             four_workers,
             lambda case: four_workers(unresolved(case)),
-            lambda case: four_workers(misled(case)),
+            lambda case: four_workers(unforeseen_builds(case)),
         ),
     ),
     Promise(
         text="can be cut off after any batch",
         check=can_be_cut_off,
-        variations=(as_it_is, lambda case: four_workers(misled(case))),
+        variations=(as_it_is, lambda case: four_workers(unforeseen_builds(case))),
     ),
     Promise(
         text="ends 1-minimal where it claims that and passing is monotone",

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_bisect.errors import ModelError
-from precision_bisect.layer_table import SETTLED, Exclusion, LayerName
+from precision_bisect.layer_table import FIXED_BY_RUNG, Exclusion, LayerName
 from precision_bisect.model.load import Model
 from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair
 from precision_bisect.protocols import Described
@@ -35,7 +35,7 @@ def pin_formless(model: Model, pair: Pair) -> Model:
     return pin(model, _formless(model, pair.low))
 
 
-def settle(model: Model, backend: Described, low: LowName) -> Model:
+def pin_unbuildable(model: Model, backend: Described, low: LowName) -> Model:
     """Return the model without the candidates that a backend cannot run low.
 
     Raises NothingLow where none is left.
@@ -55,7 +55,7 @@ def pinned_layers(model: Model) -> dict[str, str]:
     return {
         str(layer.name): layer.detail
         for layer in model.table.layers
-        if layer.exclusion is Exclusion.PINNED and layer.detail != SETTLED
+        if layer.exclusion is Exclusion.PINNED and layer.detail != FIXED_BY_RUNG
     }
 
 
@@ -63,7 +63,7 @@ def pinned_remarks(model: Model, high: HighName) -> list[str]:
     """Return one sentence for all layers that were pinned to the same type for the same reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for layer in model.table.layers:
-        if layer.exclusion is Exclusion.PINNED and layer.detail != SETTLED:
+        if layer.exclusion is Exclusion.PINNED and layer.detail != FIXED_BY_RUNG:
             kind = layer.fixed.precision if layer.fixed else high
             groups.setdefault((kind.upper(), layer.detail), []).append(layer.name)
     return [

@@ -92,7 +92,7 @@ def build_here(order: Order, work: Path) -> OneBuild:
     finished = read_finished(order.result, model)
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
     asked = _plain(finished, model) if order.plain else finished
-    searched, kept = asked.settled(model), frozenset(asked.kept)
+    searched, kept = asked.with_pinned(model), frozenset(asked.kept)
     options = Options(
         model=order.model,
         backend=builder.name,

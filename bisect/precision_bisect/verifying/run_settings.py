@@ -43,7 +43,7 @@ class AsRun:
     unlike: tuple[str, ...]
 
 
-def as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
+def engine_as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
     """Return backend and settings as the run had them, except for what flags ask for.
 
     After a forecast that is `auto` and the defaults. Raises RunFolderError for what no run has

@@ -41,7 +41,7 @@ def _folded(line: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class VerifiedEngine:
     """What `verify` saw: the contents of `verify.json`, version 1."""
 
     schema: Literal[1] = 1
@@ -101,7 +101,7 @@ class Verification:
 
     def to_json(self) -> str:
         """Return the verification as JSON."""
-        told = Seen(
+        told = VerifiedEngine(
             backend=self.backend,
             remark=self.remark,
             kept=self.kept,
@@ -189,9 +189,9 @@ def _ending(outcome: Outcome) -> str:
     return printable(outcome.message).rstrip(".") + _MORE.get(outcome.status, "")
 
 
-def read_verification(folder: Path) -> Seen | None:
+def read_verification(folder: Path) -> VerifiedEngine | None:
     """Return what `verify` has left in a run folder, None where that is nothing."""
     try:
-        return read_typed(Seen, folder / VERIFIED)
+        return read_typed(VerifiedEngine, folder / VERIFIED)
     except (OSError, ValueError):
         return None

@@ -35,7 +35,7 @@ from precision_bisect.run_folder.runfolder import (
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verifying.one_build import OneBuild, Order, build_once
-from precision_bisect.verifying.run_settings import AskedSettings, AsRun, as_in_run
+from precision_bisect.verifying.run_settings import AskedSettings, AsRun, engine_as_in_run
 from precision_bisect.verifying.verification import Verification
 
 BUILD_TIMEOUT_S = 1800.0
@@ -72,9 +72,9 @@ def verify(
     where nothing here can build engines. A build that fails is a finding, not an error.
     """
     use_custom_ops(asked.settings.ort_custom_ops)
-    model_path, result = named(path, plan_path)
+    model_path, result = model_and_result(path, plan_path)
     finished = read_finished(result, load_model(model_path))
-    chosen = as_in_run(finished, asked)
+    chosen = engine_as_in_run(finished, asked)
     settings = chosen.settings
     builder = _builder(chosen, finished, told=asked.backend is not None)
     if settings.build_timeout_s is None:
@@ -120,7 +120,7 @@ def _limits(settings: EngineSettings, memory_mib: float | None) -> Limits:
     return Limits(time_s=settings.build_timeout_s + _GRACE_S, memory_mib=memory_mib)
 
 
-def named(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
+def model_and_result(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
     """Return the model and the result that the arguments name: either, or both.
 
     Raises UsageError, and RunFolderError for a model without a run.

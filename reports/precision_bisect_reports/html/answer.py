@@ -6,10 +6,10 @@ from typing import Any
 from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Result, runs
-from precision_bisect.verifying.verification import Seen
+from precision_bisect.verifying.verification import VerifiedEngine
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import exported
-from precision_bisect_reports.deployed import deployed
+from precision_bisect_reports.deployed import deployed_rows
 from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.html.trials import best, candidates_of
@@ -22,7 +22,7 @@ from precision_bisect_reports.summary import (
     METHOD_WORDS,
     NO_ANSWER,
     NOTHING_GAINED,
-    held,
+    holds_text,
 )
 
 _GOOD = (Status.FOUND, Status.NOTHING_TO_KEEP)
@@ -30,7 +30,7 @@ _BAD = (*WITHOUT_ANSWER, Status.ABORTED)
 _CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED, Status.STOPPED)
 
 
-def answer(source: Source) -> dict[str, Any]:
+def answer_section(source: Source) -> dict[str, Any]:
     """Return what stands at the top of the report."""
     return _found(source, source.result) if source.result else _so_far(source)
 
@@ -56,7 +56,7 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
         "tolerance": _scale(tolerance),
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
         "limit_kind": kind_of_limit(result),
-        "holds": f"Holds {held(result.stability)}." if result.stability else "",
+        "holds": f"Holds {holds_text(result.stability)}." if result.stability else "",
         "proof": proof(result.certificate) if result.kept else "",
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
         "latency": result.latency_ms,
@@ -113,7 +113,7 @@ def _so_far(source: Source) -> dict[str, Any]:
     }
 
 
-def _seen(verified: Seen | None) -> str:
+def _seen(verified: VerifiedEngine | None) -> str:
     """Return what `verify` has seen, "" where it was not asked."""
     if verified is None:
         return ""
@@ -185,7 +185,7 @@ def _deployed(result: Result) -> Iterator[list[str]]:
         yield ["Exports hold", exported(result)]
     recheck = result.deployment.recheck if result.deployment else None
     if recheck is not None and recheck.outcome != "not_judged":
-        told = deployed(result.deployment, (each.cause for each in result.diagnosis))
+        told = deployed_rows(result.deployment, (each.cause for each in result.diagnosis))
         yield from ([label.capitalize(), text] for label, text in told)
 
 

@@ -18,7 +18,7 @@ from precision_bisect.machine.atomic import whole
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.belonging import refuse_replacing
 from precision_bisect.run_folder.runfolder import REPORT
-from precision_bisect_reports.html.source import read
+from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 
 CHARTS = "echarts.common.min.js"
@@ -42,7 +42,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     path = folder / REPORT if out is None else out
     if out is not None:
         refuse_replacing(out, _GENERATOR)
-    text = page(view_of(read(folder), folder))
+    text = page(view_of(read_source(folder), folder))
     try:
         with whole(path) as stream:
             stream.write(text.encode("utf-8", errors="replace"))

@@ -24,7 +24,7 @@ from precision_bisect.run_folder.runfolder import (
     TRTEXEC,
 )
 from precision_bisect.run_folder.typed_json import T, read_typed
-from precision_bisect.verifying.verification import Seen, read_verification
+from precision_bisect.verifying.verification import VerifiedEngine, read_verification
 
 COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, RUN_SCRIPT)
 LARGEST_COPIED = 512 * 1024
@@ -53,17 +53,17 @@ class Source:
     status: RunStatus | None = None
     layers: ModelLayers | None = None
     diagnosis: Findings | None = None
-    verified: Seen | None = None
+    verified: VerifiedEngine | None = None
     exports: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
-    def looked_into(self) -> Seen | None:
+    def looked_into(self) -> VerifiedEngine | None:
         """What `verify` has seen of this answer, None where it was not asked."""
         seen, result = self.verified, self.result
         return seen if seen and result and set(seen.kept) == set(result.kept) else None
 
 
-def read(folder: Path) -> Source:
+def read_source(folder: Path) -> Source:
     """Read a run folder, finished or not. Raises RunFolderError where it is none."""
     ledgers = sorted(folder.glob(f"rung-*/{LEDGER}"), key=_number)
     if (folder / LEDGER).exists():
@@ -118,10 +118,10 @@ def _read(kind: type[T], path: Path) -> T | None:
             f"cannot read {path}: {error.strerror}", "check its permissions"
         ) from error
     except ValueError as error:
-        raise foreign(path) from error
+        raise foreign_file(path) from error
 
 
-def foreign(path: Path) -> RunFolderError:
+def foreign_file(path: Path) -> RunFolderError:
     """Return the error for a file, or a folder, that is not as this version writes it."""
     return RunFolderError(
         f"{path} holds what this version cannot read", "use the version that ran the search"

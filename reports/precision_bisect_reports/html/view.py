@@ -8,13 +8,13 @@ from precision_bisect.diagnosis.findings import Finding, Findings, Histogram, Hu
 from precision_bisect.results.result import CurvePoint, FrontPoint, Result
 from precision_bisect.results.run_status import RunStatus
 from precision_bisect.run_folder import plain_json
-from precision_bisect.verifying.verification import Seen
+from precision_bisect.verifying.verification import VerifiedEngine
 from precision_bisect_reports.culprit_groups import groups_of
-from precision_bisect_reports.curve import words
-from precision_bisect_reports.html.answer import answer
+from precision_bisect_reports.curve import curve_words
+from precision_bisect_reports.html.answer import answer_section
 from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.network import Network
-from precision_bisect_reports.html.source import Source, foreign
+from precision_bisect_reports.html.source import Source, foreign_file
 from precision_bisect_reports.html.trials import best, candidates_of, columns, sensitivities
 from precision_bisect_reports.speed import cost
 
@@ -27,7 +27,7 @@ def view_of(source: Source, folder: Path) -> dict[str, Any]:
     try:
         return _view(source)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise foreign(folder) from error
+        raise foreign_file(folder) from error
 
 
 def _view(source: Source) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _view(source: Source) -> dict[str, Any]:
         "schema": REPORT_SCHEMA,
         "model": source.layers.model if source.layers else _file_name(source.status),
         "low": low,
-        "answer": answer(source),
+        "answer": answer_section(source),
         "layers": network.columns(_precisions(source, network), pinned, low),
         "kept": _kept(result, source.looked_into) if result else [],
         "sensitivity": _sensitivity(source, network),
@@ -97,7 +97,7 @@ def _sensitivity(source: Source, network: Network) -> dict[str, Any]:
     }
 
 
-def _kept(result: Result, verified: Seen | None) -> list[dict[str, Any]]:
+def _kept(result: Result, verified: VerifiedEngine | None) -> list[dict[str, Any]]:
     """Return what is known of each kept layer: certificate, cause, whether the engine obeys."""
     needs = {each.layer: each for each in result.certificate.evidence}
     causes = {each.layer: each for each in result.diagnosis}
@@ -163,7 +163,7 @@ def _curve(result: Result | None) -> dict[str, Any]:
     """Return the points of the curve and the culprits, with what they say in words."""
     points = result.curve if result else ()
     return {
-        "words": words(result) if result and points else "",
+        "words": curve_words(result) if result and points else "",
         "points": [_without_layers(point) for point in points],
         "culprits": result.culprits if result else [],
     }

@@ -15,7 +15,7 @@ from precision_bisect.backends.cuda.cuda_check import require_cuda
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.node_times import times_of
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.backends.cuda.provider import deployed, on_cuda, searching
+from precision_bisect.backends.cuda.provider import deployed_provider, on_cuda, searching
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 from precision_bisect.model.ort import runtime
@@ -49,7 +49,7 @@ class CudaBackend:
         # cuDNN's refusals of single algorithms would fill the terminal, though another one is
         # taken.
         runtime().set_default_logger_severity(_FATAL)
-        self._deployed = deployed(tf32=settings.tf32, own=settings.ort_options)
+        self._deployed = deployed_provider(tf32=settings.tf32, own=settings.ort_options)
         fast = searching(tf32=settings.tf32, own=settings.ort_options)
         self._searching = self._deployed if timed else fast
         opener = Opener(

@@ -19,13 +19,13 @@ from onnx import helper
 from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.errors import PluginError, PrecisionBisectError, RefusedError
 from precision_bisect.machine.gpu import devices
-from precision_bisect.model.ort import clean, runtime
+from precision_bisect.model.ort import ort_message, runtime
 
 _QUIET, _DEFAULT = 4, 2
 """Severities of ONNX Runtime's own logger."""
 
 
-def why_not() -> str | None:
+def why_no_cuda() -> str | None:
     """Return why ONNX Runtime cannot compute FP16 on a GPU here and what to do, or None."""
     try:
         require_cuda()
@@ -93,7 +93,7 @@ def _square_on_cuda(ort: ModuleType) -> float:
         raise
     except Exception as error:  # onnxruntime's classes share no base but Exception
         raise RefusedError(
-            f"ONNX Runtime {ort.__version__} does not run on this GPU: {clean(error)}",
+            f"ONNX Runtime {ort.__version__} does not run on this GPU: {ort_message(error)}",
             "check the driver with nvidia-smi, and that this onnxruntime-gpu serves the GPU",
         ) from error
     finally:

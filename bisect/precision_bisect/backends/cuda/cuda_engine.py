@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.cuda.building import BuiltSession, failure, not_honoured
 from precision_bisect.backends.cuda.cuda_kernels import Trace, read_profile
-from precision_bisect.backends.cuda.latency import latency_of
+from precision_bisect.backends.cuda.latency import session_latency
 from precision_bisect.machine.freed_memory import trim
-from precision_bisect.model.ort import clean, runtime
+from precision_bisect.model.ort import ort_message, runtime
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import Evidence, Latency, TrialStatus
 
@@ -56,7 +56,7 @@ class SessionEngine:
         try:
             values = session.run(names, as_bound(session, feed), self._first())
         except Exception as error:  # onnxruntime's classes share no base but Exception
-            raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
+            raise failure(TrialStatus.RUN_FAILED, ort_message(error)) from error
         # Profiling ends with the first run.
         if self._trace is None:
             self._trace = self._look()
@@ -69,9 +69,9 @@ class SessionEngine:
             # It ends the profile, which makes runs slower by half and more.
             self.run(feed)
         try:
-            return latency_of(session, as_bound(session, feed), self._device)
+            return session_latency(session, as_bound(session, feed), self._device)
         except Exception as error:  # onnxruntime's classes share no base but Exception
-            raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
+            raise failure(TrialStatus.RUN_FAILED, ort_message(error)) from error
 
     def evidence(self) -> Evidence:
         """Return the remarks of the build, and after a run what its kernels show."""

@@ -6,7 +6,7 @@ from precision_bisect.backends.backend_plugin import (
     Builder,
     MakeBackend,
 )
-from precision_bisect.backends.cuda.cuda_check import why_not
+from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 from precision_bisect.errors import RefusedError
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -17,7 +17,7 @@ class CudaPlugin:
 
     def availability(self) -> Availability:
         """Return whether ONNX Runtime computes FP16 on a GPU here."""
-        trouble = why_not()
+        trouble = why_no_cuda()
         return Availability(
             name="onnxruntime", usable=trouble is None, why=trouble or "CUDA computes FP16"
         )
@@ -34,7 +34,7 @@ class CudaPlugin:
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
         """Return how sessions to look into are opened."""
         del low
-        if trouble := why_not():
+        if trouble := why_no_cuda():
             raise RefusedError(
                 f"--backend onnxruntime cannot build here: {trouble}",
                 "`precision-bisect doctor` says what can",

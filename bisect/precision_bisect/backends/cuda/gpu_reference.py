@@ -2,7 +2,7 @@
 
 import threading
 
-from precision_bisect.backends.cuda.provider import deployed, on_cuda, searching
+from precision_bisect.backends.cuda.provider import deployed_provider, on_cuda, searching
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.machine.stopping import Stopped
@@ -33,7 +33,7 @@ class GpuReference:
     ) -> None:
         gpu = (
             ReferenceSession(model, optimised=on_cpu.optimised, providers=on_cuda(options))
-            for options in (deployed(), searching())
+            for options in (deployed_provider(), searching())
         )
         self._left = [*gpu, on_cpu]
         self._known = known

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from precision_bisect.backends.timing import measure
+from precision_bisect.backends.timing import measured_latency
 from precision_bisect.model.ort import runtime
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import Latency
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 
-def latency_of(session: "onnxruntime.InferenceSession", feed: Sample, device: str) -> Latency:
+def session_latency(session: "onnxruntime.InferenceSession", feed: Sample, device: str) -> Latency:
     """Return the latency of a session on `device` ("cuda" or "cpu") for one feed.
 
     Raises what ONNX Runtime raises where a run fails.
@@ -32,7 +32,7 @@ def latency_of(session: "onnxruntime.InferenceSession", feed: Sample, device: st
         session.run_with_iobinding(binding)
         binding.synchronize_outputs()
 
-    return measure(run)
+    return measured_latency(run)
 
 
 def bound(session: "onnxruntime.InferenceSession", feed: Sample, device: str) -> Any:

@@ -21,11 +21,11 @@ import onnx
 from precision_bisect.backends.cuda.building import TypedSessions, failure
 from precision_bisect.backends.cuda.cuda_engine import as_bound
 from precision_bisect.backends.cuda.cuda_kernels import TIMED, layer_called
-from precision_bisect.backends.cuda.latency import latency_of
+from precision_bisect.backends.cuda.latency import session_latency
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import WARM_UP_RUNS, middle
 from precision_bisect.layer_table import Exclusion, LayerTable
-from precision_bisect.model.ort import clean
+from precision_bisect.model.ort import ort_message
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.speed.kernel_times import KernelTimes, TimedKernel
@@ -55,9 +55,9 @@ def times_of(
     written = optimised if weights <= MOST_WRITTEN_BYTES else None
     session = sessions.open(plan, replace(opener, optimised=written)).session
     try:
-        latency_of(session, as_bound(session, feed), on)
+        session_latency(session, as_bound(session, feed), on)
     except Exception as error:  # onnxruntime's classes share no base but Exception
-        raise failure(TrialStatus.RUN_FAILED, clean(error)) from error
+        raise failure(TrialStatus.RUN_FAILED, ort_message(error)) from error
     profile = Path(session.end_profiling())
     took = _took(json.loads(profile.read_text(encoding="utf-8")))
     profile.unlink()

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, CPU_LAYOUTS
 from precision_bisect.errors import shortened
-from precision_bisect.model.ort import DATA_FOLDER, Providers, clean, runtime, session_options
+from precision_bisect.model.ort import (
+    DATA_FOLDER,
+    Providers,
+    ort_message,
+    runtime,
+    session_options,
+)
 from precision_bisect.trial import Opening
 
 if TYPE_CHECKING:
@@ -150,7 +156,7 @@ class Opener:
             except Exception as error:  # onnxruntime's classes share no base but Exception
                 if type(error).__name__ == "ModelLoadCanceled":
                     raise TimeoutError(f"not built within {self.timeout_s:g} s") from error
-                raise OpeningError(clean(error)) from error
+                raise OpeningError(ort_message(error)) from error
 
 
 def opening_without(off: Collection[str], level: str = "ORT_ENABLE_ALL") -> Opening:

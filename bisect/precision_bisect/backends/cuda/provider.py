@@ -25,7 +25,7 @@ ONE_BY_ONE: Mapping[str, str] = {"CUDA_LAUNCH_BLOCKING": "1"}
 _NONE: Mapping[str, str] = {}
 
 
-def deployed(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
+def deployed_provider(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
     """Return the options that accept, time and deploy: the library's, with TF32 as asked.
 
     Memory grows as it is needed, where the library doubles it: 3.4 GB of weights took 64 GB so.
@@ -37,7 +37,7 @@ def deployed(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str,
 
 def searching(*, tf32: bool = False, own: Mapping[str, str] = _NONE) -> dict[str, str]:
     """Return the same options, but for what plans fast; the user's choice stands here, too."""
-    return {**deployed(tf32=tf32), _ALGORITHM: "DEFAULT", **own}
+    return {**deployed_provider(tf32=tf32), _ALGORITHM: "DEFAULT", **own}
 
 
 def emulating() -> dict[str, str]:
@@ -49,7 +49,7 @@ def emulating() -> dict[str, str]:
     branches ask for many sizes.
     """
     memory = {_GROWTH: "kNextPowerOfTwo", "use_ep_level_unified_stream": "1"}
-    return {**deployed(), _ALGORITHM: "HEURISTIC", **memory}
+    return {**deployed_provider(), _ALGORITHM: "HEURISTIC", **memory}
 
 
 def on_cuda(options: Mapping[str, str], *, most_bytes: int | None = None) -> Providers:

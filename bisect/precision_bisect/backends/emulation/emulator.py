@@ -20,7 +20,7 @@ from precision_bisect.backends.emulation.segments import cut
 from precision_bisect.backends.emulation.self_test import self_test
 from precision_bisect.backends.emulation.semantics import distinct
 from precision_bisect.backends.emulation.switched import (
-    FLAGS,
+    FLAGS_INPUT,
     SwitchedGraph,
     Switches,
     switch,
@@ -143,7 +143,9 @@ class _Way:
             self._leave_segments(opened)
             opened = self.open()
         try:
-            return opened.session.run({**self._ones, **feed, FLAGS: opened.switches.flags(low)})
+            return opened.session.run(
+                {**self._ones, **feed, FLAGS_INPUT: opened.switches.flags(low)}
+            )
         except RuntimeError as error:
             # The error may be of the segments' making: the whole graph has the last word.
             if isinstance(opened.session, Segmented):

@@ -8,7 +8,7 @@ from precision_bisect.backends.backend_plugin import (
     Builder,
     MakeBackend,
 )
-from precision_bisect.backends.forecasting import forecaster, settle_target
+from precision_bisect.backends.forecasting import choose_target, forecaster
 from precision_bisect.errors import RefusedError
 from precision_bisect.inputs.copies import can_change
 from precision_bisect.precisions import LowName
@@ -24,7 +24,7 @@ class EmulatorPlugin:
 
     def make(self, task: BackendTask) -> MakeBackend:
         """Return what makes the emulator of a model."""
-        options = settle_target(replace(task.options, backend="emulated"))
+        options = choose_target(replace(task.options, backend="emulated"))
         # Copies are made inside if no sample has a float input to change.
         factors = options.copies > 0 and not can_change(task.samples)
         return lambda model: forecaster(model, options, task.scales, factors=factors)

@@ -30,7 +30,7 @@ def stored_names(model: Model) -> set[str]:
     return names | {name for name, times in reads.items() if times > 1}
 
 
-def settled_for(model: Model) -> dict[str, str]:
+def rounded_for(model: Model) -> dict[str, str]:
     """Return the tensors that only one layer reads, in part through followers, with that layer.
 
     Rounding commutes with moving. So such a value is rounded for its reader before the followers,
@@ -41,13 +41,13 @@ def settled_for(model: Model) -> dict[str, str]:
     graph = model.proto.graph
     candidates = set(model.table.names)
     sole = _sole_readers(model)
-    settled: dict[str, str] = {}
+    rounded: dict[str, str] = {}
     for node in graph.node:
         floats = [n for n in node.input if model.elem_types.get(n) == onnx.TensorProto.FLOAT]
-        moved = is_follower(node) and bool(floats) and all(n in settled for n in floats)
+        moved = is_follower(node) and bool(floats) and all(n in rounded for n in floats)
         if moved or node.name in candidates:
-            settled.update((name, sole[name]) for name in node.output if name in sole)
-    return settled
+            rounded.update((name, sole[name]) for name in node.output if name in sole)
+    return rounded
 
 
 def _sole_readers(model: Model) -> dict[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.segments import Segment
-from precision_bisect.backends.emulation.switched import FLAGS
+from precision_bisect.backends.emulation.switched import FLAGS_INPUT
 from precision_bisect.model.ort import Session, as_value
 from precision_bisect.protocols import Sample
 
@@ -59,12 +59,12 @@ class Segmented:
     def run(self, feed: Sample) -> Sample:
         """Return the outputs by name. Raises RuntimeError, in one line, where the run fails."""
         began = time.perf_counter()
-        own = [feed[FLAGS][numbers] for numbers in self._flags]
-        given = {name: as_value(array) for name, array in feed.items() if name != FLAGS}
+        own = [feed[FLAGS_INPUT][numbers] for numbers in self._flags]
+        given = {name: as_value(array) for name, array in feed.items() if name != FLAGS_INPUT}
         keys = list(_keys(feed, own))
         start, values = self._kept.latest(keys)
         for number in range(start, len(own)):
-            flags = {FLAGS: as_value(own[number])}
+            flags = {FLAGS_INPUT: as_value(own[number])}
             found = self._sessions[number].run_values({**given, **values, **flags})
             values = {
                 name: value
@@ -82,7 +82,7 @@ class Segmented:
 def _keys(feed: Sample, own: Sequence[NDArray[np.bool_]]) -> Iterator[bytes]:
     """Yield, for each segment, a key of everything that decides the values up to its end."""
     digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(feed.keys() - {FLAGS}):
+    for name in sorted(feed.keys() - {FLAGS_INPUT}):
         # Shape and type as well: equal bytes may mean different values.
         digest.update(f"{name} {feed[name].shape} {feed[name].dtype} ".encode())
         digest.update(feed[name].tobytes())

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from precision_bisect.backends.emulation.snippets import SHORT_PREFIX, Flags, split_flags
-from precision_bisect.backends.emulation.switched import FLAGS, SwitchedGraph
+from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
 from precision_bisect.inputs.copies import FACTORS
 from precision_bisect.model.graph import RANDOM, captured, opset, subgraphs
 from precision_bisect.model.load import Model
@@ -69,7 +69,7 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
     )
     whole = sum(array.nbytes for array in graph.weights.values())
     if held <= (1 + REPEATED_WEIGHTS) * whole:
-        yield from (_segment(graph, wiring, declared, span) for span in spans if span.leaving)
+        yield from (_segment(graph, wiring, declared, span) for span in spans if span.outputs)
 
 
 class _Wiring:
@@ -155,7 +155,7 @@ class _Wiring:
                 fixed.update(node.output)
             light.append(
                 constant
-                or not reads.isdisjoint((FLAGS, FACTORS))
+                or not reads.isdisjoint((FLAGS_INPUT, FACTORS))
                 or (node.op_type == "And" and node.output[0].startswith(SHORT_PREFIX))
                 or all(types.get(name) in _NOT_FLOATS for name in node.output if name)
             )
@@ -236,7 +236,7 @@ class _Span:
     nodes: Sequence[int]
     read: set[str]
     given: set[str]
-    leaving: Sequence[str]
+    outputs: Sequence[str]
     carried: frozenset[str]
 
     @classmethod
@@ -244,11 +244,11 @@ class _Span:
         """Take the nodes from `start` to before `end`, and light ones before that they need."""
         given = wiring.crossing(start)
         needed = wiring.crossing(end) | wiring.outputs
-        leaving = sorted(name for name in needed if start <= wiring.maker[name] < end)
-        nodes = wiring.within(leaving, given)
+        outputs = sorted(name for name in needed if start <= wiring.maker[name] < end)
+        nodes = wiring.within(outputs, given)
         read = set[str]().union(*(wiring.reads[i] for i in nodes))
         carried = frozenset(name for name in needed if wiring.maker[name] < end)
-        return cls(nodes, read, given & read, leaving, carried)
+        return cls(nodes, read, given & read, outputs, carried)
 
 
 def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: _Declared, span: _Span) -> Segment:
@@ -256,13 +256,13 @@ def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: _Declared, span: _
     flags = [i for i in range(len(graph.switches.layers)) if Flags.name(i) in read]
     part = onnx.GraphProto(name=source.graph.name)
     if flags:
-        part.node.append(split_flags(FLAGS, [Flags.name(i) for i in flags], opset(source)))
-    part.node.extend(wiring.nodes[i] for i in span.nodes if FLAGS not in wiring.reads[i])
-    part.input.extend(v for v in source.graph.input if v.name in read and v.name != FLAGS)
+        part.node.append(split_flags(FLAGS_INPUT, [Flags.name(i) for i in flags], opset(source)))
+    part.node.extend(wiring.nodes[i] for i in span.nodes if FLAGS_INPUT not in wiring.reads[i])
+    part.input.extend(v for v in source.graph.input if v.name in read and v.name != FLAGS_INPUT)
     part.input.extend(declared.value(name) for name in sorted(span.given))
-    part.input.append(helper.make_tensor_value_info(FLAGS, _TENSORS.BOOL, [len(flags)]))
+    part.input.append(helper.make_tensor_value_info(FLAGS_INPUT, _TENSORS.BOOL, [len(flags)]))
     outputs = {value.name: value for value in source.graph.output}
-    part.output.extend(outputs.get(name) or declared.value(name) for name in span.leaving)
+    part.output.extend(outputs.get(name) or declared.value(name) for name in span.outputs)
     part.initializer.extend(tensor for tensor in source.graph.initializer if tensor.name in read)
     proto = onnx.ModelProto(ir_version=source.ir_version, graph=part)
     proto.opset_import.extend(source.opset_import)

@@ -16,7 +16,7 @@ from precision_bisect.model.lowtypes import LOW_TYPES, LowType
 from precision_bisect.model.node_views import View
 from precision_bisect.model.round_trips import rounded_where_declared
 from precision_bisect.model.types import infer_elem_types
-from precision_bisect.model.widen import declared_low, widened
+from precision_bisect.model.widen import declared_low, in_fp32
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.targets import (
     LABELS,
@@ -74,7 +74,7 @@ class Semantics:
         declared = declared_low(infer_elem_types(body, {}))
         for value in body.graph.output:
             del declared[value.name]
-        proto, _ = widened(body, {})
+        proto, _ = in_fp32(body, {})
         nodes = [
             each
             for step in proto.graph.node

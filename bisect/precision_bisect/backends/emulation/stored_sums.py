@@ -41,7 +41,7 @@ class StoredSums:
         if not axes:
             return False
         dims = self._view.shape(node.input[0])
-        return together(dims or _of_any_rank(axes), axes, unknown=1 if dims else 2)
+        return adjacent(dims or _of_any_rank(axes), axes, unknown=1 if dims else 2)
 
     def summed(self, node: onnx.NodeProto, shape: Sequence[int] | None) -> int:
         """Return the number of values in each sum that a layer stores, 0 if it stores none.
@@ -49,7 +49,7 @@ class StoredSums:
         `shape` is that of its input, None if it is not known.
         """
         axes = self._axes(node)
-        if not axes or shape is None or not together(tuple(shape), axes):
+        if not axes or shape is None or not adjacent(tuple(shape), axes):
             return 0
         return math.prod(shape[axis] for axis in axes)
 
@@ -92,7 +92,7 @@ class StoredSums:
         plain.CopyFrom(renamed)
         plain.output[0] = mean
         conditions: list[list[onnx.NodeProto]] = []
-        if not together(dims, axes):
+        if not adjacent(dims, axes):
             conditions.append(_whether_together(renamed.input[0], f"{out}/together", axes, dims))
         if fused:
             conditions.append([helper.make_node("Not", [fused], [f"{out}/apart"])])
@@ -117,7 +117,7 @@ class StoredSums:
         return axes or ()
 
 
-def together(dims: Dims, axes: Sequence[int], unknown: int = 2) -> bool:
+def adjacent(dims: Dims, axes: Sequence[int], unknown: int = 2) -> bool:
     """Tell whether the reduced dimensions come before all others, or after them, apart from ones.
 
     `axes` are negative; `unknown` stands for dimensions that are not known.
@@ -171,7 +171,7 @@ def _count(
 def _whether_together(
     source: str, out: str, axes: Sequence[int], dims: Dims
 ) -> list[onnx.NodeProto]:
-    """Return the nodes that compute `together` at run time, when the shape is known.
+    """Return the nodes that compute `adjacent` at run time, when the shape is known.
 
     They count the pairs of dimensions larger than 1 that are in the wrong order.
     """

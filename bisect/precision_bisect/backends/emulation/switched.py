@@ -3,7 +3,7 @@
 How a plan becomes one inference, without a build:
 
 * Values are rounded on their way from layer to layer, by `If(flag) {round trip} else {Identity}`
-  (see `shared_edges` and `formed_edges`). ONNX Runtime executes only the branch taken (under a
+  (see `edges`). ONNX Runtime executes only the branch taken (under a
   microsecond of overhead), and never removes an explicit round trip.
 * A layer whose low form changes its weights becomes `If(flag) {layer with those weights} else
   {layer}`. Both copies are constants, so ONNX Runtime can pack them once. Constants that nodes
@@ -15,19 +15,17 @@ How a plan becomes one inference, without a build:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from precision_bisect.backends.emulation.edges import Edges
 from precision_bisect.backends.emulation.factors import take_factors
-from precision_bisect.backends.emulation.formed_edges import FormedEdges
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.rounded_weights import LayerWeights
 from precision_bisect.backends.emulation.semantics import Semantics
-from precision_bisect.backends.emulation.shared_edges import SharedEdges
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
     Flags,
@@ -47,7 +45,7 @@ from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.targets import Inside, TargetName
 
-FLAGS = "precision_bisect/flags"
+FLAGS_INPUT = "precision_bisect/flags"
 
 _LARGEST_KERNEL = 2**22
 """Bytes; larger convolution weights stay outside the graph, which protobuf limits to 2 GiB. Of
@@ -87,14 +85,6 @@ class SwitchedGraph:
     raw: Mapping[str, str]
 
 
-class _Edges(Protocol):
-    def raw(self, name: str) -> str: ...
-
-    def read(self, name: str, node: onnx.NodeProto, position: int) -> str: ...
-
-    def store(self, node: onnx.NodeProto) -> None: ...
-
-
 def switch(
     model: Model,
     pair: Pair,
@@ -128,19 +118,8 @@ class _Builder:
         self._nodes: list[onnx.NodeProto] = []
         self._flags = Flags()
         self._weights = LayerWeights(read_constants(model, frozenset(self._forms)), scales)
-        self._formed: FormedEdges | None = None
         self._together: dict[tuple[LayerName, ...], str] = {}
-        self._edges: _Edges
-        # The common case, one low type against FP32: one switch serves both ends of an edge.
-        if (
-            pair.high == "fp32"
-            and pair.low in LOW_TYPES
-            and self._forms.keys() == set(self._index)
-        ):
-            self._edges = SharedEdges(model, LOW_TYPES[pair.low], self._flags, self._nodes)
-        else:
-            self._formed = FormedEdges(model, self._forms, scales, self._flags, self._nodes)
-            self._edges = self._formed
+        self._edges = Edges(model, pair, self._forms, scales, self._flags, self._nodes)
 
     def build(self) -> SwitchedGraph:
         source = self._model.proto
@@ -154,15 +133,16 @@ class _Builder:
         count = len(self._flags.conditions)
         if count:
             names = [Flags.name(i) for i in range(count)]
-            graph.node.append(split_flags(FLAGS, names, opset(source)))
+            graph.node.append(split_flags(FLAGS_INPUT, names, opset(source)))
         graph.node.extend(self._nodes)
         graph.input.extend(source.graph.input)
-        graph.input.append(helper.make_tensor_value_info(FLAGS, onnx.TensorProto.BOOL, [count]))
+        graph.input.append(
+            helper.make_tensor_value_info(FLAGS_INPUT, onnx.TensorProto.BOOL, [count])
+        )
         graph.output.extend(source.graph.output)
         graph.initializer.extend(source.graph.initializer)
         graph.initializer.extend(self._weights.initializers)
-        if self._formed is not None:
-            graph.initializer.extend(self._formed.quantizers.initializers.values())
+        graph.initializer.extend(self._edges.quantizers.initializers.values())
         proto = onnx.ModelProto(ir_version=source.ir_version, graph=graph)
         proto.opset_import.extend(source.opset_import)
         weights = {**self._model.weights, **self._weights.held}

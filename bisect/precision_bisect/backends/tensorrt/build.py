@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import Message
-from precision_bisect.backends.tensorrt.build_remarks import Remarks, remarks
+from precision_bisect.backends.tensorrt.build_remarks import Remarks, builder_remarks
 from precision_bisect.backends.tensorrt.config_script import with_script
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import LAYERS_HEADING, collected
@@ -107,7 +107,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
     return BuiltEngine(
         engine=engine,
         layers=next((m.text for m in messages if m.text.startswith(LAYERS_HEADING)), ""),
-        remarks=remarks(messages, unmarked),
+        remarks=builder_remarks(messages, unmarked),
         seconds=time.perf_counter() - start,
         timings=timings,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.log import AFFECTED, IMPORTED, LOUD, UNLISTED
-from precision_bisect.backends.tensorrt.messages import one_line
+from precision_bisect.backends.tensorrt.messages import printable_line
 from precision_bisect.errors import printable
 from precision_bisect.trial import Listed
 
@@ -51,7 +51,7 @@ class Remarks:
     listed: Sequence[Listed] = ()
 
 
-def remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -> Remarks:
+def builder_remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -> Remarks:
     """Return what the builder remarked in the messages of one build.
 
     `unmarked` are the kept layers that it could not be told of.
@@ -89,7 +89,7 @@ class _Heard:
         """Take in a message; names may be in the message before it, or the other way round."""
         text = message.text
         for count, kind in _AFFECTED.findall(text):
-            self.last_kind = one_line(kind)
+            self.last_kind = printable_line(kind)
             self.weights[self.last_kind] += int(count)
         if text.lstrip().startswith(AFFECTED):
             self._name(self.last_kind, text.partition(AFFECTED)[2])
@@ -122,7 +122,7 @@ class _Heard:
             yield _counted(kind, count), self.named.get(kind, [])
 
     def _quote(self, text: str, names: str) -> None:
-        self.quoted.setdefault(one_line(text), []).extend(_split(names))
+        self.quoted.setdefault(printable_line(text), []).extend(_split(names))
 
     def _name(self, kind: str, names: str) -> None:
         self.named.setdefault(kind, []).extend(_split(names))

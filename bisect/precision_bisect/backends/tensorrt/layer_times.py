@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from precision_bisect.backends.timing import WARM_UP_RUNS, measure, middle
+from precision_bisect.backends.timing import WARM_UP_RUNS, measured_latency, middle
 from precision_bisect.inspection.engine_kernels import find_kernels
 from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.inspection.graph_nodes import GraphNodes
@@ -49,7 +49,7 @@ def layer_times(
 
     held.append(Profiler())
     runner.context.profiler = held[-1]
-    measure(run)
+    measured_latency(run)
     timed: dict[str, list[float]] = defaultdict(list)
     for told in runs[WARM_UP_RUNS:]:
         for name, ms in told.items():

@@ -40,13 +40,13 @@ def first_error(messages: Sequence[Message]) -> str:
     plain = [text for text in errors if not _SCAFFOLD.search(text) and not _IMPORTER.search(text)]
     said = next((text for text in plain if not _SKIPPED.search(text)), "")
     if said:
-        return clean(said)
+        return core_of_error(said)
     importer = next((match for text in errors if (match := _IMPORTER.search(text))), None)
     if importer is not None:
         frames = [part for text in errors for match in _PARSED.findall(text) for part in match]
         place = next((part for part in reversed(frames) if part), "parser")
-        return one_line(f"{place}: {_checked(importer[1], importer[2])}")
-    return clean((plain or errors)[0]) if errors else ""
+        return printable_line(f"{place}: {_checked(importer[1], importer[2])}")
+    return core_of_error((plain or errors)[0]) if errors else ""
 
 
 def cuda_failed(messages: Sequence[Message]) -> bool:
@@ -73,14 +73,14 @@ def parser_error(function: str, description: str) -> str:
     """
     for line in description.splitlines():
         if _API_ERROR.search(line) and not _SCAFFOLD.search(line):
-            return clean(line)
-    return one_line(_checked(function, description))
+            return core_of_error(line)
+    return printable_line(_checked(function, description))
 
 
-def clean(text: str) -> str:
+def core_of_error(text: str) -> str:
     """Return the core of one error of TensorRT on one line."""
     core = _API_ERROR.search(text)
-    return one_line(_PLACE.sub("", core[1] if core else text))
+    return printable_line(_PLACE.sub("", core[1] if core else text))
 
 
 def _checked(function: str, description: str) -> str:
@@ -88,7 +88,7 @@ def _checked(function: str, description: str) -> str:
     return f"{function}: {_CONDITION.sub('', description)}"
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """Return the text as one line that is safe to print, cut where it is very long."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.machine.threads import abreast, usable
+from precision_bisect.machine.threads import samples_at_once, usable
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
@@ -40,7 +40,7 @@ def evaluator(backend: Simulated, count: int, side_by_side: int) -> Evaluator:
         ),
         samples=samples(count),
         keep=Path(),
-        abreast=side_by_side,
+        at_once=side_by_side,
     )
 
 
@@ -64,7 +64,7 @@ def test_outcomes_do_not_depend_on_it(count: int, tmp_path: Path) -> None:
     plans = [Plan.of(()), Plan.all_high(20), *plans]
     found = [
         [evaluate(Proposal(plan=plan)) for plan in plans]
-        for evaluate in (serial, replace(serial, abreast=3))
+        for evaluate in (serial, replace(serial, at_once=3))
     ]
     assert found[0] == found[1]
     assert {Verdict.PASS, Verdict.FAIL} == {outcome.verdict for outcome in found[0]}
@@ -103,6 +103,6 @@ def test_engines_run_one_sample_at_a_time(emulated: bool) -> None:
 
 def test_it_brings_in_the_cores_that_threads_leave() -> None:
     """Short inferences stay in one thread; long ones share the cores that are of use."""
-    assert 1 == abreast(1e-5, 1)
-    assert usable() == abreast(0.1, 1)
-    assert 1 == abreast(0.1, usable())
+    assert 1 == samples_at_once(1e-5, 1)
+    assert usable() == samples_at_once(0.1, 1)
+    assert 1 == samples_at_once(0.1, usable())

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.speed.forecast import ask
+from precision_bisect.speed.forecast import emulated_outcomes
 from precision_bisect.speed.front import FrontTrial, front
 from precision_bisect.speed.improve import improve
-from precision_bisect.speed.measuring import Measured, Record, all_high_ms, measure, timed
+from precision_bisect.speed.measuring import Measured, Record, all_high_ms, measure_pace, timed
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
 MOST_AFRESH = 3
@@ -20,7 +20,7 @@ on forecasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class SpeedAnswer:
     """What became of a plan that was found: one within the speed limits, or None.
 
     `message` says why there is none, or what speed made of the plan that was found.
@@ -37,11 +37,11 @@ def given(plan: Plan) -> Search[Plan]:
     return plan
 
 
-def fast_enough(problem: Problem, search: Search[Plan]) -> Search[Settled]:
-    """Run a search; where the problem has speed limits, time it and settle them for its plan."""
+def fast_enough(problem: Problem, search: Search[Plan]) -> Search[SpeedAnswer]:
+    """Run a search; where the problem has speed limits, time it and see them met."""
     if problem.speed is None:
         plan = yield from search
-        return Settled(found=plan, plan=plan)
+        return SpeedAnswer(found=plan, plan=plan)
     record = Record()
     # Timed trials run alone, so with several workers only what needs a latency is timed.
     course = _course(problem, search, problem.speed, record)
@@ -50,9 +50,9 @@ def fast_enough(problem: Problem, search: Search[Plan]) -> Search[Settled]:
 
 def _course(
     problem: Problem, search: Search[Plan], limits: SpeedLimits, record: Record
-) -> Search[Settled]:
+) -> Search[SpeedAnswer]:
     plan = yield from search
-    return (yield from settle_speed(problem, plan, limits, record))
+    return (yield from meet_limits(problem, plan, limits, record))
 
 
 def still_fast(problem: Problem, plan: Plan) -> Search[bool]:
@@ -60,13 +60,13 @@ def still_fast(problem: Problem, plan: Plan) -> Search[bool]:
     high_ms = yield from all_high_ms(problem)
     if high_ms is None or problem.speed is None:
         return False
-    found = yield from measure(plan, high_ms, "how fast the plan is")
+    found = yield from measure_pace(plan, high_ms, "how fast the plan is")
     return isinstance(found, Measured) and found.pace.meets(problem.speed.needed(high_ms))
 
 
-def settle_speed(
+def meet_limits(
     problem: Problem, plan: Plan, limits: SpeedLimits, record: Record
-) -> Search[Settled]:
+) -> Search[SpeedAnswer]:
     """Make a plan that passed faster, and tell whether the speed limits hold.
 
     `record` holds what the run has timed before. If the limits do not hold, plans between the
@@ -78,23 +78,25 @@ def settle_speed(
     graph = problem.graph or CostGraph((0.0,) * problem.size, ())
     high_ms = yield from all_high_ms(problem)
     if high_ms is None:
-        return Settled(found=plan, plan=None, message="with every layer high nothing was timed")
-    start = yield from measure(plan, high_ms, "how fast the plan is")
+        return SpeedAnswer(
+            found=plan, plan=None, message="with every layer high nothing was timed"
+        )
+    start = yield from measure_pace(plan, high_ms, "how fast the plan is")
     if not isinstance(start, Measured) or not start.outcome.passed:
-        return Settled(found=plan, plan=None, message=_unmeasured(start))
+        return SpeedAnswer(found=plan, plan=None, message=_unmeasured(start))
     best = yield from improve(problem, start, graph, high_ms)
     needed, low, slower = limits.needed(high_ms), None, ""
     if best.pace.meets(needed):
         slower = yield from _slower_afresh(best.plan, limits, high_ms)
         if not slower:
-            return Settled(found=plan, plan=best.plan, message=_changed(start, best))
+            return SpeedAnswer(found=plan, plan=best.plan, message=_changed(start, best))
     else:
         low = yield from descend(best, graph, high_ms, needed)
     other = yield from _another(record, {best.plan, Plan.all_high(problem.size)}, needed, high_ms)
     if other is not None:
-        return Settled(found=plan, plan=other.plan, message=_changed(start, other))
+        return SpeedAnswer(found=plan, plan=other.plan, message=_changed(start, other))
     if slower:
-        return Settled(found=plan, plan=None, message=slower)
+        return SpeedAnswer(found=plan, plan=None, message=slower)
     found = [
         _slow(best, limits, high_ms),
         _fast(front(record.outcomes, high_ms), needed, problem.tolerance),
@@ -102,7 +104,7 @@ def settle_speed(
         if low is not None and not low.meets(needed)
         else "",
     ]
-    return Settled(found=plan, plan=None, message="; ".join(part for part in found if part))
+    return SpeedAnswer(found=plan, plan=None, message="; ".join(part for part in found if part))
 
 
 def _another(
@@ -162,7 +164,7 @@ def descend(
     They are nested: layers that save most error per millisecond are kept longest. It ends at once
     if even all-low is too slow. Returns the pace of all-low, None if it cannot be timed.
     """
-    low = yield from measure(Plan.of(()), high_ms, "every layer low")
+    low = yield from measure_pace(Plan.of(()), high_ms, "every layer low")
     if not isinstance(low, Measured):
         return None
     if not low.pace.meets(needed):
@@ -172,7 +174,7 @@ def descend(
     while too_slow - fast > 1:
         middle = (fast + too_slow) // 2
         plan = Plan.of(order[:middle])
-        found = yield from measure(plan, high_ms, f"fast enough with {middle} kept?")
+        found = yield from measure_pace(plan, high_ms, f"fast enough with {middle} kept?")
         if not (isinstance(found, Measured) and found.pace.meets(needed)):
             too_slow = middle
         # Fast enough, and it passes as well: that is an answer, which the record now holds.
@@ -216,7 +218,7 @@ def _by_worth(slow: Measured, graph: CostGraph) -> Search[list[int]]:
     if len(layers) > _FORECAST_UP_TO:
         return sorted(layers, key=lambda layer: (costs[layer], layer))
     plans = [slow.plan.without((layer,)) for layer in layers]
-    outcomes = yield from ask(plans, "what dropping each costs")
+    outcomes = yield from emulated_outcomes(plans, "what dropping each costs")
     errors = {
         layer: float("inf") if outcome.error is None else outcome.error
         for layer, outcome in zip(layers, outcomes, strict=True)

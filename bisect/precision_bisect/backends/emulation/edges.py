@@ -1,15 +1,23 @@
-"""Edges between layers of any forms: a value is rounded as it is stored, and again as it is read.
+"""Edges between layers: a value is rounded as it is stored, and again as it is read.
 
 If both forms of a layer round alike, the rounding is a fixed part of the graph, not a switch. A
 reader rounds only values that may be stored in another type than its own.
+
+Between one 16-bit type and FP32 one switch serves both ends, as rounding twice is rounding once: a
+value is rounded if its layer or its reader runs low. A value with several readers is rounded once,
+as its layer stores it; a reader rounds it only if that layer runs high and the reader low. Readers
+that are no candidates (followers, control flow, outputs) see the value as the layer stored it.
 """
 
 from collections.abc import Mapping
 
 import onnx
 
+from precision_bisect.backends.emulation.readers import rounded_for, stored_names
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
+    SHORT_PREFIX,
+    Condition,
     Flags,
     Quantizers,
     identity,
@@ -20,7 +28,7 @@ from precision_bisect.model.classify import is_follower
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.model.round_trips import round_trip
-from precision_bisect.precisions import Form, HighName, PrecisionName
+from precision_bisect.precisions import Form, HighName, Pair, PrecisionName
 from precision_bisect.quantization.quantized_layers import OPERANDS
 from precision_bisect.quantization.scales import Scales
 
@@ -31,12 +39,16 @@ Steps = tuple[PrecisionName, ...]
 """The types that a value is rounded to, one after the other."""
 
 
-class FormedEdges:
-    """Writes the edges of a graph into `nodes`, layer by layer in network order."""
+class Edges:
+    """Writes the edges of a graph into `nodes`, layer by layer in network order.
+
+    `forms` are those of the layers that a plan of the `pair` decides on, or that are fixed.
+    """
 
     def __init__(
         self,
         model: Model,
+        pair: Pair,
         forms: Mapping[LayerName, LayerForms],
         scales: Scales,
         flags: Flags,
@@ -50,18 +62,28 @@ class FormedEdges:
         self._flags = flags
         self._nodes = nodes
         self._held = _held(model, forms)
-        self._raw = {
-            output
+        makers = {
+            output: LayerName(node.name)
             for node in model.proto.graph.node
             if LayerName(node.name) in forms
             for output in node.output
             if self._types.get(output) == _FLOAT
         }
-        self._edges: dict[tuple[str, int, Steps, Steps], str] = {}
+        self._raw = {name: f"{SHORT_PREFIX}raw/{i}" for i, name in enumerate(makers)}
+        self._edges: dict[tuple[str, Condition, Steps, Steps], str] = {}
+        self._maker: dict[str, int] = {}
+        self._stored: set[str] = set(makers)
+        self._rounded_for: dict[str, int] = {}
+        if pair.high == "fp32" and pair.low in LOW_TYPES:
+            decided = {name: layer for name, layer in makers.items() if layer in self._index}
+            self._maker = {name: self._index[layer] for name, layer in decided.items()}
+            self._stored -= decided.keys() - stored_names(model)
+            readers = rounded_for(model).items()
+            self._rounded_for = {name: self._index[LayerName(end)] for name, end in readers}
 
     def raw(self, name: str) -> str:
         """Return the name of a layer's value before it is stored; other names as they are."""
-        return f"precision_bisect/raw/{name}" if name in self._raw else name
+        return self._raw.get(name, name)
 
     def read(self, name: str, node: onnx.NodeProto, position: int) -> str:
         """Return the name under which a layer reads `name`, rounded as its form says."""
@@ -73,12 +95,19 @@ class FormedEdges:
         high = _read_as(forms.high, held, operand=position in OPERANDS)
         if not low and not high:
             return name
-        # One edge for all layers that read it alike in both forms.
         layer = NO_LAYER if low == high else self._index[LayerName(node.name)]
-        key = (name, layer, low, high)
+        stored = name in self._stored or name not in self._maker
+        # Its layer's switch already covers this reader.
+        if stored and layer != NO_LAYER and self._rounded_for.get(name) == layer:
+            return name
+        maker = NO_LAYER if layer == NO_LAYER else self._maker.get(name, NO_LAYER)
+        condition = (layer, NO_LAYER, maker) if stored else (layer, maker, NO_LAYER)
+        # One edge for all layers that read it alike in both forms.
+        key = (name, condition, low, high)
         if key not in self._edges:
-            self._edges[key] = f"precision_bisect/edge/{len(self._edges)}/{name}"
-            self._edge(name, self._edges[key], layer, low, high)
+            self._edges[key] = f"{SHORT_PREFIX}edge/{len(self._edges)}"
+            source = name if stored else self.raw(name)
+            self._edge(name, source, self._edges[key], condition, (low, high))
         return self._edges[key]
 
     def store(self, node: onnx.NodeProto) -> None:
@@ -87,21 +116,24 @@ class FormedEdges:
         low, high = ((f.stored,) if f.stored != "fp32" else () for f in (forms.low, forms.high))
         layer = NO_LAYER if low == high else self._index[LayerName(node.name)]
         for name in node.output:
-            if name in self._raw:
-                self._edge(name, name, layer, low, high)
+            if name in self._stored:
+                reader = NO_LAYER if layer == NO_LAYER else self._rounded_for.get(name, NO_LAYER)
+                condition = (layer, reader, NO_LAYER)
+                self._edge(name, self.raw(name), name, condition, (low, high))
 
-    def _edge(self, name: str, out: str, layer: int, low: Steps, high: Steps) -> None:
-        source = self.raw(name) if out == name else name
-        if layer == NO_LAYER:
-            self._nodes.extend(self._round(name, source, out, low))
+    def _edge(
+        self, name: str, source: str, out: str, condition: Condition, steps: tuple[Steps, Steps]
+    ) -> None:
+        """Round tensor `name` from `source` to `out`, by the first steps where the flag is on."""
+        if condition[0] == NO_LAYER:
+            self._nodes.extend(self._round(name, source, out, steps[0]))
             return
-        flag = self._flags.add((layer, NO_LAYER, NO_LAYER))
-        ends = [f"{flag}/low", f"{flag}/high"]
-        branches = [
-            (self._round(name, source, end, steps), [end])
-            for end, steps in zip(ends, (low, high), strict=True)
-        ]
-        self._nodes.append(switch_node(flag, {out: _FLOAT}, branches[0], branches[1]))
+        flag = self._flags.add(condition)
+        low, high = (
+            (self._round(name, source, end, some), [end])
+            for end, some in zip((f"{flag}/low", f"{flag}/high"), steps, strict=True)
+        )
+        self._nodes.append(switch_node(flag, {out: _FLOAT}, low, high))
 
     def _round(self, name: str, source: str, out: str, steps: Steps) -> list[onnx.NodeProto]:
         """Return the nodes that take the value of tensor `name` from `source` to `out`."""
