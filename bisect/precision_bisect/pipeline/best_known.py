@@ -4,7 +4,6 @@ The curve is completed once there is an answer, and a point of it may be the bet
 ends where no single layer can go, and a plan that was widened keeps what the law asked for.
 """
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.results.endings import Ending
 from precision_bisect.search.limits_and_noise import passing_within
 from precision_bisect.search.precision_curve import CURVE_DRAW, Curve
-from precision_bisect.search.rounding_law import PREDICTED_BELOW, typical
+from precision_bisect.search.rounding_law import aimed_at, typical
 from precision_bisect.speed.meet_limits import still_fast
 from precision_bisect.trial import Outcome
 
@@ -55,10 +54,7 @@ class Standing:
         error, own = typical(told), typical(self.outcome)
         if self.ending.spread is None or tolerance is None or error is None:
             return True
-        stability = told.evidence.stability
-        jitter = (stability.jitter if stability else None) or 0.0
-        below = tolerance * math.exp(-PREDICTED_BELOW * jitter)
-        return error <= max(below, own or 0.0)
+        return error <= max(aimed_at(tolerance, told), own or 0.0)
 
 
 def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[Ending | None]:

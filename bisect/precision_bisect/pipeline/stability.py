@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
-from precision_bisect.search.rounding_law import PREDICTED_BELOW, Law, typical
+from precision_bisect.search.rounding_law import Law, aimed_at, jitter, typical
 from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 
@@ -82,16 +82,15 @@ class StabilityCheck:
         error = typical(built)
         if not self.rebuilds or error is None or not 0 < error < math.inf:
             return
-        stability = built.evidence.stability
-        jitter = (stability.jitter if stability else None) or 0.0
+        spread = jitter(built)
         known = self._errors.setdefault(plan, [])
         if known:
             # A build judged on the samples alone differs by its luck, too, whose variance is taken
             # off.
-            luck = max(jitter, known[-1][1]) if 0.0 in (jitter, known[-1][1]) else 0.0
+            luck = max(spread, known[-1][1]) if 0.0 in (spread, known[-1][1]) else 0.0
             step = math.log(error / known[-1][0])
             self._steps.append(max(0.0, step**2 - luck**2))
-        known.append((error, jitter))
+        known.append((error, spread))
 
     @property
     def builds(self) -> float:
@@ -159,11 +158,7 @@ class StabilityCheck:
         error, tolerance = typical(outcome), self.problem.tolerance
         if error is None or tolerance is None:
             return True
-        stability = outcome.evidence.stability
-        jitter = (stability.jitter if stability else None) or 0.0
-        return times * error <= tolerance * math.exp(
-            -PREDICTED_BELOW * math.hypot(jitter, self.builds)
-        )
+        return times * error <= aimed_at(tolerance, outcome, self.builds)
 
 
 def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:

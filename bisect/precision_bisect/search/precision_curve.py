@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.search.rounding_law import Law, typical, worst
+from precision_bisect.search.rounding_law import Law, jitter, typical, worst
 from precision_bisect.search.sensitivity import bounded, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
@@ -190,9 +190,8 @@ def _tightened(
     """Go back to fewer layers, as long as a much smaller plan should pass in nearly any draw."""
     limit = curve.problem.tolerance or 0.0
     for _ in range(TIGHTENED):
-        stability = passes[1].evidence.stability
         # One standard deviation of ln(error) below the tolerance: a median there passes mostly.
-        below = limit * math.exp(-((stability.jitter if stability else None) or 0.0))
+        below = limit * math.exp(-jitter(passes[1]))
         high, low = (worst(each[1]) or 0.0 for each in (fails, passes))
         count = law.between((fails[0], high), (passes[0], low), below)
         if count is None or count <= fails[0] or passes[0] - count < LEAST_GAIN * passes[0]:

@@ -67,9 +67,7 @@ class Law:
         `builds` is the standard deviation of ln(error) between two builds of one plan.
         """
         least = added + max(1, math.ceil(LEAST_STEP * (self.steps - added)))
-        stability = outcome.evidence.stability
         error = typical(outcome)
-        jitter = (stability.jitter if stability else None) or 0.0
         left = self.left(added)
         if (
             tolerance is None
@@ -85,9 +83,8 @@ class Law:
             left = self.left(added)
         self._logs.append(math.log(error / left))
         # Both spreads are independent, so their variances add up.
-        factor = math.exp(
-            sum(self._logs) / len(self._logs) + PREDICTED_BELOW * math.hypot(jitter, builds)
-        )
+        spreads = PREDICTED_BELOW * math.hypot(jitter(outcome), builds)
+        factor = math.exp(sum(self._logs) / len(self._logs) + spreads)
 
         def predicted(count: int) -> float:
             return -factor * self.left(count)
@@ -137,6 +134,17 @@ class Law:
             if error >= floor and math.isfinite(rest) and error >= rest:
                 return count
         return 0
+
+
+def jitter(outcome: Outcome) -> float:
+    """Return the standard deviation of ln(error) over copies; 0 where nothing is known of it."""
+    stability = outcome.evidence.stability
+    return (stability.jitter if stability else None) or 0.0
+
+
+def aimed_at(tolerance: float, outcome: Outcome, builds: float = 0.0) -> float:
+    """Return the error that a widened plan is chosen for, as `Law.next` has it."""
+    return tolerance * math.exp(-PREDICTED_BELOW * math.hypot(jitter(outcome), builds))
 
 
 def worst(outcome: Outcome) -> float | None:
