@@ -75,7 +75,8 @@ def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert (2, "precision-bisect: --workers 0 is below 1; give 1 or more\n") == (ran.returncode, ran.stderr)
+    told = "precision-bisect: --workers 0 is below 1; give 1 or more\n"
+    assert (2, told) == (ran.returncode, ran.stderr)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
