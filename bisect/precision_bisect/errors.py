@@ -26,12 +26,12 @@ class ExitCode(IntEnum):
 
 
 class PrecisionBisectError(Exception):
-    """Root of all errors of this package: a message, a hint, and an exit code."""
+    """Root of all errors of this package: what happened, what to do about it, and an exit code."""
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message, hint)  # pickle makes it of these again
         self.message = message
         self.hint = hint
 
@@ -44,8 +44,7 @@ class PrecisionBisectError(Exception):
         Model files are untrusted, so line breaks and control characters that they put into names
         are replaced before anything reaches a terminal.
         """
-        text = f"{self.message}; {self.hint}" if self.hint else self.message
-        return printable(" ".join(text.split()))
+        return printable(" ".join(f"{self.message}; {self.hint}".split()))
 
 
 class UsageError(PrecisionBisectError):

@@ -146,7 +146,9 @@ class SpeedLimits:
             ("--min-speedup", self.min_speedup),
         ):
             if value is not None and not 0 < value < float("inf"):
-                raise UsageError(f"{flag} {value:g} is not a figure above zero")
+                raise UsageError(
+                    f"{flag} {value:g} is not a figure above zero", "give one, or none"
+                )
 
     @property
     def given(self) -> bool:

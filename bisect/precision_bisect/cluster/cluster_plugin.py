@@ -121,7 +121,8 @@ def _own(workers: int, work: Path) -> Iterator[str]:
         )
     except Exception as error:
         raise ExecutorError(
-            f"--cluster {LOCAL_CLUSTER} cannot be started: {first_line(error)}"
+            f"--cluster {LOCAL_CLUSTER} cannot be started: {first_line(error)}",
+            "leave it out: --workers alone evaluates on this machine, too",
         ) from error
     try:
         yield str(cluster.scheduler_address)

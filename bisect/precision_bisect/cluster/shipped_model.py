@@ -55,7 +55,10 @@ def pack(spec: EvaluatorSpec, most_bytes: int = MOST_SENT_BYTES) -> ShippedModel
             facts=facts(),
         )
     except OSError as error:
-        raise ExecutorError(f"cannot read {model} again: {error.strerror}") from error
+        raise ExecutorError(
+            f"cannot read {model} again: {error.strerror}",
+            "put the model back, then go on with --resume",
+        ) from error
 
 
 def unpack(shipped: ShippedModel, folder: Path) -> Path:

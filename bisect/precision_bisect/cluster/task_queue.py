@@ -26,9 +26,12 @@ from precision_bisect.isolation.slot import Death, Limits, Slot
 from precision_bisect.machine.free_space import Space
 from precision_bisect.trial import Proposal
 
-_NOTHING = "it could not take what the run needs; its own log says why"
 _ENDING_S = 0.1
 """How long a trial is given to notice that its child was killed."""
+
+
+def _unprepared() -> ExecutorError:
+    return ExecutorError("it could not take what the run needs", "its own log says why")
 
 
 class ModelPlugin(WorkerPlugin):
@@ -138,12 +141,15 @@ class TrialsPlugin(WorkerPlugin):
     def _open(self, worker: Worker) -> None:
         post = worker.plugins.get(self._post)
         if not isinstance(post, ModelPlugin) or not hasattr(post, "model"):
-            raise ExecutorError(_NOTHING)
+            raise _unprepared()
         away = post.put(self.name, self._spec)
         if self.versions is not None:
             said = post.versions or post.describe(away).survey.versions()
             if trouble := unlike_workers({"the others": self.versions, worker.address: said}):
-                raise ExecutorError(f"it is not like the others: {trouble}")
+                raise ExecutorError(
+                    f"it is not like the others: {trouble}",
+                    "use workers of one kind, or --mixed-gpus",
+                )
         self._folder, self._keep = post.folder, post.keep
         self._tail = Tail(post.folder)
         slot = Slot(spec=away, folder=post.folder / self.name)
@@ -180,12 +186,12 @@ async def look_on(post: str, spec: bytes, dask_worker: Worker) -> RemoteBackend:
 def why_no_trials(trials: str, dask_worker: Worker) -> str:
     """Return why a worker takes no trials, "" if it does; Dask calls this on each."""
     there = dask_worker.plugins.get(trials)
-    return there.why_not() if isinstance(there, TrialsPlugin) else _NOTHING
+    return there.why_not() if isinstance(there, TrialsPlugin) else str(_unprepared())
 
 
 def evaluate_task(trials: str, proposal: Proposal) -> Delivery | NotReady:
     """Evaluate a proposal on the worker that calls this; a task of Dask's."""
     there = get_worker().plugins.get(trials)
     if not isinstance(there, TrialsPlugin):
-        return NotReady(why=_NOTHING)
+        return NotReady(why=str(_unprepared()))
     return there.evaluate(proposal)

@@ -24,7 +24,7 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
     PrecisionBisectError for bad input.
     """
     if worst < 1:
-        raise UsageError(f"--worst {worst} is below 1")
+        raise UsageError(f"--worst {worst} is below 1", "give 1 or more")
     if options.model.is_dir():
         return _of_run(options.model, layers)
     with workdir() as work:

@@ -65,7 +65,9 @@ class PolygraphyComparator:
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile <= 1:
-            raise UsageError(f"--quantile {self.quantile} is not within (0, 1]")
+            raise UsageError(
+                f"--quantile {self.quantile} is not within (0, 1]", "give a share such as 0.99"
+            )
         measured = self.measured
         self.atol.check_outputs(self.outputs, measured)
         if self.metric in DIFFERENCES:

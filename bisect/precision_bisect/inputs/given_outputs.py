@@ -56,7 +56,10 @@ def _as_computed(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[
     strange = array.dtype.kind not in (_TEXTS if wanted.kind == "O" else _FIGURES)
     if strange or (spec.dtype and (array.dtype.kind == "f") != (wanted.kind == "f")):
         has = spec.dtype or "figures"
-        raise InputError(f"{where} is {array.dtype.name}, and the model has {has}")
+        raise InputError(
+            f"{where} is {array.dtype.name}, and the model has {has}",
+            "give the outputs as the model computes them",
+        )
     if not fits(spec, array.shape):
         raise InputError(
             f"{where} has the shape {show(array.shape)}, but the model has {show(spec.shape)}",
@@ -66,7 +69,10 @@ def _as_computed(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[
         return array.astype(wanted)
     found = array if spec.dtype is None else array.astype(wanted)
     if not np.array_equal(found, array):
-        raise InputError(f"{where} holds values that {spec.dtype} does not have")
+        raise InputError(
+            f"{where} holds values that {spec.dtype} does not have",
+            "give the outputs as the model computes them",
+        )
     return found
 
 

@@ -19,7 +19,8 @@ def concrete_shape(spec: TensorSpec, shapes: Shapes) -> tuple[int, ...]:
         if not fits(spec, asked):
             raise InputError(
                 f"--input-shapes gives {spec.name!r} the shape {show(asked)}, "
-                f"but the model wants {show(spec.shape)}"
+                f"but the model wants {show(spec.shape)}",
+                "only sizes that the model leaves open can be chosen",
             )
         return asked
     shape = spec.shape or ()

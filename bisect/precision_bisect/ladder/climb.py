@@ -146,7 +146,9 @@ class _Climb:
         number = len(self._steps) + 1
         try:
             if not model.table.candidates:
-                raise NothingLow("no layer is left for this rung")
+                raise NothingLow(
+                    "no layer is left for this rung", "leave its type out of the ladder"
+                )
             prepared = self._prepared(model, pair, share, number)
         # No layer of this rung has a form in its lower type: nothing to search, and no step.
         except NothingLow:

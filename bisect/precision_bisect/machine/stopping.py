@@ -27,9 +27,7 @@ STOPPED_AFTER_S = 2.0
 class Stopped(PrecisionBisectError):
     """A call that was stopped; `late` where it alone took longer than a call may."""
 
-    def __init__(self, message: str, *, late: bool = False) -> None:
-        super().__init__(message, "give it more time, or inputs and limits that let it end")
-        self.late = late
+    late = False
 
 
 @dataclass(eq=False, slots=True)
@@ -88,7 +86,9 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
         yield
     except Exception as error:
         if call.why:
-            raise Stopped(call.why, late=call.late) from error
+            stopped = Stopped(call.why, "give it more time, or inputs and limits that let it end")
+            stopped.late = call.late
+            raise stopped from error
         raise
     finally:
         with _LIMITS.changed:

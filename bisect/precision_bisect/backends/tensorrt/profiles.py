@@ -58,7 +58,10 @@ def shape_ranges(
                 f"the model's inputs are {', '.join(specs)}",
             )
         if name not in settings.opt_shapes:
-            raise UsageError(f"--min-shapes or --max-shapes gives {name!r}, but not --opt-shapes")
+            raise UsageError(
+                f"--min-shapes or --max-shapes gives {name!r}, but not --opt-shapes",
+                "give all three, as to trtexec",
+            )
     ranges = {}
     for name, spec in specs.items():
         if name in settings.opt_shapes:

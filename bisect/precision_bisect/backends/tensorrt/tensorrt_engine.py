@@ -153,7 +153,10 @@ class TensorRTEngine:
     def _running(self) -> Iterator[Any]:
         """Yield the active runner; what fails in the block is an outcome of the trial."""
         if self._why_not:
-            raise RefusedError(f"the engine cannot run here: {self._why_not}")
+            raise RefusedError(
+                f"the engine cannot run here: {self._why_not}",
+                "`precision-bisect doctor` says what can",
+            )
         with collected(self._flavour) as messages:
             from polygraphy.exception import PolygraphyException
 
