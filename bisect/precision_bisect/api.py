@@ -104,7 +104,7 @@ def find(
     asked = Options(
         model=_path(model, "model"),
         tol=tol,
-        inputs=Path(inputs) if isinstance(inputs, str) else inputs,
+        inputs=_path(inputs, "inputs") if isinstance(inputs, str) else inputs,
         out=None if out is None else _path(out, "out"),
         **options,
     )
@@ -115,7 +115,7 @@ def find(
 
 
 def _path(value: object, name: str) -> Path:
-    if not isinstance(value, str | Path):
+    if not isinstance(value, str | Path) or not str(value):
         raise UsageError(f"{name} cannot be {value!r}", "give a path")
     return Path(value)
 

@@ -22,13 +22,11 @@ from precision_bisect.run_folder.runfolder import default_run_folder
 from precision_bisect.settings.durations import duration
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import check, flag, flag_name
-from precision_bisect.settings.reading import (
-    folder,
-    share,
-)
+from precision_bisect.settings.reading import check_ranges, share
 from precision_bisect.settings.sample_options import (
     DEFAULT_METRIC,
     SampleOptions,
+    check_limits,
 )
 from precision_bisect.settings.targets import (
     DEFAULT_TARGETS,
@@ -188,9 +186,7 @@ class Options(WorkerOptions, SampleOptions):
         "(sqlite:///pareto.db)",
         metavar="URL",
     )
-    out: Path | None = _output(
-        None, "the run folder (MODEL.precision-bisect)", metavar="DIR", read=folder
-    )
+    out: Path | None = _output(None, "the run folder (MODEL.precision-bisect)", metavar="DIR")
     resume: bool = _output(False, "go on with the run in the folder, or begin it")
     overwrite: bool = _output(False, "replace the run that the folder holds")
     export_point: str = _output(
@@ -229,7 +225,8 @@ class Options(WorkerOptions, SampleOptions):
         made_up = self.inputs is None or not self.input_shapes
         yield not made_up, "--input-shapes is for made-up inputs, but --inputs is given", out
         stored = self.optuna_storage is not None and self.strategy != "pareto"
-        yield stored, "--optuna-storage is for --strategy pareto", out
+        pareto = "leave it out, or give --strategy pareto"
+        yield stored, "--optuna-storage is for --strategy pareto", pareto
         both = self.resume and self.overwrite
         yield both, "--resume and --overwrite exclude each other", "choose one"
 
@@ -272,14 +269,11 @@ class Options(WorkerOptions, SampleOptions):
             raise UsageError(
                 f"input_shapes cannot be {self.input_shapes!r}", "give a tuple by input name"
             )
+        check_ranges(self.ranges)
         for name in ("tol", "atol", "rtol"):
-            limit = getattr(self, name)
-            values = limit.values() if isinstance(limit, Mapping) else (limit,)
-            if not all(value is None or isinstance(value, int | float) for value in values):
-                raise UsageError(
-                    f"{name} cannot be {limit!r}",
-                    "give a number, or a dict of numbers by output name",
-                )
+            # A check of the user's may ask for no error at all.
+            zero = name != "tol" or self.check is not None
+            check_limits(getattr(self, name), name, zero=zero)
 
     @property
     def pair(self) -> Pair:

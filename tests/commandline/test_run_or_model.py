@@ -9,8 +9,13 @@ import pytest
 import run_folders
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.exports.finished import read_finished
+from precision_bisect.model.load import load_model
 from precision_bisect.results.saved import last_run
+from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.verifying.run_settings import AskedSettings, engine_as_in_run
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +55,36 @@ def test_another_model_of_that_name_is_told_apart(
     run_folders.write_status(beside, model="m.onnx")
     assert beside == last_run(other)
     assert Path("m.onnx.precision-bisect") == last_run(Path("m.onnx"))
+
+
+@pytest.mark.parametrize("command", ["explain", "curve"])
+def test_a_run_takes_no_flags_of_a_search(
+    command: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was found does not follow them, and must not look as if it did."""
+    assert 2 == main([command, str(run), "--tol", "0.5"])
+    assert "leave the other flags out, or name the model" in capsys.readouterr().err
+
+
+def test_a_forecast_tells_how_to_build(tmp_path: Path) -> None:
+    """`verify` builds by the flags of the run, whatever judged; a file it asks for again."""
+    model = tiny.write_model(tmp_path / "m.onnx")
+    asked = AskedSettings(backend=None, settings=EngineSettings(), flagged=())
+    tiny.search(model, tmp_path / "run", engine=EngineSettings(workspace_mib=64, tf32=True))
+    finished = read_finished(tmp_path / "run" / RESULT, load_model(model))
+    chosen = engine_as_in_run(finished, asked)
+    assert ("auto", 64, True) == (
+        chosen.backend,
+        chosen.settings.workspace_mib,
+        chosen.settings.tf32,
+    )
+    script = tmp_path / "flags.py"
+    script.write_text("def postprocess_config(builder, network, config): pass\n")
+    engine = EngineSettings(config_script=str(script))
+    tiny.search(model, tmp_path / "other", engine=engine)
+    finished = read_finished(tmp_path / "other" / RESULT, load_model(model))
+    with pytest.raises(UsageError, match=r"the run built with 'flags\.py'; give it by --trt"):
+        engine_as_in_run(finished, asked)
 
 
 def test_the_curve_of_a_run_is_on_its_screen(

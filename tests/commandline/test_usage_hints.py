@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from precision_bisect.arguments.run_flags import run_parser
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
+from precision_bisect.settings.reading import named_path
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,11 @@ from precision_bisect.errors import ExitCode
             "'find'; the search needs no word: precision-bisect m.onnx",
         ),
         (["find", "--tol", "1", "m.onnx"], "needs no word: precision-bisect m.onnx"),
+        (["--versoin"], "unrecognized arguments: --versoin; did you mean --version?"),
+        (["status", "--jsno"], "--jsno; did you mean --json?"),
+        (["--tol", "1"], "required: model; see precision-bisect --help"),
+        (["compare", "a"], "required: AFTER; see precision-bisect compare --help"),
+        (["m.onnx", "--cluster", "a:1", "--executor", "local"], "not allowed with argument"),
         (["m.onnx", "--fp16"], "--fp16; write --low fp16 (fp16 is the default)"),
         (["m.onnx", "--precision=bf16"], "write --low bf16"),
         (["m.onnx", "--low", "FP16"], "did you mean fp16?"),
@@ -98,6 +105,35 @@ def test_help_is_of_everyday_flags(
     assert max(map(len, short.splitlines())) <= 80
     assert "--workspace" in whole and "--certify" in whole and "exit codes" in whole
     assert 2 * len(short) < len(whole)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_all_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who knows `--help-all` from the search finds it everywhere."""
+    with pytest.raises(SystemExit):
+        main([command, "--help-all"])
+    assert f"usage: precision-bisect {command} " in capsys.readouterr().out
+
+
+PATHS = [
+    [command, action.option_strings[-1] if action.option_strings else action.dest]
+    for command, make in (
+        ("run", run_parser),
+        *((name, made) for name, (made, _) in COMMANDS.items()),
+    )
+    for action in make()._actions
+    if action.type in (Path, named_path)
+]
+
+
+@pytest.mark.parametrize(("command", "name"), PATHS)
+def test_an_empty_path_is_refused(
+    command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python would take it for the current folder."""
+    named = ["m.onnx", name] if name.startswith("-") else []
+    assert ExitCode.USAGE == main([command, *named, ""])
+    assert "an empty path names nothing" in capsys.readouterr().err
 
 
 def test_what_is_far_off_gets_no_hint(

@@ -204,7 +204,7 @@ def test_it_builds_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"engine": {"guard_islands": "no"}}, "expected `bool`, got `str` - at `$.guard_islands`"),
         ({"engine": {"workspace_mib": 10**40}}, "fingerprint.engine: a size is out of range"),
         ({"engine": {"optimization_level": 9}}, "is damaged: --builder-optimization-level 9 is"),
-        ({"engine": {"compute_capability": "8.6\n"}}, "compute_capability is '8.6\\n'"),
+        ({"engine": {"compute_capability": "8.6\n"}}, "--compute-capability cannot be '8.6\\n'"),
         ({"engine": {"opt_shapes": {"x": [2, -1]}}}, "fingerprint.engine: a size is out of range"),
         ({"engine": {"ort_options": {"user_compute_stream": "1"}}}, "is no option of ONNX"),
     ],

@@ -70,14 +70,14 @@ def test_limits_come_from_the_flags(
         ({"metric": "l2", "atol": 0}, "needs a limit above zero"),
         ({"metric": "cosine", "tol": 0.997}, "--tol 0.003"),
         ({"metric": "cosine", "tol": 0.5}, "below 0.5"),
-        ({"quantile": 0.0}, "within"),
-        ({"quantile": 1.5}, "within"),
+        ({"quantile": 0.0}, "not above zero"),
+        ({"quantile": 1.5}, "above 1"),
         ({"tol": 0.0}, "--tol 0.0 is not above zero"),
         ({"tol": -1.0}, "--tol -1.0 is not above zero"),
         ({"tol": math.nan}, "--tol nan is not above zero"),
         ({"tol": math.inf}, "not finite"),
         ({"tol": "1e-2"}, "give a number, or a dict of numbers by output name"),
-        ({"tol": True}, "no number"),
+        ({"tol": True}, "give a number"),
         ({"atol": -1.0}, "--atol -1.0 is no number from zero up"),
         ({"atol": math.nan}, "--atol nan is no number"),
         ({"rtol": math.inf}, "--rtol inf is not finite"),
@@ -121,7 +121,7 @@ def test_text_is_no_limit(text: str) -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     """A limit may be a NumPy scalar."""
-    assert tolerance_from(cast("float", np.float32(0.5)), "--tol") == Tolerance(default=0.5)
+    assert tolerance_from(cast("float", np.float32(0.5))) == Tolerance(default=0.5)
 
 
 def script(path: Path, body: str) -> str:

@@ -69,7 +69,7 @@ def test_a_run_that_was_cut_off_keeps_its_own_code(found: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--max-kept", "-1"], "--max-kept -1 is less than no layer"),
+        (["--max-kept", "-1"], "--max-kept -1 is below 0"),
         (["--baseline", "nowhere.json"], "nowhere.json does not exist"),
     ],
 )

@@ -1,10 +1,9 @@
 """The arguments of `precision-bisect batch`."""
 
 import argparse
-from pathlib import Path
 
 from precision_bisect.arguments.parser import Parser
-from precision_bisect.settings.reading import folder
+from precision_bisect.settings.reading import named_path
 
 _EPILOG = """\
 jobs.toml:
@@ -40,10 +39,10 @@ def batch_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("jobs", type=Path, metavar="jobs.toml", help="the models and their flags")
+    parser.add_needed("jobs", "the models and their flags", "jobs.toml")
     parser.add_argument(
         "--out",
-        type=folder,
+        type=named_path,
         metavar="DIR",
         help="where each job's run folder and log go, and batch.json (JOBS.precision-bisect)",
     )

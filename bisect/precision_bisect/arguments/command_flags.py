@@ -1,16 +1,19 @@
 """The arguments of the commands beside the main job."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from precision_bisect.arguments.parser import Parser
+from precision_bisect.monitoring.on_finish import command_words
 from precision_bisect.options import Options
 from precision_bisect.plugins import BACKENDS, installed
+from precision_bisect.run_folder.runfolder import runs_here
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import flag, given
-from precision_bisect.settings.reading import folder, mebibytes
+from precision_bisect.settings.reading import mebibytes, named_path
 
 DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")
 WORST = 10
@@ -28,21 +31,21 @@ class Telling:
         "print each trial but the forecasts: why this plan, what was believed, what came of it",
     )
     json: bool = _output(False, "print JSON instead of text; of an answer, its result.json")
-    on_finish: str | None = _output(
+    on_finish: Sequence[str] | None = _output(
         None,
         "call this command once the result is written, however the run ended, with the path of "
         "result.json as its last argument; quoted as for a shell, but no shell runs it",
         metavar="CMD",
+        read=command_words,
     )
     max_kept: int | None = _output(
-        None, "exit with 1 where more than N layers are kept, for CI", metavar="N"
+        None, "exit with 1 where more than N layers are kept, for CI", metavar="N", least=0
     )
     baseline: Path | None = _output(
         None,
         "exit with 1 where a layer is kept that this result.json, or the one in this run folder, "
         "does not keep, and name it, for CI",
         metavar="RESULT",
-        read=folder,
     )
 
 
@@ -53,7 +56,7 @@ def layers_parser() -> Parser:
         description="List the candidate layers, and every other node with the reason why a search "
         "leaves it alone.",
     )
-    parser.add_argument("model", type=Path, help="the ONNX model, or the folder of a run")
+    parser.add_needed("model", "the ONNX model, or the folder of a run")
     parser.add_flags(Options, "low", "high")
     parser.add_flags(EngineSettings, "ort_custom_ops")
     parser.add_flags(Telling, "json", spare=False)
@@ -108,7 +111,7 @@ def export_parser() -> Parser:
     _model_and_plan(parser)
     parser.add_argument(
         "--out",
-        type=folder,
+        type=named_path,
         metavar="DIR",
         help="where to write (the run's folder; for another point of the curve one in it)",
     )
@@ -129,14 +132,14 @@ def doctor_parser() -> Parser:
     )
     parser.add_argument(
         "run",
-        type=folder,
+        type=named_path,
         metavar="RUN",
         nargs="?",
         help="a run folder, or the model, for --bundle",
     )
     parser.add_argument(
         "--bundle",
-        type=folder,
+        type=named_path,
         metavar="FILE",
         nargs="?",
         const=DEFAULT_BUNDLE,
@@ -155,7 +158,7 @@ def status_parser() -> Parser:
         "batch's folder, how its jobs stand. Only reads, and never disturbs the run.",
         epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
     )
-    parser.add_run("the run folder, or the model: its last run")
+    parser.add_needed("run", "the run folder, or the model: its last run", "RUN", runs_here)
     parser.add_flags(Telling, "json", spare=False)
     return parser
 
@@ -169,9 +172,9 @@ def report_parser() -> Parser:
         epilog="exit codes: 0 written; 2 wrong usage, the folder is no run's, or it cannot be "
         "written",
     )
-    parser.add_run("the run folder, or the model: its last run")
+    parser.add_needed("run", "the run folder, or the model: its last run", "RUN", runs_here)
     parser.add_argument(
-        "--out", type=folder, metavar="FILE", help="where to write (RUN/report.html)"
+        "--out", type=named_path, metavar="FILE", help="where to write (RUN/report.html)"
     )
     parser.add_flags(Telling, "json", spare=False)
     return parser
@@ -185,7 +188,9 @@ def show_parser() -> Parser:
         "the jobs of a batch stand.",
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
-    parser.add_run("the run folder, its result.json, or the model: its last run")
+    parser.add_needed(
+        "run", "the run folder, its result.json, or the model: its last run", "RUN", runs_here
+    )
     parser.add_flags(Telling, "explain_search", "json", spare=False)
     return parser
 
@@ -199,23 +204,16 @@ def compare_parser() -> Parser:
         epilog="exit codes: 0 the same kept layers; 1 others; 2 wrong usage, or no result",
     )
     for name, what in (("before", "the run to compare with"), ("after", "the other run")):
-        parser.add_argument(
-            name,
-            type=folder,
-            metavar=name.upper(),
-            help=f"{what}: its folder, result.json, or model",
-        )
+        parser.add_needed(name, f"{what}: its folder, result.json, or model", name.upper())
     parser.add_flags(Telling, "json", spare=False)
     return parser
 
 
-def _model_and_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", type=Path, help="the ONNX model that was searched, or the run folder alone"
-    )
+def _model_and_plan(parser: Parser) -> None:
+    parser.add_needed("model", "the ONNX model that was searched, or the run folder alone")
     parser.add_argument(
         "--plan",
-        type=Path,
+        type=named_path,
         metavar="PATH",
         help="result.json or the run folder that holds it (MODEL.precision-bisect)",
     )
@@ -231,7 +229,7 @@ def explain_parser() -> Parser:
         "low. Computes in FP32 and asks the emulator. Of a run folder, and of a model alone that "
         "was searched, says what the last run found.",
     )
-    parser.add_argument("model", type=Path, help="the FP32 ONNX model, or the folder of a run")
+    parser.add_needed("model", "the FP32 ONNX model, or the folder of a run")
     parser.add_argument(
         "layers", nargs="*", default=[], metavar="LAYER", help="layers, as `layers` lists them"
     )

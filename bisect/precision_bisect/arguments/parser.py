@@ -2,16 +2,16 @@
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, NoReturn
 
 from precision_bisect.arguments.usage_hints import choice_meant, unknown_meant
 from precision_bisect.errors import UsageError
-from precision_bisect.run_folder.runfolder import runs_here
 from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
-from precision_bisect.settings.reading import folder
+from precision_bisect.settings.reading import named_path
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,12 +35,13 @@ class Parser(argparse.ArgumentParser):
         prog = f"precision-bisect {command}".rstrip()
         super().__init__(prog=prog, allow_abbrev=False, add_help=not everyday, **settings)
         self._mixed = mixed
-        self.run: argparse.Action | None = None
+        self._needed: dict[str, tuple[str, Callable[[], str]]] = {}
         self._everyday = {*everyday, "help", "help_all"}
         self._short = (short_usage, short_epilog)
         if everyday:
             self.add_argument("-h", "--help", action=_ShortHelp, help="show the everyday flags")
-            self.add_argument("--help-all", action="help", help="show all flags and exit codes")
+        text = "show all flags and exit codes" if everyday else argparse.SUPPRESS
+        self.add_argument("--help-all", action="help", help=text)
 
     def add_flags(self, settings: type, *wanted: str, spare: bool = True) -> None:
         """Add the flags of fields of a dataclass, wanted by their names or by their groups.
@@ -53,14 +54,19 @@ class Parser(argparse.ArgumentParser):
         inherited = {each.name for base in bases for each in fields(base)}
         own_first = sorted(fields(settings), key=lambda each: each.name in inherited)
         for want, each in product(wanted, own_first):
-            for flag in flags_of(each):
-                if want in (each.name, flag.group):
-                    self._titled(flag.group).add_argument(
-                        flag.name or flag_name(each.name),
-                        dest=each.name,
-                        default=argparse.SUPPRESS if spare else each.default,
-                        **_taken(each, flag),
-                    )
+            flags = [flag for flag in flags_of(each) if want in (each.name, flag.group)]
+            if not flags:
+                continue
+            place = self._titled(flags[0].group)
+            if len(flags) > 1:  # of which the last would win silently
+                place = place.add_mutually_exclusive_group()
+            for flag in flags:
+                place.add_argument(
+                    flag.name or flag_name(each.name),
+                    dest=each.name,
+                    default=argparse.SUPPRESS if spare else each.default,
+                    **_taken(each, flag),
+                )
 
     def _titled(self, title: str) -> argparse._ArgumentGroup:
         found = (each for each in self._action_groups if each.title == title)
@@ -97,15 +103,21 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             hint = unknown_meant(unknown, self._option_string_actions)
             self._refuse(f"unrecognized arguments: {' '.join(unknown)}", hint)
-        if self.run is not None and parsed.run is None:
-            self._refuse("the following arguments are required: RUN", runs_here())
+        missing = [each for each in self._needed if getattr(parsed, each) is None]
+        if missing:
+            names = ", ".join(self._needed[each][0] for each in missing)
+            hint = self._needed[missing[0]][1]()
+            self._refuse(f"the following arguments are required: {names}", hint)
         return parsed
 
-    def add_run(self, what: str) -> None:
-        """Add RUN. Where none is given, the error says which there are."""
-        self.run = self.add_argument("run", type=folder, metavar="RUN", help=what)
-        # argparse would refuse it in its own words, before `read` sees it.
-        self.run.required = False
+    def add_needed(
+        self, name: str, what: str, metavar: str | None = None, hint: Callable[[], str] = str
+    ) -> None:
+        """Add a path that has to be given; the hint is for where it is not."""
+        added = self.add_argument(name, type=named_path, metavar=metavar, help=what)
+        # argparse would refuse that before `read` sees which flags are not known.
+        added.required = False
+        self._needed[name] = metavar or name, hint
 
     def error(self, message: str) -> NoReturn:
         self._refuse(message)
@@ -156,4 +168,4 @@ def _taken(each: Field[Any], flag: Flag) -> dict[str, Any]:
         return {**told, "action": "append"}
     if choices := tuple(flag.choices()) if flag.choices else choices_of(each):
         return {**told, "choices": choices}
-    return {**told, "type": flag.read or kind}
+    return {**told, "type": flag.read or (named_path if kind is Path else kind)}

@@ -3,14 +3,13 @@
 import argparse
 from dataclasses import fields
 from importlib.metadata import version
-from pathlib import Path
 
 from precision_bisect.arguments.command_flags import TOLD_OF_RUNS, Telling
 from precision_bisect.arguments.parser import Parser
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.flags import flags_of, given
+from precision_bisect.settings.flags import check, flags_of, given
 
 _COMMANDS = """\
 commands:
@@ -86,9 +85,7 @@ def run_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "model", type=Path, help="the FP32 ONNX model; the word run may stand before it"
-    )
+    parser.add_needed("model", "the FP32 ONNX model; the word run may stand before it")
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('precision-bisect')}"
     )
@@ -113,9 +110,7 @@ def curve_parser() -> Parser:
         "2 wrong usage or bad input; 3 ended early; 4 not even FP32 builds; 70 internal error; "
         "130 interrupted",
     )
-    parser.add_argument(
-        "model", type=Path, help="the FP32 ONNX model; of the folder of a run, what was drawn"
-    )
+    parser.add_needed("model", "the FP32 ONNX model; of the folder of a run, what was drawn")
     parser.add_flags(Options, "inputs", "verdict", *_DRAWN, "workers")
     parser.add_flags(EngineSettings, "engine")
     parser.add_flags(Options, "output")
@@ -126,6 +121,7 @@ def curve_parser() -> Parser:
 
 def to_options(parsed: argparse.Namespace) -> Options:
     """Return the options that the parsed arguments ask for. Raises UsageError."""
+    check(Telling(**given(parsed, Telling)))
     asked = given(parsed, Options)
     if "ladder" in asked and not {"low", "high"}.isdisjoint(asked):
         raise UsageError("--ladder excludes --low and --high", "it names all types itself")

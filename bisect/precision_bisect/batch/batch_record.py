@@ -115,6 +115,7 @@ def read_batch(folder: Path) -> Batch | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise RunFolderError(
-            f"cannot read {path}: {error}", "replace the batch with --overwrite, or mend it"
+            f"cannot read {path}: {why}", "replace the batch with --overwrite, or mend it"
         ) from error

@@ -24,7 +24,7 @@ from precision_bisect.run_folder.plain_json import LARGEST_FILE
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
-_RESERVED = frozenset({"out", "resume", "overwrite", "json", "version", "help"})
+_RESERVED = frozenset({"out", "resume", "overwrite", "json", "version", "help", "help-all"})
 """Flags that the batch gives itself, or that run no search."""
 _TABLES = ("defaults", "job")
 

@@ -47,7 +47,7 @@ def layers_command(parsed: Namespace) -> int:
     settings = EngineSettings(**given(parsed, EngineSettings))
     use_custom_ops(settings.ort_custom_ops)
     pair = Options(model=parsed.model, **given(parsed, Options)).pair
-    path = model_of(parsed.model) if parsed.model.is_dir() else parsed.model
+    path = model_of(parsed.model, "name the model") if parsed.model.is_dir() else parsed.model
     table = pin_formless(load_model(path), pair).table
     sys.stdout.write(as_json(table) if parsed.json else as_text(table))
     return ExitCode.OK
@@ -133,6 +133,8 @@ def explain_command(parsed: Namespace) -> int:
     """Print why layers need the precision, and what to change."""
     options = to_explain_options(parsed)
     plain = options == Options(model=parsed.model, backend="emulated")
+    if parsed.model.is_dir() and not plain:
+        raise _told_already(parsed.model)
     if plain and not (parsed.layers or parsed.worst != WORST or parsed.model.is_dir()):
         try:
             options = replace(options, model=_last_run(parsed.model))
@@ -152,9 +154,17 @@ def explain_command(parsed: Namespace) -> int:
     return ExitCode.OK
 
 
+def _told_already(run: Path) -> UsageError:
+    return UsageError(
+        f"{run} is a run, which is told as it was", "leave the other flags out, or name the model"
+    )
+
+
 def curve_command(parsed: Namespace) -> int:
     """Draw the curve alone; of a run, print what it has drawn."""
     if os.path.isdir(parsed.model):  # noqa: PTH112 - never raises
+        if to_options(parsed) != Options(model=parsed.model, until="curve"):
+            raise _told_already(parsed.model)
         parsed.run = parsed.model
         return show_command(parsed)
     return search(parsed, to_options(parsed))

@@ -12,7 +12,7 @@ from precision_bisect.commandline.interrupts import Interruptible
 from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode
 from precision_bisect.machine.signals import turn_away
-from precision_bisect.monitoring.on_finish import call, command_words
+from precision_bisect.monitoring.on_finish import call, check_command
 from precision_bisect.options import ANSWER, Options
 from precision_bisect.results.endings import Status
 from precision_bisect.run_folder.runfolder import RESULT
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 def search(parsed: Namespace, options: Options) -> int:
     """Run the main job, or a part of it, as the options say; return the exit code."""
-    finished = None if parsed.on_finish is None else command_words(parsed.on_finish)
+    finished = parsed.on_finish
+    if finished is not None:
+        check_command(finished)
     from precision_bisect.comparing.gate import read_gate
     from precision_bisect.plugins import REPORTS, leave_page, load
 

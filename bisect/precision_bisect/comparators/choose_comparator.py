@@ -54,7 +54,7 @@ def _check(options: Options, check: str, outputs: Sequence[str]) -> Comparator:
         raise UsageError("--check has one figure of its own", "give its limit by --tol")
     if isinstance(options.tol, Mapping):
         raise UsageError("--check judges all outputs at once", "give one number to --tol")
-    tolerance = tolerance_from(options.tol, "--tol", zero=True).default
+    tolerance = tolerance_from(options.tol).default
     if words.script is None:
         judged = judged_outputs(words, outputs)
         if tolerance is None:

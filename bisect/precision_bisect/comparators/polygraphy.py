@@ -64,10 +64,6 @@ class PolygraphyComparator:
     _functions: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.quantile <= 1:
-            raise UsageError(
-                f"--quantile {self.quantile} is not within (0, 1]", "give a share such as 0.99"
-            )
         measured = self.measured
         self.atol.check_outputs(self.outputs, measured)
         if self.metric in DIFFERENCES:

@@ -35,7 +35,7 @@ def _shares(options: Options, classes: Sequence[str]) -> tuple[Options, Mapping[
     as_numbers = {*_named(options.atol), *_named(options.rtol)}
     exact = [name for name in classes if name not in as_numbers]
     given = {name: limit for name, limit in _named(options.tol).items() if name in exact}
-    shares = {**dict.fromkeys(exact, 0.0), **tolerance_from(given, "--tol").per_output}
+    shares = {**dict.fromkeys(exact, 0.0), **tolerance_from(given).per_output}
     for name, share in shares.items():
         if share >= 1.0:
             raise UsageError(
@@ -64,9 +64,9 @@ def _absolute_and_relative(options: Options) -> tuple[Tolerance, Tolerance]:
         if options.metric not in DIFFERENCES:
             raise UsageError(f"--metric {options.metric} has no default tolerance", "give --tol")
         tol = DEFAULT_TOLERANCE
-    both = Tolerance(default=0.0) if tol is None else tolerance_from(tol, "--tol")
-    atol = tolerance_from(options.atol, "--atol", zero=True)
-    rtol = tolerance_from(options.rtol, "--rtol", zero=True)
+    both = Tolerance(default=0.0) if tol is None else tolerance_from(tol)
+    atol = tolerance_from(options.atol)
+    rtol = tolerance_from(options.rtol)
     # Who names an output by --atol asks for no relative limit of it, and the other way round.
     return (
         atol.over(both.without(rtol.per_output)),

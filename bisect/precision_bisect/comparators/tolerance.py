@@ -1,10 +1,7 @@
 """Tolerances: one number, or one per output."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
-from typing import Any
 
 from precision_bisect.errors import UsageError
 from precision_bisect.settings.sample_options import WIDE, Limits
@@ -62,27 +59,8 @@ class Tolerance:
             self.of(name)
 
 
-def tolerance_from(limits: Limits, flag: str, *, zero: bool = False) -> Tolerance:
-    """Return the tolerance for limits as the options hold them.
-
-    Limits must be finite and above 0, or at least 0 with `zero`. Raises UsageError, naming `flag`.
-    """
+def tolerance_from(limits: Limits) -> Tolerance:
+    """Return the tolerance for limits as the options hold them."""
     by_name = dict(limits) if isinstance(limits, Mapping) else {"": limits}
-    found: dict[str, float] = {}
-    for name, limit in by_name.items():
-        if limit is None:
-            continue
-        if trouble := _trouble(limit, zero=zero):
-            what = f"{name}={limit}" if name else str(limit)
-            raise UsageError(f"{flag} {what} is {trouble}", "give a positive tolerance")
-        found[name] = float(limit)
+    found = {name: float(limit) for name, limit in by_name.items() if limit is not None}
     return Tolerance(default=found.pop("", None), per_output=found)
-
-
-def _trouble(limit: Any, *, zero: bool) -> str:
-    """Return why something cannot be a limit, or "" where it can."""
-    if not isinstance(limit, Real) or isinstance(limit, bool):
-        return "no number"
-    if float(limit) > 0 or (zero and limit == 0):
-        return "not finite" if math.isinf(limit) else ""
-    return "no number from zero up" if zero else "not above zero"

@@ -36,11 +36,8 @@ def read_gate(options: Options, max_kept: int | None, baseline: Path | None) -> 
     """Return what the answer of these options is held against.
 
     `baseline` is the run folder, or the `result.json`, of a run with an answer. Raises UsageError
-    for a negative number and for a baseline of other types, RunFolderError for one that cannot be
-    read or has no answer.
+    for a baseline of other types, RunFolderError for one that cannot be read or has no answer.
     """
-    if max_kept is not None and max_kept < 0:
-        raise UsageError(f"--max-kept {max_kept} is less than no layer", "give 0 or more")
     if baseline is None:
         return Gate(max_kept=max_kept)
     saved = read_saved(baseline)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.rows import ENDED, trial_of
+from precision_bisect.ledger.rows import ENDED, LEDGER_SCHEMA, trial_of
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import LEDGER
@@ -30,9 +30,12 @@ def read_ledger(path: Path) -> Recorded:
     """
     check_file(path)
     try:
-        return _read(path)
+        found = _read(path)
     except (sqlite3.Error, ValueError) as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(path, str(error)) from error
+    if (schema := found.header.get("schema")) != LEDGER_SCHEMA:
+        raise _unreadable(path, f"its schema is {schema}")
+    return found
 
 
 def check_file(path: Path) -> None:
@@ -69,8 +72,8 @@ def _read(path: Path) -> Recorded:
     )
 
 
-def _unreadable(path: Path, error: Exception) -> RunFolderError:
+def _unreadable(path: Path, why: str) -> RunFolderError:
     return RunFolderError(
-        f"{path} is no ledger that this version can read: {error}",
+        f"{path} is no ledger that this version can read: {why}",
         "name the run folder of a run of this version",
     )

@@ -15,6 +15,7 @@ from precision_bisect.trial import (
     Verdict,
 )
 
+LEDGER_SCHEMA = 3
 TABLES = """
 CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE trials (

@@ -24,11 +24,10 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.difference_words import difference_words
 from precision_bisect.ledger.evidence_text import to_text
 from precision_bisect.ledger.ledger_reader import check_file
-from precision_bisect.ledger.rows import ENDED, TABLES, trial_of
+from precision_bisect.ledger.rows import ENDED, LEDGER_SCHEMA, TABLES, trial_of
 from precision_bisect.run_folder import plain_json
 from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, Trial, TrialStatus
 
-LEDGER_SCHEMA = 3
 SYNC_S = 1.0
 """A machine that stops may cost the trials of so many seconds, and predictions."""
 MOST_STARTS = 3
@@ -232,13 +231,11 @@ def _check_header(path: Path, recorded: dict[str, Any], fingerprint: Mapping[str
 
 
 def _unusable(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> RunFolderError:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB or str(error).startswith(
-        "no such"
-    ):
-        return RunFolderError(
-            f"{path} is no ledger of precision-bisect: {error}",
-            _ANEW,
-        )
+    code = getattr(error, "sqlite_errorcode", None)
+    if code == sqlite3.SQLITE_NOTADB or str(error).startswith("no such"):
+        return RunFolderError(f"{path} is no ledger of precision-bisect: {error}", _ANEW)
+    if code is not None and code & 0xFF == sqlite3.SQLITE_CORRUPT:
+        return RunFolderError(f"{path} is damaged: {error}", _ANEW)
     if isinstance(error, UnicodeDecodeError):
         return RunFolderError(f"{path} is damaged: its tables are no text", _ANEW)
     return RunFolderError(

@@ -1,6 +1,7 @@
 """A command of the user's that is called once a run has written its result."""
 
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,14 @@ def command_words(command: str) -> tuple[str, ...]:
     if not found or not found[0]:
         raise UsageError("--on-finish names no command", "leave it out")
     return found
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Raise UsageError for a command that is not there before a run that would call it."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"--on-finish {command[0]}: there is no such command", "give its path, or one on PATH"
+        )
 
 
 def call(command: Sequence[str], result: Path, timeout_s: float = TIMEOUT_S) -> str | None:

@@ -97,7 +97,8 @@ def _told(folder: Path, owner: Owner | None) -> RunStatus:
         ) from error
     except OSError as error:
         raise RunFolderError(
-            f"cannot read {folder / STATUS}: {error.strerror}", "check its permissions"
+            f"cannot read {folder / STATUS}: {error.strerror}",
+            "check the path, and its permissions",
         ) from error
     except ValueError as error:
         raise foreign_status(folder) from error

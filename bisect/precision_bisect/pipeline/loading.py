@@ -49,7 +49,6 @@ from precision_bisect.search.sample_sets import (
     with_something,
 )
 from precision_bisect.settings.check_words import read_check
-from precision_bisect.settings.reading import check_ranges
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
 from precision_bisect.typed.taken_branches import layers_inside, take_branches
@@ -341,12 +340,13 @@ def _samples(options: Options, model: Model, observer: Observer) -> Sequence[Sam
     for name, shape in options.input_shapes.items():
         if not all(isinstance(size, int) for size in shape):
             raise UsageError(f"input_shapes has {shape!r} for {name!r}", "give whole numbers")
-        if name not in names:
-            raise UsageError(
-                f"--input-shapes names {name!r}, which is no input of the model",
-                f"its inputs are {', '.join(names) or 'none'}",
-            )
-    check_ranges(options.ranges, names)
+    for flag, named in (("--input-shapes", options.input_shapes), ("--range", options.ranges)):
+        for name in named:
+            if name not in names:
+                raise UsageError(
+                    f"{flag} names {name!r}, which is no input of the model",
+                    f"its inputs are {', '.join(names) or 'none'}",
+                )
     if options.inputs is None:
         observer(
             Warned(

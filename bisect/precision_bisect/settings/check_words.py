@@ -39,8 +39,8 @@ def read_check(text: str) -> CheckWords:
         if colon and not outputs:
             raise UsageError(f"--check {text!r} names no output", f"write --check {name}:OUTPUT")
         return CheckWords(None, name, outputs)
-    path, colon, name = text.rpartition(":")
-    if not colon or not name:
+    path, _, name = text.rpartition(":")
+    if not path or not name:
         raise UsageError(
             f"--check {text!r} names no function",
             f"write --check script.py:function, or one of {', '.join(READY_MADE)}",

@@ -1,5 +1,6 @@
 """How engines are built: what a TensorRT or ONNX Runtime user would pass to their own tool."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ TypingName: TypeAlias = Literal["auto", "strong", "weak"]
 IoTypes: TypeAlias = Literal["model", "fp16"]
 
 _engine = partial(flag, "engine")
+_CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 NOT_TOLD = ("plugins", "ort_custom_ops", "config_script", "io_types", "build_timeout_s")
@@ -132,6 +134,9 @@ class EngineSettings:
     def __post_init__(self) -> None:
         check(self)
         check_ort_options(self.ort_options)
+        asked = self.compute_capability
+        if asked is not None and not _CAPABILITY.fullmatch(asked):
+            raise UsageError(f"--compute-capability cannot be {asked!r}", "write it as 8.9")
         check_libraries(self.plugins, PLUGINS)
         check_libraries(self.ort_custom_ops, CUSTOM_OPS)
         if self.config_script is not None:

@@ -81,8 +81,8 @@ def parse_ranges(texts: Iterable[str], flag: str = "--range") -> dict[str, tuple
     return found
 
 
-def check_ranges(ranges: Mapping[str, tuple[float, float]], inputs: Sequence[str]) -> None:
-    """Raise UsageError for ends that are no range, and for what is no input of the model."""
+def check_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raise UsageError for ends that are no range."""
     for name, ends in ranges.items():
         try:
             low, high = map(float, ends)
@@ -90,11 +90,6 @@ def check_ranges(ranges: Mapping[str, tuple[float, float]], inputs: Sequence[str
             low = high = math.nan
         if not -math.inf < low < high < math.inf:
             raise UsageError(f"--range cannot have {ends!r} for {name!r}", _RANGE_HINT)
-        if name not in inputs:
-            raise UsageError(
-                f"--range names {name!r}, which is no input of the model",
-                f"its inputs are {', '.join(inputs) or 'none'}",
-            )
 
 
 def parse_workers(text: str) -> tuple[int, tuple[str, ...]]:
@@ -129,19 +124,23 @@ def share(text: str) -> float:
         raise ArgumentTypeError(f"{text!r} is no share, such as 5%") from error
 
 
-def folder(text: str) -> Path:
-    """Return the path of a folder that may not exist yet."""
+def named_path(text: str) -> Path:
+    """Return a path that a text names. Raises ArgumentTypeError for none: Path would say "."."""
     if not text:
-        raise ArgumentTypeError("an empty path names no folder")
+        raise ArgumentTypeError("an empty path names nothing")
     return Path(text)
 
 
-def libraries(texts: Iterable[str], _: str = "") -> tuple[Path, ...]:
-    """Return libraries that a flag names, each once, by paths that hold in any folder."""
+def libraries(texts: Sequence[str], flag: str) -> tuple[Path, ...]:
+    """Return libraries, each once, by paths that hold in any folder. Raises UsageError."""
+    if "" in texts:
+        raise UsageError(f"{flag} names no library", "give its path, or leave it out")
     return tuple(dict.fromkeys(Path(text).absolute() for text in texts))
 
 
 def script(given: str) -> str:
     """Return a script and its function by a path that holds in any folder."""
     path, function = script_and_function(given)
+    if path == Path():
+        raise ArgumentTypeError("an empty path names nothing")
     return f"{path.absolute()}:{function}"

@@ -1,15 +1,18 @@
 """Which samples are run, and which outputs pass."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from precision_bisect.errors import UsageError
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.settings.flags import flag
-from precision_bisect.settings.reading import limits, parse_ranges, parse_shapes
+from precision_bisect.settings.reading import limits, named_path, parse_ranges, parse_shapes
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
@@ -40,7 +43,7 @@ class SampleOptions:
         " load_data(). Of many the hardest are searched with, and all judge the answer. Without "
         "it inputs are made up",
         metavar="PATH",
-        read=Path,
+        read=named_path,
     )
     reference: Path | None = _inputs(
         None,
@@ -91,7 +94,9 @@ class SampleOptions:
         "norm, of cosine 1 - cosine, of psnr and snr the least decibels",
         choices=lambda: installed(COMPARATORS),
     )
-    quantile: float = _verdict(0.99, "for --metric quantile ({})", metavar="Q")
+    quantile: float = _verdict(
+        0.99, "for --metric quantile ({})", metavar="Q", positive=True, most=1
+    )
     check: str | None = _verdict(
         None,
         f"judge by what counts in the task: {', '.join(READY_MADE)}, of all outputs or of some "
@@ -99,3 +104,25 @@ class SampleOptions:
         "dicts over all samples, which returns an error for --tol, or True or False",
         metavar="CHECK",
     )
+
+
+def check_limits(limits: Limits, name: str, *, zero: bool) -> None:
+    """Raise UsageError for a limit that is no finite number above zero, or from zero up."""
+    for output, limit in (limits if isinstance(limits, Mapping) else {"": limits}).items():
+        if limit is None:
+            continue
+        if not isinstance(limit, Real) or isinstance(limit, bool):
+            raise UsageError(
+                f"{name} cannot be {limits!r}",
+                "give a number, or a dict of numbers by output name",
+            )
+        if trouble := _trouble(float(limit), zero=zero):
+            what = f"{output}={limit}" if output else limit
+            raise UsageError(f"--{name} {what} is {trouble}", "give a positive tolerance")
+
+
+def _trouble(limit: float, *, zero: bool) -> str:
+    """Return why a number cannot be a limit, or "" where it can."""
+    if limit > 0 or (zero and limit == 0):
+        return "not finite" if math.isinf(limit) else ""
+    return "no number from zero up" if zero else "not above zero"

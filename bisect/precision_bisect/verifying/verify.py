@@ -130,28 +130,22 @@ def model_and_result(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
     if plan_path is not None:
         raise UsageError(f"{path} is a run, which has its plan", "leave --plan out, or name MODEL")
     run = path.parent if path.suffix == ".json" else path
-    return model_of(run), path
+    return model_of(run, f"name it beside the run: MODEL --plan {run}"), path
 
 
-def model_of(run: Path) -> Path:
+def model_of(run: Path, hint: str) -> Path:
     """Return the model of a run: where the run had it, else in its folder or beside that.
 
-    Raises UsageError where it is in none of these places.
+    Raises UsageError, with the hint, where it is in none of these places.
     """
     status = told_of(run)
     if status is None:
-        raise UsageError(
-            f"{run} does not say which model it is of",
-            f"name it beside the run: MODEL --plan {run}",
-        )
+        raise UsageError(f"{run} does not say which model it is of", hint)
     told = Path(status.run.model)
     places = (told, run.parent / told, run / told.name, run.parent / told.name)
     found = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
     if found is None:
-        raise UsageError(
-            f"the model of {run} is not at {told} any more",
-            f"name it beside the run: MODEL --plan {run}",
-        )
+        raise UsageError(f"the model of {run} is not at {told} any more", hint)
     return found
 
 

@@ -104,7 +104,7 @@ def _title(path: Path) -> str:
 
 def _result(path: Path) -> Result | None:
     """Return what the run has found, None before its end. Raises RunFolderError."""
-    return read_result(path, "use the version that ran the search") if path.exists() else None
+    return read_result(path, "go on with --resume, which writes it") if path.exists() else None
 
 
 def _read(kind: type[T], path: Path) -> T | None:
@@ -115,7 +115,7 @@ def _read(kind: type[T], path: Path) -> T | None:
         return None
     except OSError as error:
         raise RunFolderError(
-            f"cannot read {path}: {error.strerror}", "check its permissions"
+            f"cannot read {path}: {error.strerror}", "check the path, and its permissions"
         ) from error
     except ValueError as error:
         raise foreign_file(path) from error
