@@ -17,7 +17,6 @@ _NAME = re.compile(r"[\w.-]{1,99}", re.ASCII)
 _SHAPES = ("min_shapes", "opt_shapes", "max_shapes")
 _LARGEST = 2**40
 """No size, and no number of MiB, is larger."""
-_CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
 _LIBRARY = re.compile(r"plugins of (.*), \d+", re.S)
 _SCRIPT = re.compile(r"\w+\(\) of (.*), \d+", re.S)
 
@@ -46,7 +45,7 @@ class AsRun:
 def engine_as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
     """Return backend and settings as the run had them, except for what flags ask for.
 
-    After a forecast that is `auto` and the defaults. Raises RunFolderError for what no run has
+    After a forecast the backend is `auto`. Raises RunFolderError for what no run has
     written, and UsageError where the run had a file that is not given.
     """
     ran = _backend(finished)
@@ -56,8 +55,8 @@ def engine_as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
     given = {name: getattr(asked.settings, name) for name in (*names, *(shapes and _SHAPES))}
     files = {name: getattr(asked.settings, name) for name in NOT_TOLD}
     unlike = sorted(name for name, value in given.items() if value != getattr(had, name))
+    _check_files(finished, asked.settings)
     if ran != "auto":
-        _check_files(finished, asked.settings)
         unlike = ["backend"] * (asked.backend not in (None, ran, "auto")) + unlike
     return AsRun(
         backend=asked.backend or ran,
@@ -126,5 +125,3 @@ def _check_sizes(had: EngineSettings) -> None:
     sizes = [size for shape in shapes for size in shape]
     if not all(0 < size < _LARGEST for size in (had.workspace_mib or 1, *sizes)):
         raise ValueError("a size is out of range")
-    if had.compute_capability and not _CAPABILITY.fullmatch(had.compute_capability):
-        raise ValueError(f"compute_capability is {quoted(had.compute_capability)}")
