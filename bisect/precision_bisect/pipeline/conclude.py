@@ -48,7 +48,6 @@ from precision_bisect.pipeline.judged_answer import (
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.risk import estimated, selecting
-from precision_bisect.pipeline.run_fingerprint import with_builds
 from precision_bisect.protocols import Comparator
 from precision_bisect.results.advised import Advised
 from precision_bisect.results.chosen_point import ExportedPoint, exported_point
@@ -224,7 +223,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         advice=_advised(told.findings, answer),
         inputs=Inputs(synthetic=options.inputs is None, samples=len(prepared.sets.feeds)),
         input_ranges=told.ranges,
-        fingerprint=with_builds(prepared.fingerprint, prepared.options.engine),
+        fingerprint=prepared.told_fingerprint,
         message=_message(run),
         out=run.folder.path,
     )

@@ -75,7 +75,7 @@ def deploying(
         scales=prepared.scales,
         diagnosis=(),
         shapes=sample_shapes(prepared.model, prepared.sets.feeds),
-        run=prepared.fingerprint,
+        run=prepared.told_fingerprint,
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]

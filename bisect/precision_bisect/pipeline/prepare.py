@@ -27,7 +27,7 @@ from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.loading import Loaded, load_run
-from precision_bisect.pipeline.run_fingerprint import fingerprint
+from precision_bisect.pipeline.run_fingerprint import fingerprint, with_builds
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
@@ -122,6 +122,11 @@ class Prepared:
             beyond_range=self.beyond_range,
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
         )
+
+    @property
+    def told_fingerprint(self) -> Mapping[str, Any]:
+        """The fingerprint as results and exports tell it."""
+        return with_builds(self.fingerprint, self.options.engine)
 
     @property
     def curve(self) -> Curve:
