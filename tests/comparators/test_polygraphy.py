@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from polygraphy import comparator as pg
 
+from polygraphy_metrics import METRICS
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
-from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Judgement
 from precision_bisect.trial import Verdict
 
@@ -103,7 +103,7 @@ def limits(metric: str) -> tuple[float, ...]:
     return (30.0, 60.0) if metric in SIGNAL_FIRST else (1e-3, 1e-2, 0.3)
 
 
-@pytest.mark.parametrize("metric", installed(COMPARATORS))
+@pytest.mark.parametrize("metric", METRICS)
 @given(pair=pairs(), data=st.data())
 @MANY
 def test_the_verdict_is_polygraphys(
@@ -145,7 +145,7 @@ def test_two_limits_make_the_error_a_multiple(
     assert (judgement.error <= comparator.tolerance) is passes
 
 
-@pytest.mark.parametrize("metric", installed(COMPARATORS))
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_one_bad_value_never_passes(metric: str, bad: float) -> None:
     """A single NaN or Inf among a thousand fails by every metric, also where it is expected."""
@@ -159,7 +159,7 @@ def test_one_bad_value_never_passes(metric: str, bad: float) -> None:
         assert "NaN or Inf" in judgement.message
 
 
-@pytest.mark.parametrize("metric", installed(COMPARATORS))
+@pytest.mark.parametrize("metric", METRICS)
 def test_equal_outputs_pass_with_no_error(metric: str) -> None:
     """Outputs equal to the reference pass by every metric, zeros and scalars included."""
     for want in (np.zeros(4, np.float32), np.float32(3.5), np.array([True, False]), np.arange(3)):
@@ -168,14 +168,14 @@ def test_equal_outputs_pass_with_no_error(metric: str) -> None:
         assert judgement.error == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("metric", installed(COMPARATORS))
+@pytest.mark.parametrize("metric", METRICS)
 def test_another_shape_fails(metric: str) -> None:
     """Outputs of another shape fail, even where they would broadcast."""
     judgement = judge(metric, np.zeros((1, 3), np.float32), np.zeros(3, np.float32), 0.4)
     assert judgement.verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("metric", installed(COMPARATORS))
+@pytest.mark.parametrize("metric", METRICS)
 def test_a_flipped_boolean_fails(metric: str) -> None:
     """Boolean outputs are judged by every metric; here half of them are wrong."""
     want = np.array([True, True, False, False])
@@ -183,7 +183,7 @@ def test_a_flipped_boolean_fails(metric: str) -> None:
     assert judge(metric, ~want, want, limit).verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("metric", installed(COMPARATORS))
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_integers_do_not_wrap_around(metric: str, dtype: type[np.signedinteger[Any]]) -> None:
     """The least integer, which a cast of NaN gives, is far from 0 though 0 minus it wraps."""
@@ -191,7 +191,7 @@ def test_integers_do_not_wrap_around(metric: str, dtype: type[np.signedinteger[A
     assert judge(metric, got, np.array([0, 1], dtype), 0.4).verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize("metric", installed(COMPARATORS))
+@pytest.mark.parametrize("metric", METRICS)
 def test_nothing_to_judge_is_an_error(metric: str) -> None:
     """No samples, or not as many as references, are no pass."""
     with pytest.raises(ValueError, match="0 outputs for 0 references"):
@@ -246,7 +246,7 @@ def test_the_worst_output_and_sample_count() -> None:
 def test_an_error_that_overflows_stays_finite() -> None:
     """Finite outputs far beyond any metric's range fail with a finite figure."""
     want = np.array([1e38, -1e38], np.float32)
-    for metric in installed(COMPARATORS):
+    for metric in METRICS:
         judgement = judge(metric, -3 * want, want, 0.4, 0.0)
         assert judgement.verdict is Verdict.FAIL
         assert judgement.error is not None

@@ -9,11 +9,11 @@ import pytest
 
 import models
 import precision_bisect
+from polygraphy_metrics import METRICS
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import limits_in_words, overlooked_remarks
 from precision_bisect.options import Options
-from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
@@ -82,7 +82,7 @@ def test_a_norm_below_the_limit_is_named() -> None:
     ]
 
 
-@pytest.mark.parametrize("metric", installed(COMPARATORS))
+@pytest.mark.parametrize("metric", METRICS)
 def test_outputs_of_ordinary_size_are_not_named(metric: str) -> None:
     """Nothing is said where zeros fail, nor by metrics that go by the reference's size."""
     tol = {"psnr": 40.0, "snr": 40.0}.get(metric, 1e-2)

@@ -15,11 +15,14 @@ from precision_bisect.exports.mixed import not_as_planned
 from precision_bisect.exports.write import remove_exports, write_exports
 from precision_bisect.precisions import Pair
 from precision_bisect.run_folder.runfolder import (
+    AUTOCAST,
     EXPORTS,
     JUDGING,
+    LAYER_PRECISIONS,
     LEDGER,
     MIXED_DATA,
     MIXED_MODEL,
+    POLYGRAPHY_SCRIPT,
     RESULT,
     RunFolder,
 )
@@ -99,7 +102,9 @@ def test_stale_exports_do_not_survive(tmp_path: Path) -> None:
     for name in (*EXPORTS, RESULT, LEDGER):
         folder.write(name, "stale")
     reasons = write_exports(folder, export_of(tmp_path / "model.onnx", ["node_of_t1"]))
-    left = {MIXED_MODEL, "trtexec.sh", RESULT, LEDGER, *JUDGING}
+    left = {RESULT, LEDGER, *JUDGING, *(name for name, why in reasons.items() if why is None)}
+    assert {MIXED_MODEL, "trtexec.sh"} <= left
+    assert left.isdisjoint({LAYER_PRECISIONS, AUTOCAST, POLYGRAPHY_SCRIPT})
     assert left == {path.name for path in folder.path.iterdir()}
     assert all("no name of its own" in str(r) for n, r in reasons.items() if n not in left)
     assert not (folder.path / MIXED_DATA).exists()
