@@ -86,6 +86,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things, such as `1 layer` and `2 layers`."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def shortened(text: str, most: int = 120) -> str:
     """Return a library's text on one line of at most so many characters."""
     line = " ".join(text.split())

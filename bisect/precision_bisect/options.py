@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from precision_bisect.errors import PluginError, UsageError
+from precision_bisect.errors import PluginError, UsageError, counted
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import BACKENDS, STRATEGIES, installed, load_strategy
 from precision_bisect.precisions import (
@@ -216,7 +216,11 @@ class Options(WorkerOptions, SampleOptions):
             needs = f"{flag_name(name)} needs trials in child processes"
             yield limited, needs, "leave out --isolate never"
         unlike = bool(self.gpus) and len(self.gpus) != self.workers
-        yield unlike, f"{len(self.gpus)} GPUs for {self.workers} workers", "name one for each"
+        yield (
+            unlike,
+            f"{counted(len(self.gpus), 'GPU')} for {counted(self.workers, 'worker')}",
+            "name one for each",
+        )
         emulated = self.target in ("auto", self.backend) or self.backend in ("auto", "emulated")
         judges = f"--target {self.target} is for the emulator, and --backend {self.backend} judges"
         yield not emulated, judges, out

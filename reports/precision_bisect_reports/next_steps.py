@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import REPORT, TRTEXEC, default_run_folder
@@ -179,7 +179,7 @@ def _judge(result: Result) -> Iterator[NextStep]:
     if not result.emulated:
         return
     undone = kept_for_rounding(each.cause for each in result.diagnosis)
-    tf32 = f"TF32 off ({undone} layers need that)" if undone else "TF32 off"
+    tf32 = f"TF32 off (for {counted(undone, 'layer')})" if undone else "TF32 off"
     for number, (target, command) in enumerate(judging_steps(result).items()):
         if number:
             yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)

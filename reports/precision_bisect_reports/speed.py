@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.results.endings import Status
 from precision_bisect.results.layer_costs import IslandCost
 from precision_bisect.results.result import FrontPoint, Result, SpeedReport
@@ -58,16 +58,12 @@ def cost(result: Result) -> str:
     dear, count = costs.dearest, len(costs.islands)
     verb = "costs" if count == 1 else "cost"
     figures = f"{costs.cost_ms:.2g} of {costs.total_ms:.3g} ms"
-    said = f"{_islands(count)} of kept layers {verb} {figures}"
+    said = f"{counted(count, 'island')} of kept layers {verb} {figures}"
     if len(dear) < count:
         part = sum(each.saves_ms for each in dear)
-        said += f", {_islands(len(dear))} {part:.2g} of it"
+        said += f", {counted(len(dear), 'island')} {part:.2g} of it"
     more = f" and {len(dear) - MOST_ISLANDS} more" * (len(dear) > MOST_ISLANDS)
     return f"{said}: {', '.join(map(_shown, dear[:MOST_ISLANDS]))}{more}"
-
-
-def _islands(count: int) -> str:
-    return f"{count} island" + "s" * (count != 1)
 
 
 def _shown(island: IslandCost) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar
 
+from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
@@ -114,7 +115,8 @@ def _drop_some(now: _Level) -> Search[_Level]:
     layers = [layer for group in groups for layer in group]
     outcome = yield from ask(
         now.kept.without(layers),
-        f"drop {len(groups)} of {len(now.pending)} groups, {len(layers)} layers",
+        f"drop {len(groups)} of {counted(len(now.pending), 'group')}, "
+        f"{counted(len(layers), 'layer')}",
         narrowed_to=len(now.kept),
         about_left=len(now.pending),
     )

@@ -54,7 +54,7 @@ def test_precision_and_float_outputs_are_set(
         script(tmp_path / "s.py", "mean", "top")["postprocess"](network=held.network)
     assert {"mean": "FLOAT", "top": "FLOAT"} == noted.precision
     assert {"mean": {0: "FLOAT"}, "top": {0: "FLOAT"}} == noted.outputs
-    said = "2 layers of the model stay FP32 (2 layers marked in TensorRT), given --fp16 "
+    said = "layers of the model that stay: 2 FP32 (2 in TensorRT), given --fp16 "
     assert f"{said}--precision-constraints obey\n" == capsys.readouterr().out
 
 
@@ -98,7 +98,7 @@ def test_one_kept_layer_of_several_that_is_not_there_is_said(
         script(tmp_path / "s.py", "mean", "folded")["postprocess"](network=held.network)
     assert {"mean": "FLOAT"} == noted.precision
     counted, missing = capsys.readouterr().out.splitlines()
-    assert counted.startswith("1 layers of the model stay FP32 (1 layers marked in TensorRT)")
+    assert counted.startswith("layers of the model that stay: 1 FP32 (1 in TensorRT)")
     assert "the network has no layer that computes floats for 'folded'" == missing
 
 

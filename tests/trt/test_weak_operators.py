@@ -139,7 +139,7 @@ def test_the_plan_is_marked_and_exported_alike(
     with markable(rtx.module) as noted:
         runpy.run_path(str(script))["postprocess"](network=held.network)
     assert expected == noted.precision
-    assert f"({len(expected)} layers marked in TensorRT)" in capsys.readouterr().out
+    assert f"({len(expected)} in TensorRT)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -11,7 +11,7 @@ from distributed import KilledWorker
 from precision_bisect.cluster.cluster_client import PATIENCE_S, ClusterClient
 from precision_bisect.cluster.delivery import Delivery, NotReady, receive
 from precision_bisect.cluster.task_queue import evaluate_task
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
 
@@ -43,7 +43,7 @@ class ClusterEvaluator:
             return receive(self._delivered(proposal), proposal, self.folder)
         except KilledWorker as error:
             died = error.allowed_failures + 1
-            workers = "a worker" if died == 1 else f"{died} workers"
+            workers = counted(died, "worker")
             return Outcome(
                 status=TrialStatus.CRASHED, message=f"{workers} of the cluster died of it"
             )

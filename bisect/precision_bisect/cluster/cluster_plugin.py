@@ -15,7 +15,7 @@ from distributed.utils import silence_logging_cmgr
 from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.cluster.cluster_evaluator import ClusterEvaluator
 from precision_bisect.cluster.task_queue import SilencePlugin
-from precision_bisect.errors import ExecutorError, UsageError
+from precision_bisect.errors import ExecutorError, UsageError, counted
 from precision_bisect.executors.executor import Executor, Placed, TrialTask
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.slot import Limits
@@ -153,6 +153,6 @@ def _wait_for_workers(client: Client, address: str, count: int) -> None:
     except TimeoutError as error:
         found = len(client.nthreads())
         raise ExecutorError(
-            f"{address} has {found} of {count} workers after {WORKERS_S:.0f} s",
+            f"{address} has {found} of {counted(count, 'worker')} after {WORKERS_S:.0f} s",
             f"start workers with `dask worker {address} --nthreads 1`",
         ) from error

@@ -61,7 +61,7 @@ def matched_boxes(outputs: list[Any], reference: list[Any]) -> Found:
     if not any(np.size(sample[roles.boxes]) for sample in reference):
         # Which column holds the score is seen in boxes alone.
         more = sum(np.size(sample[roles.boxes]) > 0 for sample in outputs)
-        return Found(float(more > 0), f"{more} samples have boxes, of the reference none")
+        return Found(float(more > 0), f"{more} of the samples have boxes, of the reference none")
     same = total = 0.0
     pairs = unmatched = 0
     for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.9

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import SampleShapes
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, assigned
 from precision_bisect.model.graph import all_graphs
@@ -114,7 +114,7 @@ class Export:
         rungs = [self.precisions[layer.name] for layer in self.high_layers]
         high = [name for name in HIGH_NAMES if name in rungs] or [self.pair.high]
         counts = [f"{rungs.count(name)} stay {name.upper()}" for name in high]
-        counts[0] = counts[0].replace(" ", f" of {len(self.precisions)} layers ", 1)
+        counts[0] = counts[0].replace(" ", f" of {counted(len(self.precisions), 'layer')} ", 1)
         rest = f", the rest runs in {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
         point = f" (point {self.point} of the curve)" * (self.point != ANSWER)
         return f"{', '.join(counts)}{rest}{point}"

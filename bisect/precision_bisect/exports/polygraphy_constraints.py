@@ -51,10 +51,10 @@ def postprocess(network: Any) -> None:
                     "or build model.mixed.onnx instead, without this script"
                 )
     counts = Counter(KEPT[name][0].upper() for name in KEPT if found[name])
-    stay = ", ".join(f"{counts[kind]} layers of the model stay {kind}" for kind in counts)
+    stay = ", ".join(f"{counts[kind]} {kind}" for kind in counts)
     marked = sum(map(len, found.values()))
     print(  # noqa: T201 - the script is a program of its own
-        f"{stay or 'no layer is kept'} ({marked} layers marked in TensorRT), given {FLAGS}"
+        f"layers of the model that stay: {stay or 'none'} ({marked} in TensorRT), given {FLAGS}"
     )
     for name in missing:
         print(f"{said} {name!r}")  # noqa: T201

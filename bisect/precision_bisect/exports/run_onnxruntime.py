@@ -133,7 +133,7 @@ def judge(on_cpu: bool, with_defaults: bool, told: dict[str, Any]) -> None:
         )
     passed = all(each.passed for each in judged)
     told["outcome"] = "pass" if passed else "fail"
-    told["message"] = f"onnxruntime {runtime().__version__}, {provider}, {len(feeds)} samples"
+    told["message"] = f"onnxruntime {runtime().__version__}, {provider}, samples: {len(feeds)}"
     say(f"{told['outcome']}: {told['message']}")
     if with_defaults:
         told["library_defaults"] = by_defaults(ours, passed, provider, feeds, wanted)

@@ -6,7 +6,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.errors import InputError
+from precision_bisect.errors import InputError, counted
 from precision_bisect.inputs.input_shapes import Shapes, concrete_shape
 from precision_bisect.model.graph import attribute
 from precision_bisect.model.load import Model
@@ -43,8 +43,8 @@ def _refuse_too_large(model: Model, shapes: Shapes, count: int) -> None:
         total += count * itemsize * math.prod(shape)
         if total > _MOST_BYTES:
             raise InputError(
-                f"input {spec.name!r} of shape {shape} is too large to make up: {count} samples "
-                f"may have {_MOST_BYTES} bytes together",
+                f"input {spec.name!r} of shape {shape} is too large to make up: "
+                f"{counted(count, 'sample')} may have {_MOST_BYTES} bytes together",
                 "give --inputs",
             )
 

@@ -9,6 +9,7 @@ soon as a sum is ordered otherwise. An accepted plan is judged on a fresh draw o
 import math
 from dataclasses import dataclass, field, replace
 
+from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
@@ -134,7 +135,7 @@ class StabilityCheck:
 
     def _wider(self, plan: Plan, law: Law, added: int) -> Search[Outcome]:
         wider = plan.with_(law.order[:added])
-        return (yield from self.judge(wider, f"{len(plan)} layers and {added} more"))
+        return (yield from self.judge(wider, f"{counted(len(plan), 'layer')} and {added} more"))
 
     def _narrowed(
         self, plan: Plan, law: Law, fails: tuple[int, Outcome], passes: tuple[int, Outcome]
@@ -176,7 +177,7 @@ def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
 def _refuted(plan: Plan, outcome: Outcome) -> str:
     """Say on how many copies a plan failed, or that it leaves too little room for other builds."""
     stability = outcome.evidence.stability
-    first = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
+    first = f"the {counted(len(plan), 'layer')} found first" if len(plan) else "all layers low"
     what = f"the answer was widened, since {first}"
     if outcome.passed:
         return f"{what} leave less room than builds differ by"

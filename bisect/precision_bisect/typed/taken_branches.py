@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.errors import InputError, ModelError
+from precision_bisect.errors import InputError, ModelError, counted
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.graph import all_graphs, attribute, subgraphs
 from precision_bisect.model.load import Model, load_model
@@ -78,7 +78,7 @@ def layers_inside(model: Model) -> str:
     """Return which nodes hold FP32 layers that no search sees, and how many; "" for none."""
     units = [layer for layer in model.table.layers if layer.inside]
     told = [f"{layer.op_type} {layer.name!r} holds {layer.inside}" for layer in units[:3]]
-    more = [f"{len(units) - 3} more nodes hold some"] if len(units) > 3 else []
+    more = [f"{counted(len(units) - 3, 'more node')} with some"] if len(units) > 3 else []
     return ", ".join([*told, *more])
 
 

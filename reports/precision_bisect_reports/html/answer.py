@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from precision_bisect.errors import counted
 from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Result, runs
@@ -79,7 +80,7 @@ def _so_far(source: Source) -> dict[str, Any]:
     title = NO_ANSWER
     if found:
         stay = f"{header['high'].upper()}, the rest {header['low'].upper()}"
-        title = f"Best so far: {kept} of {candidates} layers {stay}"
+        title = f"Best so far: {kept} of {counted(candidates, 'layer')} {stay}"
     trials = sum(len(search.recorded.trials) for search in source.searches)
     return {
         "title": title,
@@ -131,7 +132,7 @@ def _title(result: Result, status: Status, answered: bool) -> str:
         return NO_ANSWER
     if result.gains_nothing:
         return f"Every plan that passed keeps all {result.candidates} layers {high}"
-    of = f"of {result.candidates} layers"
+    of = f"of {counted(result.candidates, 'layer')}"
     if len(result.rungs) > 2:
         kept = [
             f"{len(rung.layers)} must be {rung.precision.upper()}"
@@ -154,7 +155,7 @@ def _run(source: Source) -> dict[str, str]:
     count = result.fingerprint.get("samples") if result else None
     parts = [
         told.run.model if told else "",
-        f"{count} sample{'s' * (count != 1)}" if count else "",
+        counted(count, "sample") if count else "",
         told.started[:16].replace("T", " ") if told else "",
         f"{result.wall_s:.0f} s" if result else "",
         f"precision-bisect {told.version}" if told else "",
