@@ -1,5 +1,7 @@
 """Reading a ledger leaves it, and its folder, as they are."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,19 @@ def test_what_is_no_ledger_is_one_line(tmp_path: Path, contents: bytes | None) -
     with pytest.raises(RunFolderError, match="no ledger that this version can read"):
         read_ledger(path)
     assert path.exists() == (contents is not None)
+
+
+def test_another_version_and_damage_are_told_apart(tmp_path: Path) -> None:
+    """A ledger of another schema is not read; one that is cut off is not worth a resume."""
+    path = tmp_path / LEDGER
+    with open_ledger(path, run_folders.FINGERPRINT, resume=False) as ledger:
+        for each in TRIALS:
+            ledger.start(each.proposal)
+            ledger.finish(each.proposal, each.outcome)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE header SET value = '99' WHERE key = 'schema'")
+    with pytest.raises(RunFolderError, match="its schema is 99"):
+        read_ledger(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(RunFolderError, match=r"is damaged.*choose another --out"):
+        open_ledger(path, run_folders.FINGERPRINT, resume=True)

@@ -341,7 +341,11 @@ def _samples(options: Options, model: Model, observer: Observer) -> Sequence[Sam
     for name, shape in options.input_shapes.items():
         if not all(isinstance(size, int) for size in shape):
             raise UsageError(f"input_shapes has {shape!r} for {name!r}", "give whole numbers")
-    for flag, named in (("--input-shapes", options.input_shapes), ("--range", options.ranges)):
+    for flag, named in (
+        ("--input-shapes", options.input_shapes),
+        ("--range", options.ranges),
+        ("--opt-shapes", options.engine.opt_shapes),
+    ):
         for name in named:
             if name not in names:
                 raise UsageError(

@@ -26,9 +26,9 @@ def parse_limits(texts: Sequence[str], flag: str) -> dict[str, float]:
             number = text.replace(",", ".")
             raise UsageError(f"{flag} cannot read {text!r}", f"write {flag} {number}")
     for item in (part for text in texts for part in text.split(",")):
-        name, _, number = item.rpartition("=")
+        name, named, number = item.rpartition("=")
         try:
-            limit = float(number)
+            limit = float(number if name or not named else "")
         except ValueError as error:
             raise UsageError(
                 f"{flag} cannot read {item!r}",
