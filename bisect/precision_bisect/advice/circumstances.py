@@ -8,8 +8,8 @@ from precision_bisect.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.results.advised import Tried
 
 _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
