@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from final_screens import KEPT, RESULT, screen
-from precision_bisect.results.certificates import Certificate
-from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import (
+from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import (
     Culprit,
     CurvePoint,
     Diagnosis,

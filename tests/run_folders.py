@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from beginning import STARTED
-from precision_bisect.ledger.store import open_ledger
 from precision_bisect.plan import Plan
-from precision_bisect.results.certificates import Certificate, Need
-from precision_bisect.results.endings import Status
-from precision_bisect.results.model_layers import ModelLayers, Row
-from precision_bisect.results.result import (
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.ledger.store import open_ledger
+from precision_bisect.runs.results.certificates import Certificate, Need
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.model_layers import ModelLayers, Row
+from precision_bisect.runs.results.result import (
     Culprit,
     CurvePoint,
     Diagnosis,
@@ -20,9 +21,8 @@ from precision_bisect.results.result import (
     Result,
     Rung,
 )
-from precision_bisect.results.run_status import RunStatus
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
+from precision_bisect.runs.results.run_status import RunStatus
+from precision_bisect.runs.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import (
     Evidence,
     Honour,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from precision_bisect.api import FindOptions, find, layers
     from precision_bisect.errors import ExitCode, PrecisionBisectError
     from precision_bisect.layer_table import Layer
-    from precision_bisect.results.certificates import Certificate
-    from precision_bisect.results.result import Diagnosis, Result
+    from precision_bisect.runs.results.certificates import Certificate
+    from precision_bisect.runs.results.result import Diagnosis, Result
 
 __all__ = [
     "Certificate",

@@ -10,7 +10,7 @@ import run_folders
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
-from precision_bisect.results.saved import last_run
+from precision_bisect.runs.results.saved import last_run
 
 
 @pytest.fixture(scope="module")

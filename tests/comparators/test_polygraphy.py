@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from polygraphy import comparator as pg
 
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Judgement

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from precision_bisect.monitoring.events import Event, TrialFinished, TrialStarted, Warned
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample, Search
+from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted, Warned
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus

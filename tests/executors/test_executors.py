@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import tiny
-from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import PluginError, UsageError
 
 COUNTING = """
 from contextlib import contextmanager
 from dataclasses import replace
-from precision_bisect.executors.local_executor import LocalExecutor
+from precision_bisect.execution.local_executor import LocalExecutor
 
 class Counting(LocalExecutor):
     def __init__(self):
@@ -45,7 +45,7 @@ def test_an_executor_from_elsewhere_evaluates_a_run(
     info = tmp_path / "theirs-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    entry = "[precision_bisect.executors]\ncounting = counting:COUNTING\n"
+    entry = "[precision_bisect.execution]\ncounting = counting:COUNTING\n"
     (info / "entry_points.txt").write_text(entry)
     (tmp_path / "counting.py").write_text(COUNTING)
     monkeypatch.syspath_prepend(str(tmp_path))

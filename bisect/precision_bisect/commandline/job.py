@@ -12,21 +12,21 @@ from precision_bisect.commandline.interrupts import Interruptible
 from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode
 from precision_bisect.machine.signals import turn_away
-from precision_bisect.monitoring.on_finish import call, command_words
 from precision_bisect.options import ANSWER, Options
-from precision_bisect.results.endings import Status
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.runs.monitoring.on_finish import call, command_words
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.runfolder import RESULT
 
 if TYPE_CHECKING:
-    from precision_bisect.comparing.gate import Gate
-    from precision_bisect.results.result import Result
+    from precision_bisect.runs.comparing.gate import Gate
+    from precision_bisect.runs.results.result import Result
 
 
 def search(parsed: Namespace, options: Options) -> int:
     """Run the main job, or a part of it, as the options say; return the exit code."""
     finished = None if parsed.on_finish is None else command_words(parsed.on_finish)
-    from precision_bisect.comparing.gate import read_gate
     from precision_bisect.plugins import REPORTS, leave_page, load
+    from precision_bisect.runs.comparing.gate import read_gate
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
 
@@ -46,7 +46,7 @@ def search(parsed: Namespace, options: Options) -> int:
             _print(result.to_text())
     code = _held_against(gate, result)
     if code == ExitCode.OK and options.export_point != ANSWER:
-        from precision_bisect.results.chosen_point import find_point
+        from precision_bisect.runs.results.chosen_point import find_point
 
         find_point(options.export_point, result.curve, result.culprits)
     return code

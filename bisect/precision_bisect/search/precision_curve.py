@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.results.result import PointName
+from precision_bisect.runs.results.result import PointName
 from precision_bisect.search.rounding_law import Law, jitter, typical, worst
 from precision_bisect.search.sensitivity import bounded, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
