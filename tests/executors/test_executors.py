@@ -45,7 +45,7 @@ def test_an_executor_from_elsewhere_evaluates_a_run(
     info = tmp_path / "theirs-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    entry = "[precision_bisect.execution]\ncounting = counting:COUNTING\n"
+    entry = "[precision_bisect.executors]\ncounting = counting:COUNTING\n"
     (info / "entry_points.txt").write_text(entry)
     (tmp_path / "counting.py").write_text(COUNTING)
     monkeypatch.syspath_prepend(str(tmp_path))
