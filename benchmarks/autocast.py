@@ -26,7 +26,7 @@ import onnxruntime
 
 from precision_bisect.exports.autocast import write_autocast
 from precision_bisect.exports.mixed import LAYERS_KEY, METADATA_PREFIX
-from precision_bisect.run_folder.runfolder import AUTOCAST, MIXED_MODEL
+from precision_bisect.runs.runfolder import AUTOCAST, MIXED_MODEL
 from zoo.__main__ import Tool
 from zoo.judge import Limit, Sample, error, evaluator, load, plain
 from zoo.networks import NETWORKS, ROOT, prepare
@@ -36,7 +36,7 @@ from exports_models import export_of
 from field_cases import FIELD_CASES
 from models import save
 from precision_bisect.exports.write import write_exports
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.runs.runfolder import RunFolder
 
 DEFAULT = ("nafnet", "ppocr_det", "ppocr_rec", "magika", "minilm", "llama_decoder", "t5_encoder")
 """AutoCast 0.47 takes no silero_vad, with a list or without."""

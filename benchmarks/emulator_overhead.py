@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.inputs.input_check import check_samples
-from precision_bisect.inputs.input_files import read_samples
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.ort import Session
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import Session
+from precision_bisect.judging.inputs.input_check import check_samples
+from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName
 from precision_bisect.protocols import Sample

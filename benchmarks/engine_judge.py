@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.choose_backend import choose_backend
 from precision_bisect.backends.forecasting import forecaster
-from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.inputs.reference import non_finite, reference_outputs
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.fp32_outputs import non_finite, reference_outputs
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.pinning import pin_formless, pin_unbuildable
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, BackendFailure, Comparator, Sample
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.pinning import pin_formless, pin_unbuildable
 
 MOST_SINGLES = 150
 RANDOM_PLANS = 60

@@ -23,7 +23,7 @@ from engine import machine
 
 import precision_bisect
 from precision_bisect.options import CERTIFY
-from precision_bisect.search.events import Event, TrialFinished, TrialStarted
+from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted
 from precision_bisect.trial import Kind, Proposal
 
 

@@ -24,10 +24,10 @@ from precision_bisect.pipeline.costing import profiling
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
-from precision_bisect.results.result import Result
-from precision_bisect.results.saved import read_result
-from precision_bisect.run_folder.runfolder import RESULT
-from precision_bisect.search.events import ignore
+from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.saved import read_result
+from precision_bisect.runs.runfolder import RESULT
 
 PROFILE_S = 600.0
 

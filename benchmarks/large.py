@@ -126,8 +126,8 @@ def plain_ms(model: Path, samples: Path, threads: int) -> float:
     """Return the median milliseconds of an inference by a session as the emulator's."""
     import numpy as np
 
-    from precision_bisect.model.load import load_model
-    from precision_bisect.model.ort import Session
+    from precision_bisect.graphs.load import load_model
+    from precision_bisect.graphs.ort import Session
 
     loaded = load_model(model)
     session = Session(loaded.proto, loaded.weights, threads)

@@ -16,9 +16,9 @@ from precision_bisect.backends.cuda.latency import bound
 from precision_bisect.backends.cuda.provider import CUDA, deployed_provider
 from precision_bisect.backends.launches import launches
 from precision_bisect.backends.timing import measure_by, measured_latency
-from precision_bisect.inputs.synthetic import synthetic_samples
-from precision_bisect.model.load import load_model
-from precision_bisect.model.ort import runtime
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import runtime
+from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.settings.reading import parse_shapes
 from precision_bisect.trial import Latency
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec, Made
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Made
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Outcome, Proposal
 

@@ -13,11 +13,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 from search_oracles import Instance, Mask
 
-from precision_bisect.certificate.certifying import certify
-from precision_bisect.certificate.judged_trials import JudgedTrials, noting
-from precision_bisect.certificate.sparing import misled, sparing
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
+from precision_bisect.search.certificate.certifying import certify
+from precision_bisect.search.certificate.judged_trials import JudgedTrials, noting
+from precision_bisect.search.certificate.sparing import misled, sparing
 from precision_bisect.search.limits_and_noise import within
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 

@@ -22,7 +22,7 @@ from search_oracles import Network, Noisy, instance
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
-from precision_bisect.results.endings import Status
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.trial import Evidence, Kind, Outcome, Proposal, Stability
 from precision_bisect_strategies.guided import Guided
 

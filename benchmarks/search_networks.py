@@ -34,8 +34,8 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem
+from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.search.evaluation import Evaluator
-from precision_bisect.search.events import ignore
 from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "nafnet"

@@ -36,18 +36,18 @@ from numpy.typing import NDArray
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-from precision_bisect.inputs.synthetic import synthetic_samples
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.pinning import pin_formless
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.typed_constants import TypedConstants
+from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model, load_model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.run_folder.runfolder import ENGINE
+from precision_bisect.runs.runfolder import ENGINE
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Honour
-from precision_bisect.typed.pinning import pin_formless
-from precision_bisect.typed.rewrite import TypedWriter
-from precision_bisect.typed.typed_constants import TypedConstants
 
 Reading: TypeAlias = Literal["fp32", "fp16", "unclear", "no weights"]
 Shape: TypeAlias = tuple[int, ...]

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from precision_bisect.arguments.run_flags import run_parser
+from precision_bisect.commandline.arguments.run_flags import run_parser
 from precision_bisect.commandline.commands import COMMANDS
 
 WIDTH = "100"

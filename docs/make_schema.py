@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.json import schema_components
 
-from precision_bisect.results.result import KEYS, Result
+from precision_bisect.runs.results.result import KEYS, Result
 
 PAGE = Path(__file__).with_name("result.schema.json")
 ABOUT = {

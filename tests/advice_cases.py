@@ -8,15 +8,15 @@ import onnx
 
 import precision_bisect
 from models import save
-from precision_bisect.advice.case import DiagnosedModel
-from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.model.load import load_model
+from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
+from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.load import load_model
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.options import Options
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.result import Result
 
 
 def searched(

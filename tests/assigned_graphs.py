@@ -8,9 +8,9 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from precision_bisect.model.load import Model
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.precisions import Form
-from precision_bisect.quantization.scales import Scales
 
 _TYPES = {
     "fp16": TensorProto.FLOAT16,

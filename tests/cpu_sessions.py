@@ -17,15 +17,15 @@ from precision_bisect.backends.backend_plugin import (
 )
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.errors import RefusedError
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.model_files import TypedFolder
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Latency
-from precision_bisect.typed.model_files import TypedFolder
-from precision_bisect.typed.rewrite import TypedWriter
 
 
 class SessionsBackend:

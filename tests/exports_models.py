@@ -15,10 +15,10 @@ import onnx
 from onnx import helper
 
 from precision_bisect.exports.export import Export
+from precision_bisect.graphs.load import load_model
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import load_model
 from precision_bisect.precisions import Pair
-from precision_bisect.run_folder.runfolder import TRTEXEC
+from precision_bisect.runs.runfolder import TRTEXEC
 from precision_bisect.settings.engine_settings import EngineSettings
 
 NAFNET = Path(__file__).parents[1] / "examples" / "nafnet" / "nafnet.onnx"

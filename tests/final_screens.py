@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from precision_bisect.results.certificates import Certificate, How, Need
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Diagnosis, Result
+from precision_bisect.runs.results.certificates import Certificate, How, Need
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Diagnosis, Result
 from precision_bisect_reports.summary import final_screen
 
 KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from final_screens import KEPT, RESULT, screen
-from precision_bisect.results.certificates import Certificate
-from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import (
+from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import (
     Culprit,
     CurvePoint,
     Diagnosis,
     Inputs,
     Pinned,
+    PointName,
     Result,
     Rung,
 )
-from precision_bisect.search.precision_curve import PointName
 from precision_bisect.trial import Honour, LayerHonour
 
 GOLDEN = Path(__file__).parent / "golden" / "screens.txt"

@@ -18,14 +18,14 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.node_times import times_of
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.emulation.emulator_plugin import EMULATOR
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model
-from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, BackendFailure, Engine, Sample
-from precision_bisect.speed.kernel_times import KernelTimes
+from precision_bisect.search.speed.kernel_times import KernelTimes
 from precision_bisect.trial import Outcome, TrialStatus
-from precision_bisect.typed.rewrite import TypedWriter
 
 NAME = "cpu-sessions"
 

@@ -19,7 +19,7 @@ LAST = ("MatMul", "Full", "LayerNormalization", "Relu")
 class LayoutMaker:
     """Builds a graph over one tensor of shape (1, channels, height, width).
 
-    Most constants are larger than what `precision_bisect.model.weights` leaves in the graph.
+    Most constants are larger than what `precision_bisect.graphs.weights` leaves in the graph.
     """
 
     channels: int

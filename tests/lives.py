@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 Live: TypeAlias = Callable[..., int]
 """Takes the arguments of `main`, `said` and `environment` where wanted; returns the exit code."""
-SHARED = ("precision_bisect.ladder.climb", "polygraphy.comparator")
+SHARED = ("precision_bisect.pipeline.ladder.climb", "polygraphy.comparator")
 """What a search imports as late as it can, but for ONNX Runtime, which starts a thread."""
 
 

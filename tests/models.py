@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.plan import Plan
 
 Arrays = Mapping[str, NDArray[Any]]

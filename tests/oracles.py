@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from precision_bisect.certificate.certifying import certify
-from precision_bisect.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
+from precision_bisect.search.certificate.certifying import certify
+from precision_bisect.search.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.testing.oracles import (
     TOLERANCE,
     Oracle,

@@ -10,7 +10,7 @@ from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, SpeedLimits, Value
 from precision_bisect.protocols import Problem, Strategy
-from precision_bisect.results.endings import Ending
+from precision_bisect.runs.results.endings import Ending
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.stopwatch import Stopwatch

@@ -8,7 +8,7 @@ import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from precision_bisect.model.load import Model
+from precision_bisect.graphs.load import Model
 
 UNARY = ("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Exp")
 BINARY = ("Add", "Sub", "Mul", "Max")

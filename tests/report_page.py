@@ -4,7 +4,7 @@ from math import inf
 from pathlib import Path
 
 import run_folders
-from precision_bisect.diagnosis.findings import (
+from precision_bisect.explaining.diagnosis.findings import (
     Advice,
     Birth,
     Finding,
@@ -12,7 +12,7 @@ from precision_bisect.diagnosis.findings import (
     Histogram,
     Hurt,
 )
-from precision_bisect.run_folder.runfolder import DIAGNOSIS
+from precision_bisect.runs.runfolder import DIAGNOSIS
 from precision_bisect_reports.html.page import write_report
 
 NAMES = run_folders.names(80)

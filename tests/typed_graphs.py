@@ -7,14 +7,14 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
+from precision_bisect.graphs.graph import HALF_TYPES
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import FP16, LowType
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedGraph, TypedWriter
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.model.graph import HALF_TYPES
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import FP16, LowType
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedGraph, TypedWriter
 
 
 def types_of(proto: onnx.ModelProto) -> dict[str, int]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from precision_bisect.api import FindOptions, find, layers
     from precision_bisect.errors import ExitCode, PrecisionBisectError
     from precision_bisect.layer_table import Layer
-    from precision_bisect.results.certificates import Certificate
-    from precision_bisect.results.result import Diagnosis, Result
+    from precision_bisect.runs.results.certificates import Certificate
+    from precision_bisect.runs.results.result import Diagnosis, Result
 
 __all__ = [
     "Certificate",
@@ -31,15 +31,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Certificate": "results.certificates",
-    "Diagnosis": "results.result",
-    "ExitCode": "errors",
-    "FindOptions": "api",
-    "Layer": "layer_table",
-    "PrecisionBisectError": "errors",
-    "Result": "results.result",
-    "find": "api",
-    "layers": "api",
+    "Certificate": "precision_bisect.runs.results.certificates",
+    "Diagnosis": "precision_bisect.runs.results.result",
+    "ExitCode": "precision_bisect.errors",
+    "FindOptions": "precision_bisect.api",
+    "Layer": "precision_bisect.layer_table",
+    "PrecisionBisectError": "precision_bisect.errors",
+    "Result": "precision_bisect.runs.results.result",
+    "find": "precision_bisect.api",
+    "layers": "precision_bisect.api",
 }
 
 
@@ -54,4 +54,4 @@ def __getattr__(name: str) -> Any:
         return version("precision-bisect")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"precision_bisect.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

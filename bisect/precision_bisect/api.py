@@ -11,8 +11,8 @@ from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import CalibrationName, Certify, Options, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
-from precision_bisect.results.result import Result
-from precision_bisect.search.events import Observer, Warned, ignore
+from precision_bisect.runs.monitoring.events import Observer, Warned, ignore
+from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.sample_options import Limits
 from precision_bisect.settings.targets import TargetChoice
@@ -158,13 +158,13 @@ def run(options: Options, observer: Observer = ignore) -> Result:
     process is at work in. A spent budget and Ctrl-C during the search end it with the best plan so
     far.
     """
-    from precision_bisect.executors.executor import executor_plugin
-    from precision_bisect.ladder.climb import climb
+    from precision_bisect.execution.executor import executor_plugin
     from precision_bisect.machine.stopping import limited
     from precision_bisect.machine.workdir import workdir
-    from precision_bisect.monitoring.attend import Attended
+    from precision_bisect.pipeline.ladder.climb import climb
     from precision_bisect.pipeline.run import run_pair
-    from precision_bisect.run_folder.locking import RunLock
+    from precision_bisect.runs.locking import RunLock
+    from precision_bisect.runs.monitoring.attend import Attended
 
     # Before the folder is touched: it checks the options.
     plugin = executor_plugin(options)
@@ -186,6 +186,6 @@ def layers(model: str | Path) -> Sequence[Layer]:
 
     Raises ModelError for a model that cannot be read.
     """
-    from precision_bisect.model.load import load_model
+    from precision_bisect.graphs.load import load_model
 
     return load_model(Path(model)).table.layers

@@ -20,14 +20,14 @@ from precision_bisect.backends.backend_plugin import (
     MakeBackend,
 )
 from precision_bisect.errors import RefusedError
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
 
 NAME = "onnx-reference"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_bisect.errors import printable
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import OutputError
 from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from precision_bisect.errors import printable
-from precision_bisect.results.result import ROUNDING, Diagnosis, Result
+from precision_bisect.runs.results.result import ROUNDING, Diagnosis, Result
 
 MOST_PLACES = 2
 _OPERATOR = re.compile("[A-Z][A-Za-z]+")

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from precision_bisect.errors import UsageError, counted, printable
 from precision_bisect.options import ANSWER
-from precision_bisect.results.advised import Tried
-from precision_bisect.results.chosen_point import find_point
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import ROUNDING, Culprit, CurvePoint, Result
+from precision_bisect.runs.results.advised import Tried
+from precision_bisect.runs.results.chosen_point import find_point
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import ROUNDING, Culprit, CurvePoint, Result
 
 _CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 MOST_POINTS = 7

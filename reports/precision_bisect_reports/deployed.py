@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
 from precision_bisect.errors import printable
-from precision_bisect.results.deployment import ByDefaults, Deployment, Recheck
-from precision_bisect.results.result import Result
-from precision_bisect.run_folder.runfolder import RUN_SCRIPT
+from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import RUN_SCRIPT
 from precision_bisect.settings.targets import TargetName
 
 _ROUNDED = ("rounding", "cancellation")

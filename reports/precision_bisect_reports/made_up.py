@@ -1,8 +1,8 @@
 """Whether the samples were made up, in words."""
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.results.input_ranges import InputRange
-from precision_bisect.results.result import Inputs
+from precision_bisect.runs.results.input_ranges import InputRange
+from precision_bisect.runs.results.result import Inputs
 
 
 def made_up(inputs: Inputs | None) -> str:

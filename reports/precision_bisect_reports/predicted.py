@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import printable
 from precision_bisect.precisions import HALF_NAMES
-from precision_bisect.results.other_targets import OnTargets
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.other_targets import OnTargets
+from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.monitoring.run_progress import STEPS, Progress
-from precision_bisect.monitoring.status_text import spent, spoken
+from precision_bisect.runs.monitoring.run_progress import STEPS, Progress
+from precision_bisect.runs.monitoring.status_text import spent, spoken
 from precision_bisect.trial import Outcome, Phase, Proposal
 
 TITLES = {

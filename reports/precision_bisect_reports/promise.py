@@ -1,8 +1,8 @@
 """What an answer promises about inputs that nobody has shown, in words."""
 
 from precision_bisect.errors import counted
-from precision_bisect.results.result import Result
-from precision_bisect.results.unseen import Calibrating, Unseen
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.unseen import Calibrating, Unseen
 
 
 def unseen(result: Result) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from precision_bisect.errors import printable
-from precision_bisect.results.certificates import Certificate, Need
+from precision_bisect.runs.results.certificates import Certificate, Need
 
 
 def proof(certificate: Certificate) -> str:

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.results.endings import Status
-from precision_bisect.results.layer_costs import IslandCost
-from precision_bisect.results.result import FrontPoint, Result, SpeedReport
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.layer_costs import IslandCost
+from precision_bisect.runs.results.result import FrontPoint, Result, SpeedReport
 
 MOST_PLAN_ROWS = 8
 MOST_ISLANDS, LONGEST_NAME = 2, 28

@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.text import Text
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.monitoring.status_text import spent
-from precision_bisect.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.results.result import Result
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.runs.monitoring.status_text import spent
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, Stability
 from precision_bisect_reports.by_output import by_output, kind_of_limit
 from precision_bisect_reports.culprit_groups import by_cause, groups_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.speed.forecast import emulated_outcomes
-from precision_bisect.speed.measuring import all_high_ms, judge_timed
+from precision_bisect.search.speed.forecast import emulated_outcomes
+from precision_bisect.search.speed.measuring import all_high_ms, judge_timed
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.asking import unrepeated
 from precision_bisect_strategies.grouping import few_groups, label

@@ -10,13 +10,13 @@ import pytest
 from advice_cases import case_of, searched
 from models import OVERFLOW, parse
 from norm_spellings import GELUS, SOFTMAXES, activation, group_norm, large, layer_norm
-from precision_bisect.advice import case as cases
-from precision_bisect.advice.scaling import bits_for, folds_of, scaled
-from precision_bisect.advice.text import advice_text
-from precision_bisect.advice.variants import COPIES_PER_CHANGE
-from precision_bisect.diagnosis.findings import read_diagnosis
-from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.model.load import load_model
+from precision_bisect.explaining.advice import case as cases
+from precision_bisect.explaining.advice.scaling import bits_for, folds_of, scaled
+from precision_bisect.explaining.advice.text import advice_text
+from precision_bisect.explaining.advice.variants import COPIES_PER_CHANGE
+from precision_bisect.explaining.diagnosis.findings import read_diagnosis
+from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.load import load_model
 from precision_bisect.protocols import Sample
 from precision_bisect_reports.curve import curve
 

@@ -10,16 +10,16 @@ from onnx import numpy_helper
 from advice_cases import case_of, searched
 from models import OVERFLOW, parse, save
 from norm_spellings import large, layer_norm
-from precision_bisect.advice.advise import advised
-from precision_bisect.advice.exact_constants import clamped, raised
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-from precision_bisect.model.load import load_model
+from precision_bisect.explaining.advice.advise import advised
+from precision_bisect.explaining.advice.exact_constants import clamped, raised
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Listed
-from precision_bisect.typed.rewrite import TypedWriter
 
 ATTENTION = (
     "(float[1,4] x, float[1,4] m) => (float[1,4] y) <float one = {{1}}, float low = {{{mask}}}> "

@@ -10,8 +10,8 @@ import pytest
 
 import precision_bisect
 from models import normal, parse, save, with_weights
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
 
 BODY = """(float[8,32] x) => (float[8,16] y) {
     [first] a = MatMul(x, w1)
@@ -115,7 +115,7 @@ def test_a_fault_in_advice_costs_no_answer(
     def faulty(case: Any) -> Any:
         raise ValueError(case)
 
-    monkeypatch.setattr("precision_bisect.advice.advise.EIGHT_BIT_ADVISERS", [faulty])
+    monkeypatch.setattr("precision_bisect.explaining.advice.advise.EIGHT_BIT_ADVISERS", [faulty])
     result, advice = searched(stretched(400.0), SAMPLES, tmp_path, "faulty")
     assert ["second"] == result.kept
     assert 1 == len(result.diagnosis)

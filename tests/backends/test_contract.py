@@ -12,13 +12,13 @@ import pytest
 
 from precision_bisect.backends.backend_plugin import BackendTask, MakeBackend
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.results.saved import read_saved
+from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.testing.driving import ContractError
 from tiny import KEPT, write_with_samples

@@ -29,9 +29,9 @@ from precision_bisect.backends.emulation import self_test as self_testing
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.model.load import load_model
-from precision_bisect.model.lowtypes import (
+from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.lowtypes import (
     BF16,
     FP8,
     FP16,
@@ -41,11 +41,11 @@ from precision_bisect.model.lowtypes import (
     LowType,
     QuantizedType,
 )
-from precision_bisect.model.ort import Session
+from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LOW_NAMES, LowName, Pair
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.quantization.scales import Scales
 from random_graphs import SIZE, random_models, static_graph
 from typed_graphs import run_as_written
 

@@ -16,9 +16,12 @@ from models import keeping, load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError
+from precision_bisect.graphs.convert import at_least_opset
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.quantization.calibration import scales_for
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.layer_table import forms_of
-from precision_bisect.model.convert import at_least_opset
-from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import (
@@ -30,9 +33,6 @@ from precision_bisect.precisions import (
     LowName,
     Pair,
 )
-from precision_bisect.quantization.calibration import scales_for
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.pinning import pin, pin_formless
 from random_graphs import KINDS, SIZE, random_models
 
 PAIRS = [Pair(low=low, high=high) for low, high in product(LOW_NAMES, HIGH_NAMES) if low != high]

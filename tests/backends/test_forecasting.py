@@ -9,9 +9,9 @@ from models import OVERFLOW, load_text
 from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 from precision_bisect.backends.forecasting import choose_forecasts, forecaster
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
-from precision_bisect.model.load import Model
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.options import Options
-from precision_bisect.quantization.scales import Scales
 
 LONG_S = 9.0
 no_cuda = pytest.mark.skipif(why_no_cuda() is None, reason="ONNX Runtime computes on CUDA here")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from layout_graphs import LayoutMaker, layout_models
 from models import normal, save, save_external
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.model.load import load_model
-from precision_bisect.model.ort import CPU, Session
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import CPU, Session
 from precision_bisect.plan import Plan
 
 ROUNDING = 1e-5

@@ -11,10 +11,10 @@ from onnx import helper
 from models import load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences, unpredicted
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import FP16, LowType
-from precision_bisect.model.node_views import View
-from precision_bisect.model.ort import Session
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import FP16, LowType
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName
 from precision_bisect.protocols import Sample

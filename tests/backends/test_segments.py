@@ -18,14 +18,14 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.segmented import Segmented
 from precision_bisect.backends.emulation.segments import cut
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
-from precision_bisect.inputs.copies import FACTORS
-from precision_bisect.inputs.input_files import read_samples
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.ort import Session
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.judging.inputs.copies import FACTORS
+from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Sample
-from precision_bisect.quantization.scales import Scales
 from random_graphs import SIZE, random_models
 from wider_graphs import WIDER_KINDS, WiderMaker
 

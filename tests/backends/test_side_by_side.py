@@ -21,17 +21,17 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.timing_cache import private
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.names import Names
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.model_files import TypedFolder
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.user_scripts import running_script
-from precision_bisect.model.load import load_model
-from precision_bisect.model.names import Names
-from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Honour
-from precision_bisect.typed.model_files import TypedFolder
-from precision_bisect.typed.rewrite import TypedWriter
 
 THREADS = 6
 T = TypeVar("T")

@@ -14,12 +14,12 @@ from models import keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.stored_sums import adjacent
 from precision_bisect.backends.forecasting import forecaster
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import FP16, LOW_TYPES
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, HalfName
-from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.targets import TargetName
 
 SHAPES = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=1, max_size=5)

@@ -17,13 +17,13 @@ from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.semantics import distinct, own_arithmetic
 from precision_bisect.backends.forecasting import choose_target, forecaster
-from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.errors import UsageError
-from precision_bisect.model.load import Model
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
-from precision_bisect.quantization.scales import Scales
 from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import TARGETS, TargetChoice, TargetName
 from precision_bisect.trial import Verdict

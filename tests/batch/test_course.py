@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from precision_bisect.batch.batch_run import BatchOptions, run_batch
+from precision_bisect.commandline.batch.batch_run import BatchOptions, run_batch
 from precision_bisect.commandline.main import main
-from precision_bisect.run_folder.locking import RunLock
+from precision_bisect.runs.locking import RunLock
 
 Write = Callable[[str], Path]
 Run = Callable[..., subprocess.CompletedProcess[str]]

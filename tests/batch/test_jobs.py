@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments.run_flags import run_parser, to_options
-from precision_bisect.batch.batch_record import Job
-from precision_bisect.batch.jobs import read_jobs
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.batch.batch_record import Job
+from precision_bisect.commandline.batch.jobs import read_jobs
 from precision_bisect.commandline.main import main
 from precision_bisect.options import Options
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import tiny
-from precision_bisect.batch import job_process
+from precision_bisect.commandline.batch import job_process
 
 Write = Callable[[str], Path]
 Command = Callable[..., Sequence[str]]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect.batch.batch_run import parse_until
+from precision_bisect.commandline.batch.batch_run import parse_until
 from precision_bisect.errors import UsageError
 
 HOUR_S = 3600.0

@@ -8,7 +8,7 @@ import large
 import pytest
 from large_model import hot_blocks, make
 
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.load import load_model
 
 
 @pytest.fixture(scope="module")

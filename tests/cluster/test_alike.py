@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from precision_bisect.cluster.cluster_client import combined
 from precision_bisect.cluster.remote_trials import RemoteBackend
 from precision_bisect.errors import UsageError
-from precision_bisect.executors.uniformity import (
+from precision_bisect.execution.described import Survey
+from precision_bisect.execution.uniformity import (
     Said,
     gpu_names,
     merged,
@@ -15,7 +16,6 @@ from precision_bisect.executors.uniformity import (
     require_alike_gpus,
     unlike_workers,
 )
-from precision_bisect.isolation.described import Survey
 from precision_bisect.layer_table import LayerName
 
 WORDS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"))

@@ -16,10 +16,10 @@ from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
 from precision_bisect.cluster import cluster_plugin as reach
 from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.errors import ExecutorError
-from precision_bisect.isolation.slot import Limits
+from precision_bisect.execution.slot import Limits
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
-from precision_bisect.search.events import ignore
+from precision_bisect.runs.monitoring.events import ignore
 
 DIES_ONCE = NOTED.replace(
     "    while",

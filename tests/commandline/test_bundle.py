@@ -17,7 +17,7 @@ import precision_bisect
 from models import parse, save, with_weights
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.runfolder import (
     LOGS,
     RESULT,
     STATUS,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from precision_bisect.commandline.main import main
-from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
+from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
 from precision_bisect.plan import Plan
-from precision_bisect.results.run_status import Best, RunningTrial, Shown
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.run_status import Best, RunningTrial, Shown
+from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 from run_folders import names, write_run, write_status
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.options import Options

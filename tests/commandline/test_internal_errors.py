@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 import tiny
-from precision_bisect.batch.batch_record import JobState
+from precision_bisect.commandline.batch.batch_record import JobState
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 

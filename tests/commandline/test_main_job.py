@@ -17,7 +17,7 @@ import pytest
 
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.exports.layer_precisions import parse_layer_precisions
-from precision_bisect.results.result import KEYS
+from precision_bisect.runs.results.result import KEYS
 
 REPO = Path(__file__).parents[2]
 EXAMPLE = REPO / "examples" / "nafnet"

@@ -6,11 +6,11 @@ import pytest
 from emulator_overhead import overhead
 
 import precision_bisect
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.load import load_model
+from precision_bisect.pipeline.verifying.run_settings import AskedSettings
+from precision_bisect.pipeline.verifying.verify import verify
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.verifying.run_settings import AskedSettings
-from precision_bisect.verifying.verify import verify
 
 pytestmark = pytest.mark.models
 pytest.importorskip("torch", reason="pip install --group models")

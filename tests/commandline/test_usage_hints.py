@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments.run_flags import run_parser
+from precision_bisect.commandline.arguments.run_flags import run_parser
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode

@@ -18,14 +18,17 @@ from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.finished import read_finished
-from precision_bisect.model.load import load_model
-from precision_bisect.model.ort import CPU
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.pipeline.verifying.one_build import looked_into, seen
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.results.result import Rung
-from precision_bisect.run_folder.locking import RunLock
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.locking import RunLock
+from precision_bisect.runs.results.result import Rung
+from precision_bisect.runs.results.verification import Verification, read_verification
+from precision_bisect.runs.runfolder import (
     LOCK,
     REPORT,
     RESULT,
@@ -35,9 +38,6 @@ from precision_bisect.run_folder.runfolder import (
     VERIFIED_LOG,
 )
 from precision_bisect.trial import Evidence, Honour, LayerHonour, Outcome, TrialStatus
-from precision_bisect.typed.rewrite import TypedWriter
-from precision_bisect.verifying.one_build import looked_into, seen
-from precision_bisect.verifying.verification import Verification, read_verification
 from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 

@@ -13,13 +13,13 @@ import pytest
 import tiny
 from models import normal, parse, save, with_weights
 from precision_bisect.commandline.main import main
-from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.errors import PluginError, UsageError
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
+from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Comparator, Judgement, Sample
-from precision_bisect.run_folder.runfolder import MIXED_MODEL, RUN_SCRIPT
+from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.testing.comparator_contract import check_comparator
 from precision_bisect.testing.driving import ContractError
 from precision_bisect.trial import Verdict

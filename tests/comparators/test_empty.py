@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 import models
 import precision_bisect
 from precision_bisect.commandline.main import main
-from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.comparators.comparison_remarks import overlooked_remarks
-from precision_bisect.comparators.output_errors import output_errors, together
-from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.exports.target_metrics import multiple
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
+from precision_bisect.judging.comparators.comparison_remarks import overlooked_remarks
+from precision_bisect.judging.comparators.output_errors import output_errors, together
+from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Judgement, Sample
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
 from precision_bisect.search.sample_sets import pool_of
 from precision_bisect.trial import Verdict
 

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 import models
 import precision_bisect
-from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.comparators.comparison_remarks import exact_remark
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.share import shared
 from precision_bisect.errors import UsageError
-from precision_bisect.model.classes import class_outputs
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.classes import class_outputs
+from precision_bisect.graphs.load import load_model
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
+from precision_bisect.judging.comparators.comparison_remarks import exact_remark
+from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.share import shared
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Judgement, Sample
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import Verdict
 
 NEAR = (4000, 4010)

@@ -11,8 +11,8 @@ import pytest
 import models
 import precision_bisect
 import tiny
-from precision_bisect.comparators.output_errors import output_errors, together
-from precision_bisect.results.result import Result
+from precision_bisect.judging.comparators.output_errors import output_errors, together
+from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import OutputError
 
 BOXES = np.arange(200, dtype=np.float32).reshape(2, 100)

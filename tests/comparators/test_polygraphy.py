@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from polygraphy import comparator as pg
 
 from polygraphy_metrics import METRICS
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.protocols import Judgement
 from precision_bisect.trial import Verdict

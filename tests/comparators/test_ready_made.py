@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 import models
 from precision_bisect.commandline.main import main
-from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.errors import UsageError
 from precision_bisect.exports import run_onnxruntime
 from precision_bisect.exports.one_file import one_file
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
+from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Sample
-from precision_bisect.run_folder.runfolder import RUN_SCRIPT
+from precision_bisect.runs.runfolder import RUN_SCRIPT
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.testing.comparator_contract import check_comparator
 from precision_bisect.trial import Verdict

@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import without_torch
 
 limit = Tolerance(default=1.0)

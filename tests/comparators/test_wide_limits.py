@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import models
-from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.commandline.main import main
-from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.comparators.comparison_remarks import wide_remark
 from precision_bisect.exports.polygraphy_command import polygraphy_command
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
+from precision_bisect.judging.comparators.comparison_remarks import wide_remark
 from precision_bisect.options import Options
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Verdict

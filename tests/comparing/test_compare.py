@@ -9,12 +9,12 @@ import pytest
 
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.comparing.changes import compare
-from precision_bisect.comparing.sides import read_side
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Diagnosis, Rung
-from precision_bisect.results.saved import read_saved
-from precision_bisect.run_folder.runfolder import LAYERS, RESULT
+from precision_bisect.runs.comparing.changes import compare
+from precision_bisect.runs.comparing.sides import read_side
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Diagnosis, Rung
+from precision_bisect.runs.results.saved import read_saved
+from precision_bisect.runs.runfolder import LAYERS, RESULT
 from run_folders import names, result_of, write_layers_file, write_run
 
 MODEL = names(40)

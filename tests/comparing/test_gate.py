@@ -7,8 +7,8 @@ import pytest
 
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.comparing.gate import Gate
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.runs.comparing.gate import Gate
+from precision_bisect.runs.runfolder import RESULT
 from run_folders import names, result_of
 
 

@@ -7,13 +7,13 @@ import pytest
 from models import keeping, load_text
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.model.load import Model
-from precision_bisect.model.ort import CPU
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import TrialStatus
-from precision_bisect.typed.rewrite import TypedWriter
 
 CHAIN = """(float[4] x) => (float[4] y) {
   [first] a = Sigmoid(x)

@@ -11,14 +11,14 @@ from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.cuda_kernels import CudaKernel, Trace
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import LEAST_RUNS
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model
-from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import Honour, TrialStatus
-from precision_bisect.typed.rewrite import TypedWriter
 
 GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = {1},
   float half = {0.5}> {

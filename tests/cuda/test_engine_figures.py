@@ -18,7 +18,7 @@ from engine_judge import (
 from engine_models import with_batch
 
 from models import CANCELLATION, normal, parse, save
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.load import load_model
 from precision_bisect.plan import Plan
 
 

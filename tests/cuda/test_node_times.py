@@ -11,14 +11,14 @@ from kernel_sessions import CpuTimes
 from models import keeping, load_text, normal
 from precision_bisect.backends.cuda import node_times
 from precision_bisect.backends.timing import WARM_UP_RUNS
-from precision_bisect.model.load import Model
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.speed.costs import cost_graph
-from precision_bisect.speed.island_costs import island_costs
-from precision_bisect.speed.kernel_times import KernelTimes
-from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.search.speed.costs import cost_graph
+from precision_bisect.search.speed.island_costs import island_costs
+from precision_bisect.search.speed.kernel_times import KernelTimes
 
 GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = {1},
   float half = {0.5}> {

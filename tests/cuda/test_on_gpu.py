@@ -15,29 +15,29 @@ from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 from precision_bisect.backends.cuda.gpu_reference import GpuReference
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.forecasting import choose_forecasts, forecaster
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Judging
 from precision_bisect.exports.write import write_deployed
-from precision_bisect.inputs.reference import ReferenceSession
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.fp32_outputs import ReferenceSession
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.pinning import pin_formless, pin_unbuildable
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.options import Options
 from precision_bisect.pipeline.deploying import deployed_session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Backend
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.settings.targets import TargetName
 from precision_bisect.settings.worker_options import ForecastOn
 from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.trial import Honour
-from precision_bisect.typed.pinning import pin_formless, pin_unbuildable
-from precision_bisect.typed.rewrite import TypedWriter
 
 TROUBLE = why_no_cuda()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(TROUBLE is not None, reason=str(TROUBLE))]

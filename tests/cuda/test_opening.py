@@ -9,7 +9,7 @@ import pytest
 
 from models import broken_norm, normal, parse, save
 from precision_bisect.backends.cuda.opening import FUSIONS, Opener, OpeningError, fusions_behind
-from precision_bisect.model.ort import CPU
+from precision_bisect.graphs.ort import CPU
 
 
 def norm(tmp_path: Path) -> Path:

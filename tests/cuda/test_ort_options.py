@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.backends.cuda.provider import (
     CUDA,
     deployed_provider,
@@ -13,6 +12,7 @@ from precision_bisect.backends.cuda.provider import (
     on_cuda,
     searching,
 )
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import UsageError
 from precision_bisect.pipeline.run_fingerprint import _plain
 from precision_bisect.settings.engine_settings import EngineSettings

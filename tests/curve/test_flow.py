@@ -12,7 +12,7 @@ from precision_bisect.options import Until
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Sample, Search
-from precision_bisect.results.endings import Status
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.search.evaluation import CURVE_COPIES
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.trial import Kind, Phase, Proposal

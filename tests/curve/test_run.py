@@ -12,10 +12,10 @@ import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.options import Until
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
-from precision_bisect.results.saved import read_saved
-from precision_bisect.results.unseen import Unseen
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.saved import read_saved
+from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.trial import Phase
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
-from precision_bisect.advice.text import advice_text
-from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.diagnosis.findings import Finding, Findings
-from precision_bisect.model.load import Model
+from precision_bisect.explaining.advice.text import advice_text
+from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.graphs.load import Model
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
@@ -116,8 +116,8 @@ def test_a_model_of_very_many_layers_is_explained_by_its_values(
     """Nothing is emulated then, which would take the memory of all layers once more."""
     model = load_text(OVERFLOW, tmp_path)
     feeds: list[Sample] = [{"x": np.array([300.0], np.float32)}]
-    monkeypatch.setattr("precision_bisect.diagnosis.diagnose.MOST_EMULATED", 1)
-    monkeypatch.delattr("precision_bisect.diagnosis.instrument.switch")
+    monkeypatch.setattr("precision_bisect.explaining.diagnosis.diagnose.MOST_EMULATED", 1)
+    monkeypatch.delattr("precision_bisect.explaining.diagnosis.instrument.switch")
     found = found_in(model, feeds)
     assert ["overflow", "overflow"] == [one.cause for one in found]
     assert "reaches 9e+04" in found[0].evidence

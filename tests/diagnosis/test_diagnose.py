@@ -9,14 +9,14 @@ import pytest
 
 import precision_bisect
 from models import OVERFLOW, load_text, normal, parse, save
-from precision_bisect.diagnosis import instrument as instruments
-from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.diagnosis.findings import Findings
-from precision_bisect.diagnosis.instrument import Instrument
-from precision_bisect.diagnosis.magnitudes import Magnitudes
-from precision_bisect.diagnosis.near import NEAR_MISSES
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import FP16
+from precision_bisect.explaining.diagnosis import instrument as instruments
+from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
+from precision_bisect.explaining.diagnosis.findings import Findings
+from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
+from precision_bisect.explaining.diagnosis.near import NEAR_MISSES
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import FP16
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -237,7 +237,7 @@ def test_more_layers_than_are_followed_have_a_shortest_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The layers after the first ones keep the output that they hurt, without figures."""
-    monkeypatch.setattr("precision_bisect.diagnosis.diagnose.MOST_FOLLOWED", 1)
+    monkeypatch.setattr("precision_bisect.explaining.diagnosis.diagnose.MOST_FOLLOWED", 1)
     model = load_text(OVERFLOW.replace("y = Mul(s, k)", "t = Mul(s, k) y = Neg(t)"), tmp_path)
     first, second, _ = explain(model, {"x": np.array([300], np.float32)}).layers
     assert first.hurts is not None and second.hurts is not None

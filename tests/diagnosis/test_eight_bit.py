@@ -12,17 +12,17 @@ from hypothesis.extra import numpy as hnp
 
 from ladder_model import OUTLIERS, QUANTIZABLE, samples, write
 from models import normal, parse, save, with_weights
-from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.diagnosis.findings import Finding
-from precision_bisect.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes, Scaled
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import FP8, INT8, QuantizedType
+from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
+from precision_bisect.explaining.diagnosis.findings import Finding
+from precision_bisect.explaining.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes, Scaled
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import FP8, INT8, QuantizedType
+from precision_bisect.graphs.quantization.calibration import scales_for
+from precision_bisect.graphs.quantization.rounding import fake_quantized
+from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.options import CalibrationName, Options
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.quantization.calibration import scales_for
-from precision_bisect.quantization.rounding import fake_quantized
-from precision_bisect.typed.pinning import pin_formless
 
 MATMUL = "(float[16,4] x) => (float[16,3] y) { [mm] y = MatMul(x, w) }"
 

@@ -8,8 +8,8 @@ import tiny
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared, prepare
-from precision_bisect.results.certificates import Certificate
-from precision_bisect.search.events import ignore
+from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.certificates import Certificate
 
 PROOF = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
 

@@ -7,8 +7,8 @@ import pytest
 
 from models import load_text
 from precision_bisect.api import find
-from precision_bisect.diagnosis.out_of_range import out_of_range
-from precision_bisect.model.load import load_model
+from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
+from precision_bisect.graphs.load import load_model
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.targets import TargetName

@@ -14,8 +14,8 @@ import pytest
 
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.run_folder.belonging import RUN, holds_exports, is_run
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.belonging import RUN, holds_exports, is_run
+from precision_bisect.runs.runfolder import (
     ENGINES,
     LEDGER,
     LOCK,
@@ -189,7 +189,7 @@ def test_a_run_that_was_killed_before_its_first_record_goes_on(place: Path) -> N
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from precision_bisect.run_folder.locking import RunLock\n"
+        "from precision_bisect.runs.locking import RunLock\n"
         "with RunLock(Path(sys.argv[1])) as lock:\n"
         "    lock.open(overwrite=False, rungs=False).write('model.fused.onnx', 'half')\n"
         "    if sys.argv[2] == 'killed':\n"

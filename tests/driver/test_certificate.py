@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation, outcome
-from precision_bisect.certificate.certifying import certify
-from precision_bisect.certificate.judged_trials import JudgedTrials
-from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.options import CERTIFY, Certify
 from precision_bisect.plan import Plan
-from precision_bisect.results.certificates import Certificate
-from precision_bisect.run_folder import plain_json
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.search.certificate.certifying import certify
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.trial import Kind, Outcome, Proposal, Trial, TrialStatus
 from precision_bisect_strategies.guided import Guided
 

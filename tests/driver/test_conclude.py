@@ -18,12 +18,12 @@ from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
-from precision_bisect.results.saved import read_saved
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.runs.monitoring.events import Event, TrialFinished, ignore
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.saved import read_saved
+from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import Event, TrialFinished, ignore
 from precision_bisect.trial import Kind, Trial
 from simulated import Simulated, by
 

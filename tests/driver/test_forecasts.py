@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 
 import oracles
 from oracles import Oracle, Simulation, outcome
-from precision_bisect.certificate.certifying import certify
-from precision_bisect.certificate.confirmed_forecasts import (
+from precision_bisect.options import Certify
+from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
+from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.search.budget import Budget, BudgetSpent
+from precision_bisect.search.certificate.certifying import certify
+from precision_bisect.search.certificate.confirmed_forecasts import (
     LEAST_FAR,
     RISK,
     WRONG,
@@ -25,16 +32,9 @@ from precision_bisect.certificate.confirmed_forecasts import (
     sample_of,
     wrong_of,
 )
-from precision_bisect.certificate.judged_trials import JudgedTrials, noting
-from precision_bisect.certificate.proving import Terms, certificate
-from precision_bisect.certificate.sparing import sparing
-from precision_bisect.options import Certify
-from precision_bisect.pipeline.course import Course, flow
-from precision_bisect.plan import Plan
-from precision_bisect.protocols import Search
-from precision_bisect.results.certificates import Certificate
-from precision_bisect.results.endings import Ending, Status
-from precision_bisect.search.budget import Budget, BudgetSpent
+from precision_bisect.search.certificate.judged_trials import JudgedTrials, noting
+from precision_bisect.search.certificate.proving import Terms, certificate
+from precision_bisect.search.certificate.sparing import sparing
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import (

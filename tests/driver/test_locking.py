@@ -18,14 +18,14 @@ import tiny
 from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.stopping import limited
-from precision_bisect.run_folder.locking import Owner, RunLock, owner_of
-from precision_bisect.run_folder.runfolder import LOCK, OWNER, RESULT
+from precision_bisect.runs.locking import Owner, RunLock, owner_of
+from precision_bisect.runs.runfolder import LOCK, OWNER, RESULT
 from precision_bisect.settings.engine_settings import EngineSettings
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from precision_bisect.run_folder.locking import RunLock
+from precision_bisect.runs.locking import RunLock
 with RunLock(Path(sys.argv[1])) as lock:
     lock.open(overwrite=False, rungs=False)
     print("held", flush=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.batch import job_process
+from precision_bisect.commandline.batch import job_process
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Proposal
 from simulated import Simulated, driver_of

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles import TOLERANCE, outcome
-from precision_bisect.certificate.judged_trials import JudgedTrials
-from precision_bisect.certificate.monotone import (
+from precision_bisect.plan import Plan
+from precision_bisect.runs.results.result import KeptError
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.certificate.monotone import (
     MOST_LISTED,
     MOST_NAMED,
     breaks,
     remarks,
     rows,
 )
-from precision_bisect.plan import Plan
-from precision_bisect.results.result import KeptError
 from precision_bisect.search.limits_and_noise import MARGIN
 from precision_bisect.trial import (
     Kind,

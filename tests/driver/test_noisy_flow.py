@@ -9,7 +9,7 @@ import oracles
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.results.endings import Ending, Status
+from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import Kind, SampleSet
 from precision_bisect_strategies.guided import Guided

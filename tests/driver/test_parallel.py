@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import oracles
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample, Search
+from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted, Warned
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.events import Event, TrialFinished, TrialStarted, Warned
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 from simulated import Evaluate, Simulated, by, driver_of
 

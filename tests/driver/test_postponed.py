@@ -17,16 +17,16 @@ import cpu_sessions
 import tiny
 from models import normal, parse, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.model.ort import ON_CPU, Providers
+from precision_bisect.graphs.ort import ON_CPU, Providers
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
-from precision_bisect.results.endings import Status
-from precision_bisect.results.saved import read_saved
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.saved import read_saved
+from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import ignore
 
 
 class Engines(EmulatedBackend):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.errors import UsageError
+from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.machine.signals import Interrupted
 from precision_bisect.machine.user_scripts import ScriptFailed, running_script
 

@@ -14,13 +14,13 @@ from precision_bisect.errors import ExitCode, RunFolderError
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
-from precision_bisect.results.unseen import Unseen
-from precision_bisect.run_folder.locking import RunLock
-from precision_bisect.run_folder.runfolder import EXPORTS
+from precision_bisect.runs.locking import RunLock
+from precision_bisect.runs.monitoring.events import Event, TrialStarted, ignore
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.unseen import Unseen
+from precision_bisect.runs.runfolder import EXPORTS
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import Event, TrialStarted, ignore
 
 CANDIDATES = len(tiny.STEPS)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nafnet"

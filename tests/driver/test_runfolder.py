@@ -9,7 +9,7 @@ import pytest
 
 import tiny
 from precision_bisect.errors import RunFolderError
-from precision_bisect.run_folder.runfolder import LEDGER, OWN_FILES, RESULT, RunFolder
+from precision_bisect.runs.runfolder import LEDGER, OWN_FILES, RESULT, RunFolder
 
 
 def test_files_are_written_whole(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
         "import resource, sys\n"
         "from pathlib import Path\n"
         "from precision_bisect.errors import RunFolderError\n"
-        "from precision_bisect.run_folder.runfolder import RunFolder\n"
+        "from precision_bisect.runs.runfolder import RunFolder\n"
         "folder = RunFolder(Path(sys.argv[1]))\n"
         "folder.write('result.json', 'old')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"

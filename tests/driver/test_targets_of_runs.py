@@ -9,22 +9,22 @@ import pytest
 from models import load_text
 from precision_bisect.api import find
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.inputs.input_files import read_samples
-from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.judging.comparators.choose_comparator import choose_comparator
+from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.options import Options
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Judgement, Sample
-from precision_bisect.results.other_targets import Stored
-from precision_bisect.results.result import Result
-from precision_bisect.results.saved import read_result
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.other_targets import Stored
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.saved import read_result
+from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.search.evaluation import judged_once
-from precision_bisect.search.events import ignore
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
 from precision_bisect.trial import SampleSet, Verdict
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import tiny
-from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import PluginError, UsageError
 
 COUNTING = """
 from contextlib import contextmanager
 from dataclasses import replace
-from precision_bisect.executors.local_executor import LocalExecutor
+from precision_bisect.execution.local_executor import LocalExecutor
 
 class Counting(LocalExecutor):
     def __init__(self):

@@ -12,8 +12,8 @@ import tiny
 from exports_models import Parse, chain, export_of
 from precision_bisect.commandline.export_command import export
 from precision_bisect.exports.write import write_exports
-from precision_bisect.results.result import Diagnosis
-from precision_bisect.run_folder.runfolder import MIXED_MODEL, RunFolder
+from precision_bisect.runs.results.result import Diagnosis
+from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 
 EVIDENCE = 'reaches 1e5; <script>"\n\u2265'

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 
 from exports_models import SHELLS, chain, export_of, words
 from precision_bisect.exports.write import write_exports
-from precision_bisect.run_folder.runfolder import AUTOCAST, RunFolder
+from precision_bisect.runs.runfolder import AUTOCAST, RunFolder
 from trtexec_oracle import NAMES
 
 

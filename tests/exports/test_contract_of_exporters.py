@@ -9,7 +9,7 @@ from exports_models import chain, export_of
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_exports
 from precision_bisect.plugins import EXPORTERS, installed, load
-from precision_bisect.run_folder.runfolder import TRTEXEC, RunFolder
+from precision_bisect.runs.runfolder import TRTEXEC, RunFolder
 from precision_bisect.testing.driving import ContractError
 from precision_bisect.testing.exporter_contract import check_exporter
 

@@ -21,8 +21,8 @@ from exports_models import (
     run_script,
 )
 from precision_bisect.exports.write import write_exports
-from precision_bisect.model.load import load_model
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.graphs.load import load_model
+from precision_bisect.runs.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
     MIXED_MODEL,

@@ -11,9 +11,9 @@ from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_gain
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.load import load_model
 from precision_bisect.precisions import Pair
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.runfolder import (
     DIAGNOSIS,
     EVENTS,
     EXPORTS,

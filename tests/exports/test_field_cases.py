@@ -14,7 +14,7 @@ from field_cases import FIELD_CASES, FieldCase
 from models import save
 from precision_bisect.exports.autocast import write_autocast
 from precision_bisect.exports.write import write_exports
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
     MIXED_MODEL,

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from exports_models import chain
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.exports.finished import Finished, read_finished
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.precisions import Form, Pair
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Pinned
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Pinned
+from precision_bisect.runs.runfolder import RESULT
 from run_folders import result_of
 from tiny import KEPT, search, write_model
 

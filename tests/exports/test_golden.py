@@ -18,9 +18,9 @@ from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.golden import RUNNER, Golden, golden_of
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.polygraphy_command import polygraphy_command
-from precision_bisect.model.ort import Session
-from precision_bisect.results.deployment import Deployment
-from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
+from precision_bisect.graphs.ort import Session
+from precision_bisect.runs.results.deployment import Deployment
+from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
 
 

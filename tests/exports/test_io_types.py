@@ -13,9 +13,9 @@ from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.exports.fitting import fit
 from precision_bisect.exports.write import write_exports
-from precision_bisect.model.ort import runtime
+from precision_bisect.graphs.ort import runtime
 from precision_bisect.protocols import Sample
-from precision_bisect.run_folder.runfolder import GOLDEN_OUTPUTS, MIXED_MODEL, RunFolder
+from precision_bisect.runs.runfolder import GOLDEN_OUTPUTS, MIXED_MODEL, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 
 FLOAT16 = onnx.TensorProto.FLOAT16

@@ -13,8 +13,9 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.mixed import not_as_planned
 from precision_bisect.exports.write import remove_exports, write_exports
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import Pair
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.runfolder import (
     AUTOCAST,
     EXPORTS,
     JUDGING,
@@ -27,7 +28,6 @@ from precision_bisect.run_folder.runfolder import (
     RunFolder,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.rewrite import TypedWriter
 
 
 def test_pinned_layers_stay_high_everywhere(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from precision_bisect.commandline.export_command import export
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, RunFolderError, UsageError
 from precision_bisect.options import Options
-from precision_bisect.results.chosen_point import find_point
-from precision_bisect.results.result import Result
-from precision_bisect.results.saved import read_saved
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.results.chosen_point import find_point
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.saved import read_saved
+from precision_bisect.runs.runfolder import (
     LAYER_PRECISIONS,
     MIXED_MODEL,
     RESULT,

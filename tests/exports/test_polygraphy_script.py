@@ -18,8 +18,8 @@ from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour, use_in_polygraphy
 from precision_bisect.exports.polygraphy_command import write_polygraphy_script
 from precision_bisect.exports.write import write_exports
-from precision_bisect.run_folder.runfolder import POLYGRAPHY_SCRIPT, RunFolder
-from precision_bisect.typed.high_nodes import ToldNode, told, with_precision
+from precision_bisect.graphs.typed.high_nodes import ToldNode, told, with_precision
+from precision_bisect.runs.runfolder import POLYGRAPHY_SCRIPT, RunFolder
 from weak_networks import Parsed, markable, parsed
 
 BODY = (

@@ -19,13 +19,15 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Check, Judging, from_script
 from precision_bisect.exports.write import write_deployed
-from precision_bisect.model.ort import Session
+from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.precisions import Pair
-from precision_bisect.results.deployment import ByDefaults, Recheck, SessionOptions
-from precision_bisect.results.endings import Status
-from precision_bisect.results.saved import read_saved
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.deployment import ByDefaults, Recheck, SessionOptions
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.saved import read_saved
+from precision_bisect.runs.runfolder import (
     GOLDEN_INPUTS,
     GOLDEN_OUTPUTS,
     MIXED_MODEL,
@@ -33,8 +35,6 @@ from precision_bisect.run_folder.runfolder import (
     RunFolder,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.typed_graph import TypedGraph
 from tiny import search, write_model
 
 TEXT = "(float[n,4] x) => (float[n,4] y) { a = Sigmoid(x) y = Tanh(a) }"

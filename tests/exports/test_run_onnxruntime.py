@@ -18,18 +18,18 @@ from exports_models import chain, export_of
 from models import broken_norm, load_text, normal, save
 from precision_bisect.backends.cuda.opening import Opener, opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, deployed_provider
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.exports import run_onnxruntime as script
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_run_script
 from precision_bisect.exports.write import write_deployed
-from precision_bisect.model.load import load_model
-from precision_bisect.model.ort import CPU, Session
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import CPU, Session
+from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.results.deployment import SessionOptions
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.results.deployment import SessionOptions
+from precision_bisect.runs.runfolder import (
     GOLDEN_OUTPUTS,
     MIXED_MODEL,
     RUN_SCRIPT,

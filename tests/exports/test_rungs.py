@@ -15,14 +15,15 @@ from exports_models import SHELLS, Parse, chain, export_of, flag, polygraphy_sel
 from models import normal, parse, save, with_weights
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_exports
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import INT8
+from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
+from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.scales_file import read_scales
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import INT8
 from precision_bisect.precisions import HALF_NAMES, HIGH_NAMES, Form, Pair, PrecisionName
-from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.quantized_layers import quantized_layers
-from precision_bisect.quantization.scales_file import read_scales
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
     MIXED_MODEL,
@@ -31,7 +32,6 @@ from precision_bisect.run_folder.runfolder import (
     RunFolder,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.pinning import pin, pin_formless
 from trtexec_oracle import NAMES, trtexec_parse
 
 ELEMENT_TYPES = {1: "fp32", 10: "fp16", 16: "bf16"}

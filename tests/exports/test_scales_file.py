@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.quantization.scales import Scales, WeightScale
-from precision_bisect.quantization.scales_file import read_scales, write_scales
-from precision_bisect.run_folder.runfolder import SCALES, RunFolder
+from precision_bisect.graphs.quantization.scales import Scales, WeightScale
+from precision_bisect.graphs.quantization.scales_file import read_scales, write_scales
+from precision_bisect.runs.runfolder import SCALES, RunFolder
 
 POSITIVE = st.floats(2.0**-149, 2.0**100, width=32)
 VALUES = arrays.arrays(np.float32, st.integers(1, 5), elements=POSITIVE)

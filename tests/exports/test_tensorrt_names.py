@@ -17,7 +17,7 @@ from precision_bisect.exports.layer_precisions import parse_layer_precisions as 
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import write_exports
 from precision_bisect.layer_table import LayerName
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
     MIXED_MODEL,

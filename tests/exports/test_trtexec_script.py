@@ -15,7 +15,7 @@ from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.exports.write import write_exports
 from precision_bisect.precisions import Pair
-from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
+from precision_bisect.runs.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 from trtexec_oracle import trtexec_profile
 

@@ -9,7 +9,7 @@ import pytest
 
 from exports_models import SHELLS, chain, export_of, run_script, words
 from precision_bisect.exports.write import write_exports
-from precision_bisect.run_folder.runfolder import MIXED_MODEL, TRTEXEC, RunFolder
+from precision_bisect.runs.runfolder import MIXED_MODEL, TRTEXEC, RunFolder
 
 SHELL = SHELLS[0]
 

@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from faults import subject
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, Observer, TrialFinished, ignore, tell_all
+from precision_bisect.runs.monitoring.events import (
+    Event,
+    Observer,
+    TrialFinished,
+    ignore,
+    tell_all,
+)
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
 
 Record: TypeAlias = Callable[[str, object], None]
 

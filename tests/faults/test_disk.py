@@ -12,7 +12,7 @@ import pytest
 from faults import subject
 from faults.harness import Record, Run
 from precision_bisect.errors import RunFolderError
-from precision_bisect.results.endings import Status
+from precision_bisect.runs.results.endings import Status
 
 SIZE = "80m"
 """More than a trial needs to be free."""

@@ -81,7 +81,7 @@ def _read_json() -> None:
     """Have Polygraphy import what it does at its first look into a file, such as torch."""
     import tempfile
 
-    from precision_bisect.inputs.input_files import read_samples
+    from precision_bisect.judging.inputs.input_files import read_samples
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.json"

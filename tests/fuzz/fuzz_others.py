@@ -273,7 +273,7 @@ def _toml(rng: random.Random) -> str:
 
 def flags(rng: random.Random, folder: Path) -> list[str]:
     """Return a command line of flags that exist, with values that fit or do not."""
-    from precision_bisect.arguments.run_flags import run_parser
+    from precision_bisect.commandline.arguments.run_flags import run_parser
     from precision_bisect.commandline.commands import COMMANDS
 
     onnx.save(fuzz_models.plain(), folder / "m.onnx")

@@ -8,8 +8,8 @@ import math
 import sys
 from pathlib import Path
 
-from precision_bisect.ledger.store import open_ledger
 from precision_bisect.plan import Plan
+from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.trial import (
     Evidence,
     Honour,

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import run_folders
-from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings
-from precision_bisect.run_folder.runfolder import DIAGNOSIS, POLYGRAPHY_SCRIPT, RESULT
+from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings
+from precision_bisect.runs.runfolder import DIAGNOSIS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
 

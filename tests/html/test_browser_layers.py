@@ -8,11 +8,11 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 import run_folders
-from precision_bisect.diagnosis.findings import Advice, Finding, Findings, Histogram
+from precision_bisect.explaining.diagnosis.findings import Advice, Finding, Findings, Histogram
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.results.certificates import Certificate
-from precision_bisect.results.result import Diagnosis
-from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYER_PRECISIONS, LAYERS, RESULT
+from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.result import Diagnosis
+from precision_bisect.runs.runfolder import DIAGNOSIS, LAYER_PRECISIONS, LAYERS, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
 

@@ -9,7 +9,7 @@ import pytest
 import ladder_model
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.run_folder.runfolder import LEDGER, REPORT, STATUS
+from precision_bisect.runs.runfolder import LEDGER, REPORT, STATUS
 from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import models
-from precision_bisect.model.layers_file import write_layers
-from precision_bisect.model.load import load_model
-from precision_bisect.run_folder.runfolder import LAYERS, RunFolder
+from precision_bisect.graphs.layers_file import write_layers
+from precision_bisect.graphs.load import load_model
+from precision_bisect.runs.runfolder import LAYERS, RunFolder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nafnet" / "nafnet.onnx"
 

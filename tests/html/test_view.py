@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import run_folders
-from precision_bisect.diagnosis.findings import Finding, Findings, Histogram
 from precision_bisect.errors import RunFolderError
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.ledger.store import open_ledger
-from precision_bisect.results.endings import Status
-from precision_bisect.results.unseen import Unseen
-from precision_bisect.run_folder.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
+from precision_bisect.runs.ledger.store import open_ledger
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.unseen import Unseen
+from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect_reports.html.network import FIXED, FOLLOWER, OPEN, RUNS_HIGH, RUNS_LOW
 from precision_bisect_reports.html.page import embedded, page, write_report
 from precision_bisect_reports.html.source import read_source

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models import normal, parse, save
 from precision_bisect.errors import InputError, PrecisionBisectError
-from precision_bisect.inputs.input_files import read_samples
+from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.machine.polygraphy_quiet import quiet
 
 

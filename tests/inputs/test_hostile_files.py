@@ -14,7 +14,7 @@ import pytest
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import InputError, RunFolderError
-from precision_bisect.inputs.input_files import read_samples
+from precision_bisect.judging.inputs.input_files import read_samples
 
 NO_ELEMENTS = b"{'descr': '|S0', 'fortran_order': False, 'shape': (2305843009213693952, 2), }"
 

@@ -16,11 +16,11 @@ from fleet import fleet
 from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.fitting import stored_samples
-from precision_bisect.inputs.copies import Copies, moved
-from precision_bisect.model.lowtypes import FP16
+from precision_bisect.graphs.lowtypes import FP16
+from precision_bisect.judging.inputs.copies import Copies, moved
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
-from precision_bisect.search.events import ignore
+from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.trial import SampleSet
 
 CHECK = """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.inputs.input_files import read_samples
+from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.protocols import Sample
 
 

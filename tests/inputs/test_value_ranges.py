@@ -11,11 +11,11 @@ import models
 import precision_bisect
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
-from precision_bisect.inputs.made_variants import at_ends, range_by_type
-from precision_bisect.model.sized_inputs import sized_inputs
+from precision_bisect.graphs.sized_inputs import sized_inputs
+from precision_bisect.judging.inputs.made_variants import at_ends, range_by_type
 from precision_bisect.protocols import Sample
-from precision_bisect.results.result import Result
-from precision_bisect.results.saved import read_saved
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.settings.reading import parse_ranges
 from precision_bisect_reports.made_up import in_range
 from precision_bisect_reports.summary import final_screen

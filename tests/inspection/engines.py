@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import keeping, normal, parse, save, with_weights
+from precision_bisect.backends.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.inspection.engine_layers import EngineLayer
-from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.inspection.verbose_text import parse_layers
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Honour, LayerHonour
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
 
 
 @dataclass(frozen=True, kw_only=True)

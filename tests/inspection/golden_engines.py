@@ -22,21 +22,21 @@ from typing import Any
 
 import onnx
 
+from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.exports.finished import read_finished
-from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.inspection.verbose_text import parse_layers
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model, load_model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import LayerHonour
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.pinning import pin, pin_formless
-from precision_bisect.typed.rewrite import TypedWriter
 
 FOLDER = Path(__file__).with_name("golden")
 NAMES = tuple(sorted(path.name.removesuffix(".json") for path in FOLDER.glob("*.json")))

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models import keeping, save
-from precision_bisect.inspection.engine_layers import EngineLayer
-from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.backends.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import Pair
 from precision_bisect.trial import LayerHonour
-from precision_bisect.typed.rewrite import TypedWriter
 
 FP16 = Pair(low="fp16", high="fp32")
 

@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect.inspection.engine_json import parse_json
-from precision_bisect.inspection.engine_layers import EngineLayer, EngineTensor, normal_type
+from precision_bisect.backends.inspection.engine_json import parse_json
+from precision_bisect.backends.inspection.engine_layers import (
+    EngineLayer,
+    EngineTensor,
+    normal_type,
+)
 
 CHANNELS_LAST = "Channel major FP16 format where channel % 8 == 0"
 TENSORRT_8 = """{"Layers": [{

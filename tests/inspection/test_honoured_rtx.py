@@ -8,7 +8,7 @@ import pytest
 
 from inspection.engines import DEMOTED, HONOURED, UNSEEN, Inspected, Target, inspect, load
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.model.load import Model
+from precision_bisect.graphs.load import Model
 from precision_bisect.precisions import LowName
 
 

@@ -10,17 +10,17 @@ import pytest
 from inspection.engines import DEMOTED, HONOURED, UNSEEN
 from inspection.judged import words
 from models import keeping, parse, save, with_weights
+from precision_bisect.backends.inspection.engine_layers import EngineLayer, EngineTensor
+from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
-from precision_bisect.inspection.engine_layers import EngineLayer, EngineTensor
-from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.inspection.verbose_text import parse_layers
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
 
 FP16 = Pair(low="fp16", high="fp32")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

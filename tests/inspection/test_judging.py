@@ -8,14 +8,14 @@ import pytest
 
 from inspection.engines import DEMOTED, HONOURED, UNSEEN
 from models import keeping, load_text
-from precision_bisect.inspection.engine_json import parse_json
-from precision_bisect.inspection.engine_layers import EngineLayer, EngineTensor
-from precision_bisect.inspection.honoured import judge_layers
+from precision_bisect.backends.inspection.engine_json import parse_json
+from precision_bisect.backends.inspection.engine_layers import EngineLayer, EngineTensor
+from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.graphs.typed.pinning import pin
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
 from precision_bisect.precisions import Form, Pair
 from precision_bisect.trial import LayerHonour
-from precision_bisect.typed.pinning import pin
-from precision_bisect.typed.rewrite import TypedWriter
 
 BODY = (
     "(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)"

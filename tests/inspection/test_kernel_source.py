@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from inspection.engines import DEMOTED, HONOURED, Inspected, Target, inspect
 from models import normal, save
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.precisions import LowName
 
 UNARY = ["Sigmoid", "Tanh", "Exp", "Sqrt", "Abs", "Neg", "Erf", "Floor", "Sin", "Cos", "Atan"]

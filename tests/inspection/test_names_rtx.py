@@ -7,7 +7,7 @@ import pytest
 from inspection.engines import DEMOTED, HONOURED, UNSEEN, Target, inspect, load
 from models import normal, parse, save, with_weights
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
 
 AWKWARD = [
     "/encoder/layer.0/attention/MatMul",

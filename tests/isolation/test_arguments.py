@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.options import Options
 from precision_bisect.settings.reading import mebibytes, parse_workers

@@ -11,8 +11,8 @@ import pytest
 
 from isolation import inside
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
-from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.trial import TrialStatus
 
 PATIENCE_S = 20.0

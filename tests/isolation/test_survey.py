@@ -13,14 +13,14 @@ import pytest
 from faults import subject
 from precision_bisect.backends.choose_backend import pick_backend
 from precision_bisect.errors import PluginError
-from precision_bisect.executors.local_executor import LOCAL
-from precision_bisect.isolation import child
-from precision_bisect.isolation.described import survey
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
-from precision_bisect.isolation.slot import Limits, Slot
-from precision_bisect.isolation.survey import isolated, surveyed
+from precision_bisect.execution import child
+from precision_bisect.execution.described import survey
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.local_executor import LOCAL
+from precision_bisect.execution.slot import Limits, Slot
+from precision_bisect.execution.survey import isolated, surveyed
+from precision_bisect.graphs.load import load_model
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Proposal
 

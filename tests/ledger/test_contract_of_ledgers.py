@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.ledger.store import SqliteLedger, open_ledger
+from precision_bisect.runs.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.testing.driving import ContractError
 from precision_bisect.testing.ledger_contract import check_ledger
 

@@ -8,9 +8,9 @@ import pytest
 
 import run_folders
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.ledger_reader import read_ledger
-from precision_bisect.ledger.store import open_ledger
-from precision_bisect.run_folder.runfolder import LEDGER
+from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.ledger.store import open_ledger
+from precision_bisect.runs.runfolder import LEDGER
 
 TRIALS = run_folders.searched(12, [1, 9])
 

@@ -17,9 +17,9 @@ import pytest
 
 from golden import make_ledger
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.store import MOST_STARTS, SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.runs.ledger.store import MOST_STARTS, SqliteLedger, open_ledger
+from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 
 FINGERPRINT = {"model": "a" * 64, "low": "fp16", "seed": 0, "comparator": {"atol": {"y": 0.01}}}
@@ -277,7 +277,7 @@ FILL_UP = """
 import resource, sys
 from pathlib import Path
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.store import open_ledger
+from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
 

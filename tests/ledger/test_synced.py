@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from precision_bisect.ledger import store
-from precision_bisect.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.plan import Plan
+from precision_bisect.runs.ledger import store
+from precision_bisect.runs.ledger.store import SqliteLedger, open_ledger
 from precision_bisect.trial import Kind, Proposal
 
 _OPENED: list[sqlite3.Connection] = []

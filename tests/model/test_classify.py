@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from models import load_text
+from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.pinning import pin_formless
 
 IF = (
     "(bool c, float[1] x) => (float[1] y) { [n] y = If (c) <"

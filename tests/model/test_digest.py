@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from models import normal, parse, save, save_external, with_weights
-from precision_bisect.model.load import load_model
-from precision_bisect.model.weights import external_parts
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.weights import external_parts
 
 TWO = "(float[1,256] x) => (float[1,256] y) { h = MatMul(x, w) y = MatMul(h, v) }"
 

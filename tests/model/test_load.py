@@ -11,18 +11,18 @@ from onnx import TensorProto, helper, numpy_helper
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import InputError, ModelError
-from precision_bisect.inputs.input_check import check_samples
-from precision_bisect.inputs.reference import reference_outputs
-from precision_bisect.inputs.synthetic import synthetic_samples
+from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import output_types
+from precision_bisect.graphs.tensor_shapes import tensor_shapes
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.judging.inputs.input_check import check_samples
+from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.ort import output_types
-from precision_bisect.model.tensor_shapes import tensor_shapes
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.reading import parse_shapes
-from precision_bisect.typed.rewrite import TypedWriter
 
 
 def newest_opset(most: int) -> int:
@@ -93,8 +93,8 @@ def test_external_data_is_mapped_and_the_graph_stays_small(tmp_path: Path) -> No
 def test_the_switched_graph_stays_small(tmp_path: Path) -> None:
     """Neither the weights nor their rounded copies are in a proto, so 2 GiB is no limit."""
     from precision_bisect.backends.emulation.switched import switch
+    from precision_bisect.graphs.quantization.scales import Scales
     from precision_bisect.precisions import Pair
-    from precision_bisect.quantization.scales import Scales
 
     proto = with_weights(
         parse("(float[1,256] x) => (float[1,256] y) { h = MatMul(x, w) y = MatMul(h, w) }"),

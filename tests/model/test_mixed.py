@@ -12,15 +12,15 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.run_folder.runfolder import MIXED_MODEL
-from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.runs.runfolder import MIXED_MODEL
 from typed_graphs import types_of
 
 

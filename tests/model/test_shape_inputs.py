@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from models import parse, save
-from precision_bisect.model.load import load_model
-from precision_bisect.model.shape_inputs import shape_inputs
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.shape_inputs import shape_inputs
 
 ZERO = "z = Constant<value_ints=[0]>() "
 MODELS = {

@@ -12,7 +12,7 @@ import tiny
 from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.load import load_model
 
 OWN = "own"
 

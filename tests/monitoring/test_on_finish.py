@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from precision_bisect.errors import UsageError
-from precision_bisect.monitoring.on_finish import call, command_words
+from precision_bisect.runs.monitoring.on_finish import call, command_words
 
 COMMAND = [sys.executable, "-m", "precision_bisect"]
 

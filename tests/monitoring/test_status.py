@@ -20,23 +20,23 @@ import tiny
 from beginning import PROCESS, STARTED
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
-from precision_bisect.monitoring import live_status
-from precision_bisect.monitoring.attend import Attended
-from precision_bisect.monitoring.live_status import INTERVAL_S, LiveStatus
-from precision_bisect.monitoring.run_progress import MOST_LAST, Progress
-from precision_bisect.monitoring.run_watch import look
-from precision_bisect.monitoring.status_text import spoken, status_text
 from precision_bisect.plan import Plan
-from precision_bisect.run_folder import locking
-from precision_bisect.run_folder.locking import Owner, RunLock, now
-from precision_bisect.run_folder.runfolder import EVENTS, OWNER, STATUS
-from precision_bisect.search.events import (
+from precision_bisect.runs import locking
+from precision_bisect.runs.locking import Owner, RunLock, now
+from precision_bisect.runs.monitoring import live_status
+from precision_bisect.runs.monitoring.attend import Attended
+from precision_bisect.runs.monitoring.events import (
     Event,
     RunStarted,
     TrialFinished,
     TrialStarted,
     ignore,
 )
+from precision_bisect.runs.monitoring.live_status import INTERVAL_S, LiveStatus
+from precision_bisect.runs.monitoring.run_progress import MOST_LAST, Progress
+from precision_bisect.runs.monitoring.run_watch import look
+from precision_bisect.runs.monitoring.status_text import spoken, status_text
+from precision_bisect.runs.runfolder import EVENTS, OWNER, STATUS
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from run_folders import write_ledger
 

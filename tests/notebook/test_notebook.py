@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Diagnosis, Inputs, Result, Rung
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Diagnosis, Inputs, Result, Rung
 from precision_bisect_reports.notebook import MOST_LAYER_ROWS
 from run_folders import names, result_of
 

@@ -17,11 +17,9 @@ PACKAGES = {
 
 ORDER = (
     "errors precisions plan trial plan_costs layer_table protocols plugins",
-    "machine run_folder settings options",
-    "model inputs comparators search results certificate quantization typed speed monitoring",
-    "inspection fusing backends exports diagnosis advice isolation executors cluster ledger",
-    "pipeline ladder api",
-    "arguments comparing batch verifying commandline __main__",
+    "machine settings options runs graphs judging search",
+    "backends exports explaining execution cluster",
+    "pipeline api commandline __main__",
     "testing",
 )
 """Nouns at the root and rooms, from the lowest to the highest: each imports only lower ones."""

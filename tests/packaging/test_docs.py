@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.arguments.run_flags import run_parser
+from precision_bisect.commandline.arguments.run_flags import run_parser
 from precision_bisect.plugins import STRATEGIES, installed, load_strategy
-from precision_bisect.results.result import KEYS
+from precision_bisect.runs.results.result import KEYS
 
 REPO = Path(__file__).parents[2]
 README = (REPO / "README.md").read_text(encoding="utf-8")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from models import load_text, normal, parse, save, with_weights
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import FP8, INT8, LOW_TYPES, QuantizedType
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import FP8, INT8, LOW_TYPES, QuantizedType
+from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.options import CalibrationName
 from precision_bisect.precisions import HIGH_NAMES, HighName
-from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.scales import Scales
 
 
 def matmul(folder: Path) -> Model:

@@ -7,11 +7,11 @@ import pytest
 from ladder_model import QUANTIZABLE, write
 from models import load_text
 from precision_bisect.commandline.main import main
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.typed.pinning import pin_formless, pinned_layers, pinned_remarks
 from precision_bisect.layer_table import Exclusion, assigned
-from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.pinning import pin_formless, pinned_layers, pinned_remarks
 
 INT8_IN_FP16 = Pair(low="int8", high="fp16")
 

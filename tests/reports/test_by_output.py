@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from final_screens import RESULT, screen
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import OutputError
 from precision_bisect_reports.by_output import by_output
 

@@ -9,8 +9,8 @@ import pytest
 
 import run_folders
 from final_screens import RESULT, words
-from precision_bisect.results.layer_costs import Costs, IslandCost, LayerCost
-from precision_bisect.run_folder.runfolder import RESULT as FILE
+from precision_bisect.runs.results.layer_costs import Costs, IslandCost, LayerCost
+from precision_bisect.runs.runfolder import RESULT as FILE
 from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 

@@ -9,8 +9,8 @@ import pytest
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
-from precision_bisect.ledger.ledger_reader import recorded_trials
 from precision_bisect.plan import Plan
+from precision_bisect.runs.ledger.ledger_reader import recorded_trials
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
 from precision_bisect_reports.progress import trial_line
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from final_screens import RESULT, screen, words
-from precision_bisect.results.deployment import Deployment
-from precision_bisect.results.other_targets import OnTargets, Stored
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.deployment import Deployment
+from precision_bisect.runs.results.other_targets import OnTargets, Stored
+from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.targets import Inside, TargetChoice, TargetName
 from precision_bisect_reports.html.answer import _facts
 from precision_bisect_reports.predicted import predicted

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from final_screens import KEPT, RESULT, need, screen, words
-from precision_bisect.results.certificates import Certificate, Forecasts, Uncertified
+from precision_bisect.runs.results.certificates import Certificate, Forecasts, Uncertified
 from precision_bisect.trial import Stability
 from precision_bisect_reports.notebook import as_html
 

@@ -4,7 +4,7 @@ import pytest
 
 from final_screens import screen
 from golden_screens import cases, golden
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.result import Result
 
 CASES = {str(name): result for name, result in cases()}
 

@@ -8,10 +8,10 @@ import pytest
 from final_screens import KEPT, RESULT, need, screen, words
 from golden_screens import DEPLOYMENT
 from precision_bisect.errors import ExitCode
-from precision_bisect.results.advised import Advised
-from precision_bisect.results.certificates import Certificate
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Culprit, Diagnosis, Inputs, Pinned
+from precision_bisect.runs.results.advised import Advised
+from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Culprit, Diagnosis, Inputs, Pinned
 from precision_bisect.trial import Stability
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 

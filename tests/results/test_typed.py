@@ -11,12 +11,12 @@ import pytest
 
 from beginning import STARTED
 from precision_bisect.errors import RunFolderError
-from precision_bisect.results.result import Result
-from precision_bisect.results.run_status import read_status
-from precision_bisect.results.saved import read_saved
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import RESULT
-from precision_bisect.run_folder.typed_json import typed
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.run_status import read_status
+from precision_bisect.runs.results.saved import read_saved
+from precision_bisect.runs.runfolder import RESULT
+from precision_bisect.runs.typed_json import typed
 from precision_bisect.trial import NotFinite, Stability
 from run_folders import TOLERANCE, names, result_of, write_status
 

@@ -13,8 +13,8 @@ import precision_bisect
 from models import OVERFLOW, parse, save
 from precision_bisect.api import FindOptions
 from precision_bisect.options import Options
-from precision_bisect.run_folder.runfolder import DIAGNOSIS, EVENTS, REPORT, RESULT, STATUS
-from precision_bisect.search.events import Event, Warned
+from precision_bisect.runs.monitoring.events import Event, Warned
+from precision_bisect.runs.runfolder import DIAGNOSIS, EVENTS, REPORT, RESULT, STATUS
 
 SAMPLE = {"x": np.array([300.0], np.float32)}
 

@@ -13,12 +13,12 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline import costing
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
-from precision_bisect.results.saved import read_result
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.saved import read_result
+from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import ignore
 
 Install = Callable[..., None]
 

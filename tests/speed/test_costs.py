@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from paced import chain
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.tensor_shapes import tensor_shapes
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.tensor_shapes import tensor_shapes
 from precision_bisect.plan_costs import CostGraph, Value
-from precision_bisect.speed.costs import cost_graph
-from precision_bisect.speed.roofline import cast_ms, extra_ms, macs
+from precision_bisect.search.speed.costs import cost_graph
+from precision_bisect.search.speed.roofline import cast_ms, extra_ms, macs
 
 
 def saved(

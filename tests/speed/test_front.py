@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from paced import chain
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import SpeedLimits
-from precision_bisect.speed.front import FrontTrial, front, judged_outcomes
-from precision_bisect.speed.report import Timings
+from precision_bisect.search.speed.front import FrontTrial, front, judged_outcomes
+from precision_bisect.search.speed.report import Timings
 from precision_bisect.trial import (
     Evidence,
     Kind,

@@ -12,10 +12,10 @@ import oracles
 from paced import Case, Clock, case, chain, run
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
-from precision_bisect.results.endings import Ending, Status
+from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
-from precision_bisect.speed.improve import MOST_BUILDS
+from precision_bisect.search.speed.improve import MOST_BUILDS
 from precision_bisect.trial import Kind, Outcome, Phase, Trial
 from simulated import by
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from models import save
 from precision_bisect.backends.cuda.node_times import times_on
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model, load_model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.results.layer_costs import Costs
-from precision_bisect.speed.costs import cost_graph
-from precision_bisect.speed.island_costs import island_costs
-from precision_bisect.speed.kernel_times import KernelTimes
-from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.search.speed.costs import cost_graph
+from precision_bisect.search.speed.island_costs import island_costs
+from precision_bisect.search.speed.kernel_times import KernelTimes
 from random_graphs import random_models
 
 

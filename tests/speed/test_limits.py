@@ -71,7 +71,7 @@ def test_what_cannot_work_is_one_line(
 
 def test_golden_ledgers_without_a_baseline_are_read(tmp_path: Path) -> None:
     """Evidence that an earlier version wrote has a latency without the new figures."""
-    from precision_bisect.ledger.evidence_text import from_text
+    from precision_bisect.runs.ledger.evidence_text import from_text
 
     golden = Path(__file__).parents[1] / "golden" / "ledger_v3.sqlite"
     with sqlite3.connect(golden) as connection:

@@ -12,7 +12,7 @@ import tiny
 from paced import Case, Clock, case, chain, run
 from precision_bisect.errors import PluginError
 from precision_bisect.plan import Plan
-from precision_bisect.results.endings import Status
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.trial import Kind, Phase
 from precision_bisect_strategies import pareto
 from precision_bisect_strategies.grouping import few_groups

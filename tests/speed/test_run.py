@@ -20,10 +20,9 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.errors import ExitCode
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.ledger.store import open_ledger
-from precision_bisect.model.ort import CPU
-from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.run import run_prepared
@@ -31,15 +30,16 @@ from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Engine, Sample
-from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Result
-from precision_bisect.run_folder.runfolder import LEDGER, RESULT, RunFolder
+from precision_bisect.runs.ledger.store import open_ledger
+from precision_bisect.runs.monitoring.events import Event, ignore
+from precision_bisect.runs.monitoring.run_progress import Progress
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import LEDGER, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import Event, ignore
+from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.stopwatch import Stopwatch
-from precision_bisect.speed.costs import cost_graph
 from precision_bisect.trial import Evidence, Kind, Latency
-from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.summary import final_screen
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import oracles
-from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.results.endings import NO_SEARCH, Ending, Status
+from precision_bisect.runs.results.endings import NO_SEARCH, Ending, Status
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, complete, sweep
 from precision_bisect.trial import Kind, Phase, Proposal, SampleSet

@@ -12,12 +12,12 @@ from onnx import helper, numpy_helper
 
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.comparators.polygraphy import PolygraphyComparator
-from precision_bisect.comparators.tolerance import Tolerance
-from precision_bisect.inputs.copies import FACTORS, Copies
-from precision_bisect.inputs.reference import ReferenceSession, reference_outputs
-from precision_bisect.model.load import load_model
-from precision_bisect.model.lowtypes import BF16, FP16, LowType
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, reference_outputs
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.lowtypes import BF16, FP16, LowType
+from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.inputs.copies import FACTORS, Copies
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.search.evaluation import Evaluator

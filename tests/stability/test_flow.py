@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
-from precision_bisect.certificate.confirmed_forecasts import sample_of
-from precision_bisect.certificate.judged_trials import JudgedTrials
-from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.results.endings import Ending, Status
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.search.certificate.confirmed_forecasts import sample_of
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import Kind, Phase
 from precision_bisect_strategies.guided import Guided

@@ -9,8 +9,8 @@ import pytest
 
 import oracles
 from oracles import Oracle, Simulation
-from precision_bisect.certificate.certifying import certify
 from precision_bisect.protocols import Problem
+from precision_bisect.search.certificate.certifying import certify
 from precision_bisect.trial import Kind, Outcome, Proposal
 from precision_bisect_strategies.guided import Guided
 from textbook import quickxplain

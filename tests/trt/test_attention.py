@@ -17,10 +17,10 @@ from models import keeping, save
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.exports.polygraphy_command import DECOMPOSABLE, polygraphy_command
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.rewrite import TypedWriter
 
 HEADS, WIDTH, LENGTH = 4, 64, 16
 KINDS: Mapping[str, Mapping[str, int | str]] = {

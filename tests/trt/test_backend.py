@@ -13,14 +13,14 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import PrecisionBisectError, RefusedError, UsageError
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.run_folder.runfolder import ENGINE, TIMING_CACHE
+from precision_bisect.runs.runfolder import ENGINE, TIMING_CACHE
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Honour, LayerHonour, TrialStatus
-from precision_bisect.typed.rewrite import TypedWriter
 
 FOR_86 = EngineSettings(compute_capability="8.6")
 CHAIN = (

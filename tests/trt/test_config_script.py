@@ -6,13 +6,13 @@ import pytest
 
 from exports_models import export_of
 from models import normal, parse, save
-from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import UsageError
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.write import write_exports
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 
 BODY = "(float[2,4] x) => (float[2,4] y) { y = Tanh(x) }"

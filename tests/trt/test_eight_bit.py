@@ -9,15 +9,15 @@ from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.errors import RefusedError
-from precision_bisect.model.load import load_model
-from precision_bisect.model.lowtypes import QUANTIZED
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.lowtypes import QUANTIZED
+from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
+from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.typed.pinning import pin_formless
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import Pair, QuantizedName
-from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Honour
-from precision_bisect.typed.pinning import pin_formless
-from precision_bisect.typed.rewrite import TypedWriter
 
 BODY = (
     "(float[1, 16, 8, 8] x) => (float[1, 16, n, m] y)"

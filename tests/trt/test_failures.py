@@ -8,14 +8,14 @@ import oracles
 from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.results.endings import Status
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import TrialStatus
-from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect_strategies.guided import Guided
 from simulated import driver_of
 

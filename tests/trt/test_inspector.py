@@ -13,12 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from inspection.real_texts import GEMM, message
+from precision_bisect.backends.inspection.engine_layers import EngineLayer
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.inspector import inspected
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
-from precision_bisect.inspection.engine_layers import EngineLayer
 from precision_bisect.trial import LayerHonour
 
 NAME = "/classifier/classifier_6/Gemm_myl9_4"

@@ -13,22 +13,22 @@ import pytest
 
 from inspection.golden_engines import NAMES, read
 from models import keeping, load_text
+from precision_bisect.backends.inspection.engine_layers import EngineLayer, EngineTensor
+from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt import tensorrt_backend, tensorrt_engine
 from precision_bisect.backends.tensorrt.build import BuiltEngine, build
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.layer_times import layer_times, timed_layers
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.backends.timing import WARM_UP_RUNS
-from precision_bisect.inspection.engine_layers import EngineLayer, EngineTensor
-from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.inspection.verbose_text import parse_layers
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
+from precision_bisect.search.speed.costs import cost_graph
+from precision_bisect.search.speed.island_costs import island_costs
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.speed.costs import cost_graph
-from precision_bisect.speed.island_costs import island_costs
-from precision_bisect.typed.pinning import pin, pin_formless
-from precision_bisect.typed.rewrite import TypedWriter
 
 
 class Reporting:

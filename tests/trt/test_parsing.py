@@ -7,10 +7,10 @@ import pytest
 from models import parse, save
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.parsing import refusals, refused_low, to_blame
+from precision_bisect.graphs.typed.model_files import TypedFolder
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
-from precision_bisect.typed.model_files import TypedFolder
-from precision_bisect.typed.typed_graph import TypedGraph
 
 NAMES = tuple(map(LayerName, ("square", "mish", "tanh", "swish")))
 

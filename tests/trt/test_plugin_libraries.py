@@ -10,18 +10,18 @@ import pytest
 
 from exports_models import SHELLS, export_of, run_script
 from models import load_text, normal, parse, save
-from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.write import write_exports
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.user_libraries import digests
-from precision_bisect.typed.rewrite import TypedWriter
 
 BODY = "(float[2,4] x) => (float[2,4] y) { y = Tanh(x) }"
 ATOL = {"metric": "elementwise", "atol": {"": 0.1}, "rtol": {"": 0.1}}

@@ -13,11 +13,11 @@ from models import parse
 from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.weak import mark, to_mark
-from precision_bisect.isolation.described import Survey
+from precision_bisect.execution.described import Survey
+from precision_bisect.graphs.typed.pinning import may_run_high
 from precision_bisect.layer_table import LayerName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import TrialStatus
-from precision_bisect.typed.pinning import may_run_high
 from weak_networks import Parsed, markable, parsed, told_by_file
 
 

@@ -12,12 +12,12 @@ from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.weak import inputs_of
 from precision_bisect.exports.polygraphy_command import write_polygraphy_script
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.typed.high_nodes import ToldNodes, told
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import load_model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.high_nodes import ToldNodes, told
-from precision_bisect.typed.rewrite import TypedWriter
 from weak_networks import (
     Noted,
     Parsed,

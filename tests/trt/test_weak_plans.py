@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from models import save
 from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.typed.high_nodes import told
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.high_nodes import told
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
 from random_graphs import KINDS, random_models
 from weak_networks import Parsed, handles_floats, markable, parsed
 from wider_graphs import IMAGES, MOVERS, WiderMaker

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from models import load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
+from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName, forms_of
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, HIGH_NAMES, LOW_NAMES, Form, Pair
-from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.quantized_layers import quantized_layers
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.pinning import pin, pin_formless
-from precision_bisect.typed.rewrite import TypedWriter
 from random_graphs import SIZE, random_models
 from typed_graphs import check_structure, run_as_written, simulated, types_of
 from wider_graphs import WIDER_KINDS, WiderMaker

@@ -10,14 +10,14 @@ import pytest
 from exports_models import export_of
 from models import Arrays, normal, parse, save, with_weights
 from precision_bisect.exports.mixed import write_mixed
-from precision_bisect.model.load import load_model
-from precision_bisect.model.ort import Session
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.typed.biases import with_float_biases
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.run_folder.runfolder import RunFolder
-from precision_bisect.typed.biases import with_float_biases
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.runs.runfolder import RunFolder
 
 BODY = """(float[1, 3, 16, 16] x) => (float[1, 5] y) {
     [conv] a = Conv<pads = [1, 1, 1, 1]>(x, w, b) [relu] r = Relu(a)

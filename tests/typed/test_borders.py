@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models import keeping, load_text, normal, parse, save, with_weights
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.load import load_model
 from precision_bisect.plan import Plan
 from typed_graphs import casts, checked
 

@@ -16,14 +16,14 @@ import tiny
 from models import keeping, normal, parse, save_external, with_weights
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.errors import RunFolderError
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import LOW_TYPES
-from precision_bisect.model.ort import CPU
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed import model_files as files
+from precision_bisect.graphs.typed.model_files import TypedFolder, save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
-from precision_bisect.typed import model_files as files
-from precision_bisect.typed.model_files import TypedFolder, save_typed
-from precision_bisect.typed.rewrite import TypedWriter
 
 BODY = (
     "(float[1, 64] x) => (float[1, 64] y)"
@@ -175,12 +175,12 @@ def test_a_failed_export_leaves_the_old_one(tmp_path: Path) -> None:
 MEASURE = """
 import sys
 from pathlib import Path
-from precision_bisect.model.lowtypes import FP16
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.lowtypes import FP16
+from precision_bisect.graphs.load import load_model
 from precision_bisect.plan import Plan
-from precision_bisect.typed.model_files import TypedFolder, save_typed
+from precision_bisect.graphs.typed.model_files import TypedFolder, save_typed
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 
 def peak():
     # Not `ru_maxrss`, which begins with what the process had that started this one.

@@ -15,11 +15,11 @@ import pytest
 
 from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.tensorrt.low_kernels import without_kernel
-from precision_bisect.model.load import load_model
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.pinning import pin
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.pinning import pin
-from precision_bisect.typed.rewrite import TypedWriter
 from rtx import build
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from models import keeping, load_text, save
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import LOW_TYPES
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.typed.high_nodes import told
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
-from precision_bisect.typed.high_nodes import told
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
 from random_graphs import random_models
 from wider_graphs import WIDER_KINDS, WiderMaker
 

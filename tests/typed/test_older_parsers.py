@@ -15,13 +15,13 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.low_kernels import refused_by_every_parser
 from precision_bisect.backends.tensorrt.parsing import refusals
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.forms import _NO_BF16
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import HALF_NAMES, HalfName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.forms import _NO_BF16
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
 
 STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

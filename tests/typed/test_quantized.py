@@ -11,18 +11,18 @@ from onnx import TensorProto
 from models import keeping, load_text, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import QUANTIZED
+from precision_bisect.graphs.quantization.rounding import dequantized, quantized
+from precision_bisect.graphs.quantization.scales import Scales, WeightScale
+from precision_bisect.graphs.typed import chunks
+from precision_bisect.graphs.typed.model_files import TypedFolder, save_typed
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import QUANTIZED
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HIGH_NAMES, Form, HighName, Pair, QuantizedName
-from precision_bisect.quantization.rounding import dequantized, quantized
-from precision_bisect.quantization.scales import Scales, WeightScale
-from precision_bisect.typed import chunks
-from precision_bisect.typed.model_files import TypedFolder, save_typed
-from precision_bisect.typed.pinning import pin, pin_formless
-from precision_bisect.typed.rewrite import TypedWriter
-from precision_bisect.typed.typed_graph import TypedGraph
 from typed_graphs import run_as_written, types_of
 
 LOWEST = Plan.of(())

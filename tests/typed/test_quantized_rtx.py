@@ -10,12 +10,17 @@ import onnx
 import pytest
 
 from models import keeping, normal, parse, save, with_weights
+from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt.low_kernels import without_kernel
-from precision_bisect.inspection.honoured import judge_layers
-from precision_bisect.inspection.verbose_text import parse_layers
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import QUANTIZED
+from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
+from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import QUANTIZED
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import (
     HALF_NAMES,
@@ -26,12 +31,7 @@ from precision_bisect.precisions import (
     Pair,
     QuantizedName,
 )
-from precision_bisect.quantization.calibration import Calibration, calibrate
-from precision_bisect.quantization.quantized_layers import quantized_layers
 from precision_bisect.trial import Honour
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.pinning import pin, pin_formless
-from precision_bisect.typed.rewrite import TypedWriter
 from rtx import build
 
 NAFNET = Path(__file__).parents[2] / "examples" / "nafnet"

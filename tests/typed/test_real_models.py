@@ -10,12 +10,12 @@ import onnx
 import pytest
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.lowtypes import LOW_TYPES
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
 from random_graphs import static_graph
 from typed_graphs import check_structure, run_as_written, simulated
 

@@ -12,11 +12,11 @@ from onnx import TensorProto, helper
 from models import keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import RefusedError
-from precision_bisect.model.load import load_model
-from precision_bisect.model.lowtypes import BF16, LOW_TYPES
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
-from precision_bisect.typed.rewrite import TypedWriter
 from typed_graphs import casts, checked, run_as_written, simulated, types_of
 
 LOWEST = Plan.of(())

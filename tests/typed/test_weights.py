@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from models import keeping, load_text, normal, parse, save, with_weights
-from precision_bisect.model.load import load_model
-from precision_bisect.model.lowtypes import BF16, FP16, LowType
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.lowtypes import BF16, FP16, LowType
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.typed.rewrite import TypedWriter
 from typed_graphs import casts, checked
 
 LOWEST = Plan.of(())

@@ -12,8 +12,8 @@ from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.stability import NARROWED
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.unseen import Unseen, share_at_most
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.unseen import Unseen, share_at_most
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.sample_sets import CHOSEN, SampleSets, pool_of

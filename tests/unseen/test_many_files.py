@@ -8,9 +8,9 @@ import pytest
 import models
 import tiny
 from precision_bisect.errors import InputError
-from precision_bisect.inputs.input_files import MOST_HELD, placed_samples
-from precision_bisect.results.endings import Status
-from precision_bisect.results.unseen import Calibrating
+from precision_bisect.judging.inputs.input_files import MOST_HELD, placed_samples
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.unseen import Calibrating
 from precision_bisect.search.sample_sets import pool_of
 
 MANY = MOST_HELD + 6

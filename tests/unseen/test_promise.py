@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from precision_bisect.results.unseen import CONFIDENCE, Unseen, share_at_most
+from precision_bisect.runs.results.unseen import CONFIDENCE, Unseen, share_at_most
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from precision_bisect.results.result import Inputs
-from precision_bisect.results.unseen import Calibrating, Estimate, Unseen
+from precision_bisect.runs.results.result import Inputs
+from precision_bisect.runs.results.unseen import Calibrating, Estimate, Unseen
 from precision_bisect_reports.promise import unseen
 from run_folders import result_of
 

@@ -15,8 +15,8 @@ from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.risk import Spread, estimated, factor
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.unseen import Estimate, OverSamples
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.unseen import Estimate, OverSamples
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import OneByOne
 from precision_bisect_strategies.guided import Guided

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from precision_bisect.model.load import Model
-from precision_bisect.model.shape_inputs import shape_inputs
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.options import Options
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import Backend, Sample
-from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.rewrite import TypedWriter
 
 MakeBackend: TypeAlias = Callable[[Model], Backend]
 SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]

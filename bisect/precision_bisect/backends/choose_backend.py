@@ -13,11 +13,11 @@ from precision_bisect.backends.backend_plugin import (
     MakeBackend,
 )
 from precision_bisect.errors import PluginError, RefusedError
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.options import Options
 from precision_bisect.plugins import BACKENDS, installed, load
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import Sample
-from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.engine_settings import EngineSettings
 
 AUTO = ("tensorrt", "tensorrt-rtx", "onnxruntime", "emulated")

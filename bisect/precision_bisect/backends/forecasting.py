@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from precision_bisect.backends.cuda.cuda_check import require_cuda
 from precision_bisect.backends.cuda.provider import CUDA, emulating, on_cuda
 from precision_bisect.errors import UsageError
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import Providers, on_cpu
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.machine.gpu import devices
-from precision_bisect.model.load import Model
-from precision_bisect.model.ort import Providers, on_cpu
 from precision_bisect.options import Options
-from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def choose_target(options: Options) -> Options:
 def _installed() -> Iterator[TargetName]:
     # Imported here: other backends need none of it.
     from precision_bisect.backends.tensorrt.flavour import NAMES, absent
-    from precision_bisect.model.ort import runtime
+    from precision_bisect.graphs.ort import runtime
 
     yield from (name for name in NAMES if not absent(name))
     if CUDA in runtime().get_available_providers():

@@ -18,9 +18,9 @@ from precision_bisect.cluster.remote_trials import RemoteBackend
 from precision_bisect.cluster.shipped_model import pack
 from precision_bisect.cluster.task_queue import ModelPlugin, TrialsPlugin, look_on, why_no_trials
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageError
-from precision_bisect.executors.uniformity import merged, require_alike, unlike_workers
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
-from precision_bisect.isolation.slot import Limits
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.slot import Limits
+from precision_bisect.execution.uniformity import merged, require_alike, unlike_workers
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.search.sample_sets import SampleSets
 

@@ -16,14 +16,14 @@ from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.cluster.cluster_evaluator import ClusterEvaluator
 from precision_bisect.cluster.task_queue import SilencePlugin
 from precision_bisect.errors import ExecutorError, UsageError, counted
-from precision_bisect.executors.executor import Executor, Placed, TrialTask
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
-from precision_bisect.isolation.slot import Limits
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.executor import Executor, Placed, TrialTask
+from precision_bisect.execution.slot import Limits
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.typed.pinning import pin_unbuildable
 from precision_bisect.machine.user_scripts import first_line
-from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.search.workers import Threads, Workers
-from precision_bisect.typed.pinning import pin_unbuildable
 
 LOCAL_CLUSTER = "local"
 """The address of a cluster of `options.workers` processes of this machine, to try it out."""

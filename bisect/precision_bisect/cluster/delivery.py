@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.isolation.logs import Logs, tail
+from precision_bisect.execution.logs import Logs, tail
 from precision_bisect.machine.atomic import whole
-from precision_bisect.run_folder.runfolder import LOGS
+from precision_bisect.runs.runfolder import LOGS
 from precision_bisect.trial import Outcome, Proposal
 
 

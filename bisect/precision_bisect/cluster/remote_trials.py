@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.backends.choose_backend import pick_backend
-from precision_bisect.isolation.described import Survey, survey
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec, Made
-from precision_bisect.run_folder.runfolder import ENGINES
+from precision_bisect.execution.described import Survey, survey
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Made
+from precision_bisect.runs.runfolder import ENGINES
 from precision_bisect.search.evaluation import Evaluator
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from precision_bisect.errors import ExecutorError
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.machine.installed_code import code_digest
 
 MOST_SENT_BYTES = 2**30
@@ -39,7 +39,7 @@ def pack(spec: EvaluatorSpec, most_bytes: int = MOST_SENT_BYTES) -> ShippedModel
     # Only here ONNX is needed, and workers unpack shipped models, too.
     import onnx
 
-    from precision_bisect.model.weights import external_files
+    from precision_bisect.graphs.weights import external_files
 
     model = spec.options.model.absolute()
     try:

@@ -20,9 +20,9 @@ from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_fil
 from precision_bisect.cluster.remote_trials import RemoteBackend, RemoteSpec, describe_backend
 from precision_bisect.cluster.shipped_model import ShippedModel, facts, unpack
 from precision_bisect.errors import ExecutorError, PluginError
-from precision_bisect.executors.uniformity import unlike_workers
-from precision_bisect.isolation.process_evaluator import Isolated
-from precision_bisect.isolation.slot import Death, Limits, Slot
+from precision_bisect.execution.process_evaluator import Isolated
+from precision_bisect.execution.slot import Death, Limits, Slot
+from precision_bisect.execution.uniformity import unlike_workers
 from precision_bisect.machine.free_space import Space
 from precision_bisect.trial import Proposal
 

@@ -21,9 +21,9 @@ from typing import IO
 from precision_bisect.commandline.doctor import Examination
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.atomic import whole
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.belonging import logs, matching, refuse_replacing
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.belonging import logs, matching, refuse_replacing
+from precision_bisect.runs.runfolder import (
     AUTOCAST,
     EVENTS,
     LAYER_PRECISIONS,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.arguments.batch_flags import batch_parser
-from precision_bisect.arguments.command_flags import (
+from precision_bisect.commandline.arguments.batch_flags import batch_parser
+from precision_bisect.commandline.arguments.command_flags import (
     WORST,
     compare_parser,
     doctor_parser,
@@ -25,13 +25,13 @@ from precision_bisect.arguments.command_flags import (
     to_explain_options,
     verify_parser,
 )
-from precision_bisect.arguments.parser import Parser
-from precision_bisect.arguments.run_flags import curve_parser, to_options
+from precision_bisect.commandline.arguments.parser import Parser
+from precision_bisect.commandline.arguments.run_flags import curve_parser, to_options
 from precision_bisect.commandline.job import search
 from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderError, UsageError
 from precision_bisect.options import ANSWER, Options
-from precision_bisect.run_folder.runfolder import REPORT
+from precision_bisect.runs.runfolder import REPORT
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import given
 
@@ -39,10 +39,10 @@ from precision_bisect.settings.flags import given
 def layers_command(parsed: Namespace) -> int:
     """Print the candidates, and every other node with its reason."""
     from precision_bisect.commandline.listing import as_json, as_text
-    from precision_bisect.model.load import load_model
-    from precision_bisect.model.ort import use_custom_ops
-    from precision_bisect.typed.pinning import pin_formless
-    from precision_bisect.verifying.verify import model_of
+    from precision_bisect.graphs.load import load_model
+    from precision_bisect.graphs.ort import use_custom_ops
+    from precision_bisect.graphs.typed.pinning import pin_formless
+    from precision_bisect.pipeline.verifying.verify import model_of
 
     settings = EngineSettings(**given(parsed, EngineSettings))
     use_custom_ops(settings.ort_custom_ops)
@@ -57,9 +57,9 @@ def verify_command(parsed: Namespace) -> int:
     """Build the found plan once, print what the engine honours, and put it into the report."""
     flagged = given(parsed, EngineSettings)
     settings = EngineSettings(**flagged)
+    from precision_bisect.pipeline.verifying.run_settings import AskedSettings
+    from precision_bisect.pipeline.verifying.verify import verify
     from precision_bisect.plugins import REPORTS, load
-    from precision_bisect.verifying.run_settings import AskedSettings
-    from precision_bisect.verifying.verify import verify
 
     asked = AskedSettings(backend=parsed.backend, settings=settings, flagged=flagged)
     verified = verify(parsed.model, parsed.plan, asked, parsed.build_memory)
@@ -91,8 +91,8 @@ def status_command(parsed: Namespace) -> int:
     """Print what a run is doing, or how the jobs of a batch stand."""
     if _batch_shown(parsed):
         return ExitCode.OK
-    from precision_bisect.monitoring.run_watch import look
-    from precision_bisect.monitoring.status_text import status_text
+    from precision_bisect.runs.monitoring.run_watch import look
+    from precision_bisect.runs.monitoring.status_text import status_text
 
     seen = look(_last_run(parsed.run))
     sys.stdout.write(seen.to_json() if parsed.json else status_text(seen))
@@ -101,14 +101,14 @@ def status_command(parsed: Namespace) -> int:
 
 def _last_run(named: Path) -> Path:
     """Return what `last_run` does; it is imported only when it is needed."""
-    from precision_bisect.results.saved import last_run
+    from precision_bisect.runs.results.saved import last_run
 
     return last_run(named)
 
 
 def _batch_shown(parsed: Namespace) -> bool:
     """Print the batch that a folder holds; return whether it holds one."""
-    from precision_bisect.batch.batch_record import BATCH, read_batch
+    from precision_bisect.commandline.batch.batch_record import BATCH, read_batch
 
     if not os.path.isfile(parsed.run / BATCH):  # noqa: PTH113 - never raises
         return False
@@ -142,8 +142,8 @@ def explain_command(parsed: Namespace) -> int:
                 tell(f"From the last run, {options.model}; --inputs has the model looked at anew")
         except RunFolderError as error:
             tell(f"{error.message}, so the model is looked at with made-up inputs")
-    from precision_bisect.advice.text import advice_text
     from precision_bisect.commandline.explain_command import explain
+    from precision_bisect.explaining.advice.text import advice_text
     from precision_bisect.plugins import REPORTS, load
 
     with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
@@ -189,7 +189,12 @@ def doctor_command(parsed: Namespace) -> int:
 
 def batch_command(parsed: Namespace) -> int:
     """Search many models."""
-    from precision_bisect.batch.batch_run import BatchOptions, as_shell, plan_batch, run_batch
+    from precision_bisect.commandline.batch.batch_run import (
+        BatchOptions,
+        as_shell,
+        plan_batch,
+        run_batch,
+    )
 
     options = BatchOptions(
         jobs_file=parsed.jobs,
@@ -211,9 +216,9 @@ def show_command(parsed: Namespace) -> int:
     """Print the final screen of a run again, or how the jobs of a batch stand."""
     if _batch_shown(parsed):
         return ExitCode.OK
-    from precision_bisect.ledger.ledger_reader import recorded_trials
     from precision_bisect.plugins import REPORTS, load
-    from precision_bisect.results.saved import read_saved
+    from precision_bisect.runs.ledger.ledger_reader import recorded_trials
+    from precision_bisect.runs.results.saved import read_saved
 
     saved = read_saved(_last_run(parsed.run))
     if saved.outdated:
@@ -228,9 +233,9 @@ def show_command(parsed: Namespace) -> int:
 
 def compare_command(parsed: Namespace) -> int:
     """Print what changed between two runs."""
-    from precision_bisect.comparing.changes import compare
-    from precision_bisect.comparing.sides import read_side
     from precision_bisect.plugins import REPORTS, load
+    from precision_bisect.runs.comparing.changes import compare
+    from precision_bisect.runs.comparing.sides import read_side
 
     found = compare(*(read_side(_last_run(each)) for each in (parsed.before, parsed.after)))
     if parsed.json:

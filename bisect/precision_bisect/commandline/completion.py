@@ -8,7 +8,7 @@ import os
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 
-from precision_bisect.arguments.run_flags import run_parser
+from precision_bisect.commandline.arguments.run_flags import run_parser
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.plugins import STRATEGIES, installed
 

@@ -11,16 +11,16 @@ from precision_bisect.exports.finished import read_finished
 from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.write import gains, write_gain
-from precision_bisect.inputs.true_shapes import with_true_shapes
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.judging.inputs.true_shapes import with_true_shapes
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import ANSWER
-from precision_bisect.run_folder.belonging import EXPORTED
-from precision_bisect.run_folder.locking import RunLock
-from precision_bisect.run_folder.runfolder import RunFolder, point_folder, refuse_links
+from precision_bisect.pipeline.verifying.verify import model_and_result
+from precision_bisect.runs.belonging import EXPORTED
+from precision_bisect.runs.locking import RunLock
+from precision_bisect.runs.runfolder import RunFolder, point_folder, refuse_links
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.verifying.verify import model_and_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

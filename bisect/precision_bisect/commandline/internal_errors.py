@@ -14,8 +14,8 @@ from pathlib import Path
 
 from precision_bisect.errors import InternalError, PrecisionBisectError, UsageError, shortened
 from precision_bisect.machine.user_scripts import first_line
-from precision_bisect.run_folder.belonging import is_run, new_log
-from precision_bisect.run_folder.runfolder import LOGS
+from precision_bisect.runs.belonging import is_run, new_log
+from precision_bisect.runs.runfolder import LOGS
 
 _UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)
 """What is wrong with the path itself, whatever is done with it."""

@@ -12,14 +12,14 @@ from precision_bisect.commandline.interrupts import Interruptible
 from precision_bisect.commandline.stderr import complain
 from precision_bisect.errors import ExitCode
 from precision_bisect.machine.signals import turn_away
-from precision_bisect.monitoring.on_finish import call, check_command
 from precision_bisect.options import ANSWER, Options
-from precision_bisect.results.endings import Status
-from precision_bisect.run_folder.runfolder import RESULT
+from precision_bisect.runs.monitoring.on_finish import call, check_command
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.runfolder import RESULT
 
 if TYPE_CHECKING:
-    from precision_bisect.comparing.gate import Gate
-    from precision_bisect.results.result import Result
+    from precision_bisect.runs.comparing.gate import Gate
+    from precision_bisect.runs.results.result import Result
 
 
 def search(parsed: Namespace, options: Options) -> int:
@@ -27,8 +27,8 @@ def search(parsed: Namespace, options: Options) -> int:
     finished = parsed.on_finish
     if finished is not None:
         check_command(finished)
-    from precision_bisect.comparing.gate import read_gate
     from precision_bisect.plugins import REPORTS, leave_page, load
+    from precision_bisect.runs.comparing.gate import read_gate
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
 
@@ -48,7 +48,7 @@ def search(parsed: Namespace, options: Options) -> int:
             _print(result.to_text())
     code = _held_against(gate, result)
     if code == ExitCode.OK and options.export_point != ANSWER:
-        from precision_bisect.results.chosen_point import find_point
+        from precision_bisect.runs.results.chosen_point import find_point
 
         find_point(options.export_point, result.curve, result.culprits)
     return code

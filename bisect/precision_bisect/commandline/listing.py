@@ -4,7 +4,7 @@ from collections import Counter
 
 from precision_bisect.errors import printable
 from precision_bisect.layer_table import Layer, LayerTable
-from precision_bisect.run_folder import plain_json
+from precision_bisect.runs import plain_json
 
 
 def as_text(table: LayerTable) -> str:

@@ -11,9 +11,9 @@ from string import ascii_letters, digits
 
 from precision_bisect.exports.export import Export, named_nodes
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.fusing.norms import norms
-from precision_bisect.model.node_views import View
-from precision_bisect.typed.high_nodes import FLOATS
+from precision_bisect.graphs.fusing.norms import norms
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.typed.high_nodes import FLOATS
 
 _PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
 """Characters that mean themselves to `re` as well as to a shell."""

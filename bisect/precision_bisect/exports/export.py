@@ -9,18 +9,18 @@ from typing import Any
 from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.graphs.graph import all_graphs
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.high_nodes import HighNode, with_precision
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, assigned
-from precision_bisect.model.graph import all_graphs
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.options import ANSWER
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.results.result import Diagnosis
+from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.typed.high_nodes import HighNode, with_precision
-from precision_bisect.typed.rewrite import TypedWriter
 
 _WITHOUT_PRECISION = ("Attention", "TensorScatter")
 """Operators whose layers only lead into one fused operation, or share memory."""

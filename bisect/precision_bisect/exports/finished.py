@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.quantization.scales_file import read_scales
+from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName
-from precision_bisect.model.load import Model
-from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.options import ANSWER
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.quantization.scales_file import read_scales
-from precision_bisect.results.chosen_point import find_point
-from precision_bisect.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.results.result import Diagnosis, Result, Rung
-from precision_bisect.results.saved import damaged, quoted, read_result, result_file
-from precision_bisect.typed.pinning import pin, pin_formless
+from precision_bisect.runs.results.chosen_point import find_point
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
+from precision_bisect.runs.results.result import Diagnosis, Result, Rung
+from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import onnx
 
+from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
-from precision_bisect.model.graph import all_graphs
-from precision_bisect.run_folder.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
+from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL
 
 _SHOWN = 300
 """Longest text of a foreign error, in characters."""

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-from precision_bisect.model.graph import all_graphs, attribute
-from precision_bisect.model.types import infer_elem_types
+from precision_bisect.graphs.graph import all_graphs, attribute
+from precision_bisect.graphs.types import infer_elem_types
 
 FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 IO_PREFIX = "precision_bisect/io"

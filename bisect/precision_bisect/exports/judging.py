@@ -16,8 +16,8 @@ from precision_bisect.exports.one_file import one_file
 from precision_bisect.exports.polygraphy_command import METRICS, polygraphy_command
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
-from precision_bisect.results.deployment import Deployment, SessionOptions
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.results.deployment import Deployment, SessionOptions
+from precision_bisect.runs.runfolder import (
     GOLDEN_INPUTS,
     GOLDEN_OUTPUTS,
     JUDGING,

@@ -12,14 +12,14 @@ from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.io_types import take_half
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.graphs.graph import HALF_TYPES
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
+from precision_bisect.graphs.types import infer_elem_types
 from precision_bisect.layer_table import LayerName, forms_of
-from precision_bisect.model.graph import HALF_TYPES
-from precision_bisect.model.lowtypes import LOW_TYPES
-from precision_bisect.model.types import infer_elem_types
-from precision_bisect.run_folder.runfolder import MIXED_DATA, MIXED_MODEL, RunFolder
-from precision_bisect.typed.model_files import save_typed
-from precision_bisect.typed.rewrite import TypedWriter
-from precision_bisect.typed.typed_graph import TypedGraph
+from precision_bisect.runs.runfolder import MIXED_DATA, MIXED_MODEL, RunFolder
 
 METADATA_PREFIX = "precision_bisect"
 LAYERS_KEY = f"{METADATA_PREFIX}.layers"

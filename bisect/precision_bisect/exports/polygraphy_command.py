@@ -10,12 +10,13 @@ from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
 from precision_bisect.exports.export import Export, nodes_in_tensorrt
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.one_file import one_file
-from precision_bisect.model.graph import operators
-from precision_bisect.model.load import Model
-from precision_bisect.model.shape_inputs import shape_inputs
+from precision_bisect.graphs.graph import operators
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.typed.high_nodes import ToldNodes, told
 from precision_bisect.precisions import PrecisionName
 from precision_bisect.protocols import Sample
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.runfolder import (
     GOLDEN_INPUTS,
     GOLDEN_OUTPUTS,
     MIXED_MODEL,
@@ -23,7 +24,6 @@ from precision_bisect.run_folder.runfolder import (
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.user_libraries import CONFIG_SCRIPT
-from precision_bisect.typed.high_nodes import ToldNodes, told
 
 DECOMPOSABLE = "--decomposable-attentions"
 """Without this flag an Attention that has no fused kernel, such as one in FP32, is not built."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from precision_bisect.exports import fitting
-from precision_bisect.results.deployment import ByDefaults, Recheck
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import MIXED_MODEL, RUN_SCRIPT
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.deployment import ByDefaults, Recheck
+from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 
 _FIT_S = 600.0
 _JUDGE_S = 1800.0

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from precision_bisect.comparators.matched_boxes import DoesNotFit
-from precision_bisect.comparators.task_checks import judge_task
 from precision_bisect.exports.target_metrics import CannotJudge, multiple
+from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
+from precision_bisect.judging.comparators.task_checks import judge_task
 
 SETTINGS: dict[str, Any] = {}
 """What this file was written for.

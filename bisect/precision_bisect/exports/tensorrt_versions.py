@@ -3,8 +3,8 @@
 from typing import TypeAlias
 
 from precision_bisect.exports.export import Export
-from precision_bisect.model.graph import operators, opset
-from precision_bisect.model.lowtypes import LOW_TYPES
+from precision_bisect.graphs.graph import operators, opset
+from precision_bisect.graphs.lowtypes import LOW_TYPES
 
 _SINCE = {
     **dict.fromkeys(("CastLike", "Gelu", "Hardmax", "Mish"), (10, 0)),

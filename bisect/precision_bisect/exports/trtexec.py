@@ -22,9 +22,9 @@ from precision_bisect.exports.trtexec_names import (
     layer_precisions,
     trtexec_nodes,
 )
-from precision_bisect.model.graph import operators
-from precision_bisect.model.shape_inputs import shape_inputs
-from precision_bisect.run_folder.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
+from precision_bisect.graphs.graph import operators
+from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.runs.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
 from precision_bisect.settings.engine_settings import Shapes
 
 _HEAD = """\

@@ -13,12 +13,12 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge, write_judging
 from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.mixed import write_causes, write_mixed
+from precision_bisect.graphs.quantization.scales_file import write_scales
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.plugins import EXPORTERS, load
-from precision_bisect.quantization.scales_file import write_scales
-from precision_bisect.results.deployment import Deployment
-from precision_bisect.run_folder.belonging import exported_texts
-from precision_bisect.run_folder.runfolder import EXPORTS, MIXED_DATA, MIXED_MODEL, RunFolder
-from precision_bisect.typed.typed_graph import TypedGraph
+from precision_bisect.runs.belonging import exported_texts
+from precision_bisect.runs.results.deployment import Deployment
+from precision_bisect.runs.runfolder import EXPORTS, MIXED_DATA, MIXED_MODEL, RunFolder
 
 
 def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from precision_bisect.comparators.output_errors import together
+from precision_bisect.judging.comparators.output_errors import together
 from precision_bisect.pipeline.chart import latency_of, paced
 from precision_bisect.plan import Plan
 from precision_bisect.search.driver import Driver

@@ -7,17 +7,17 @@ ends where no single layer can go, and a plan that was widened keeps what the la
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from precision_bisect.certificate.certifying import certify
-from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.options import Certify
 from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.results.endings import Ending
+from precision_bisect.runs.results.endings import Ending
+from precision_bisect.search.certificate.certifying import certify
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.limits_and_noise import passing_within
 from precision_bisect.search.precision_curve import CURVE_DRAW, Curve
 from precision_bisect.search.rounding_law import aimed_at, typical
-from precision_bisect.speed.meet_limits import still_fast
+from precision_bisect.search.speed.meet_limits import still_fast
 from precision_bisect.trial import Outcome
 
 TRIED = 3

@@ -6,8 +6,8 @@ The curve is a search like any other: feeding it from the ledger draws it again,
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from precision_bisect.diagnosis.findings import Finding
 from precision_bisect.errors import counted
+from precision_bisect.explaining.diagnosis.findings import Finding
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.explanation import Explained, explain_layers
@@ -15,9 +15,9 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Search
-from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.result import Culprit, CurvePoint
-from precision_bisect.results.unseen import OverSamples
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.result import Culprit, CurvePoint
+from precision_bisect.runs.results.unseen import OverSamples
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
 from precision_bisect.search.rounding_law import typical

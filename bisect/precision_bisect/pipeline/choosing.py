@@ -16,7 +16,7 @@ from precision_bisect.errors import counted
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
-from precision_bisect.results.unseen import Calibrating, Unseen
+from precision_bisect.runs.results.unseen import Calibrating, Unseen
 from precision_bisect.search.combinators import mapped
 from precision_bisect.search.sample_sets import CHOSEN, SampleSets
 from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, Proposal, SampleSet, Trial

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from precision_bisect.certificate.monotone import remarks, rows
-from precision_bisect.comparators.comparison_remarks import decided_remark
-from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import UsageError
+from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
+from precision_bisect.graphs.typed.pinning import pinned_layers
+from precision_bisect.judging.comparators.comparison_remarks import decided_remark
 from precision_bisect.layer_table import assigned
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.answer_builds import (
@@ -49,25 +49,21 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.protocols import Comparator
-from precision_bisect.results.advised import Advised
-from precision_bisect.results.chosen_point import ExportedPoint, exported_point
-from precision_bisect.results.deployment import Deployment
-from precision_bisect.results.endings import Ending, Status
-from precision_bisect.results.input_ranges import InputRange
-from precision_bisect.results.layer_costs import Costs
-from precision_bisect.results.other_targets import OnTargets
-from precision_bisect.results.result import Inputs, Pinned, Result, Rung
-from precision_bisect.results.unseen import Unseen
-from precision_bisect.run_folder.runfolder import (
-    DIAGNOSIS,
-    RESULT,
-    RunFolder,
-)
+from precision_bisect.runs.results.advised import Advised
+from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
+from precision_bisect.runs.results.deployment import Deployment
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.input_ranges import InputRange
+from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.other_targets import OnTargets
+from precision_bisect.runs.results.result import Inputs, Pinned, Result, Rung
+from precision_bisect.runs.results.unseen import Unseen
+from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
+from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
-from precision_bisect.speed.report import front_rows
+from precision_bisect.search.speed.report import front_rows
 from precision_bisect.trial import Kind
-from precision_bisect.typed.pinning import pinned_layers
 
 ADVICE, LEAST_ADVICE_S = 0.1, 5.0
 """Share of the run's time so far, and seconds, that trying advice may take: the larger of both.

@@ -10,14 +10,14 @@ from contextlib import contextmanager, suppress
 
 from precision_bisect.backends.cuda.provider import ONE_BY_ONE
 from precision_bisect.errors import RunFolderError, shortened
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.results.layer_costs import MATTERS, Costs
+from precision_bisect.runs.results.layer_costs import MATTERS, Costs
 from precision_bisect.search.budget import Budget
-from precision_bisect.speed.costs import cost_graph
-from precision_bisect.speed.island_costs import island_costs
-from precision_bisect.typed.rewrite import TypedWriter
+from precision_bisect.search.speed.costs import cost_graph
+from precision_bisect.search.speed.island_costs import island_costs
 
 PROFILING_SHARE, LEAST_PROFILING_S = 0.1, 6.0
 """Share of the run's time so far that profiling may take, and seconds that are added: a process
@@ -76,8 +76,8 @@ def profiling(prepared: Prepared) -> Iterator[Callable[[Plan, float | None, floa
     is ended. It raises what goes wrong there.
     """
     # Imported here: loky and psutil are for runs that need them.
-    from precision_bisect.isolation import child
-    from precision_bisect.isolation.slot import Death, Limits, Slot
+    from precision_bisect.execution import child
+    from precision_bisect.execution.slot import Death, Limits, Slot
 
     spec, gpus = prepared.work / "profiled.spec", prepared.options.gpus
     prepared.spec.save(spec)

@@ -8,9 +8,6 @@ it short, the best plan so far is in the ledger.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from precision_bisect.certificate.certifying import certify
-from precision_bisect.certificate.judged_trials import JudgedTrials, noting
-from precision_bisect.certificate.sparing import misled, sparing
 from precision_bisect.errors import PluginError, counted
 from precision_bisect.options import Certify, Until
 from precision_bisect.pipeline.choosing import (
@@ -23,7 +20,7 @@ from precision_bisect.pipeline.risk import judged_by_pool, safer
 from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
-from precision_bisect.results.endings import (
+from precision_bisect.runs.results.endings import (
     NO_SEARCH,
     Ending,
     Status,
@@ -34,6 +31,9 @@ from precision_bisect.results.endings import (
     not_reproduced,
     refuted,
 )
+from precision_bisect.search.certificate.certifying import certify
+from precision_bisect.search.certificate.judged_trials import JudgedTrials, noting
+from precision_bisect.search.certificate.sparing import misled, sparing
 from precision_bisect.search.limits_and_noise import (
     below_noise,
     noise_between,
@@ -43,7 +43,7 @@ from precision_bisect.search.limits_and_noise import (
 )
 from precision_bisect.search.precision_curve import BEYOND_RANGE, Curve, find_culprits, sweep
 from precision_bisect.search.sensitivity import bounded
-from precision_bisect.speed.meet_limits import SpeedAnswer, fast_enough, given, still_fast
+from precision_bisect.search.speed.meet_limits import SpeedAnswer, fast_enough, given, still_fast
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 

@@ -9,7 +9,6 @@ from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN
 from precision_bisect.backends.cuda.provider import deployed_provider as deployed_options
-from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Check
@@ -21,12 +20,13 @@ from precision_bisect.exports.write import (
     write_gain,
     write_told,
 )
+from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Comparator
-from precision_bisect.results.chosen_point import ExportedPoint
-from precision_bisect.results.deployment import Deployment, Recheck, SessionOptions
-from precision_bisect.results.result import Diagnosis
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.runs.results.chosen_point import ExportedPoint
+from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
+from precision_bisect.runs.results.result import Diagnosis
+from precision_bisect.runs.runfolder import (
     LAYER_PRECISIONS,
     MIXED_MODEL,
     RUN_SCRIPT,

@@ -11,7 +11,7 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.results.other_targets import OnTargets, Stored
+from precision_bisect.runs.results.other_targets import OnTargets, Stored
 from precision_bisect.settings.targets import TARGETS, Inside, TargetName
 from precision_bisect.trial import Phase, Proposal, SampleSet
 

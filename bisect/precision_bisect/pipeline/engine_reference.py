@@ -10,16 +10,16 @@ from pathlib import Path
 
 from precision_bisect.backends.choose_backend import choose_backend, pick_backend
 from precision_bisect.errors import ModelError, UsageError
+from precision_bisect.execution.survey import isolated
 from precision_bisect.exports.golden import Golden
-from precision_bisect.inputs.given_outputs import of_model, read_outputs
-from precision_bisect.isolation.survey import isolated
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.judging.inputs.given_outputs import of_model, read_outputs
 from precision_bisect.machine.atomic import whole
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import DEFAULT_CALIBRATION, Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample
-from precision_bisect.run_folder.runfolder import REFERENCE
+from precision_bisect.runs.runfolder import REFERENCE
 from precision_bisect.trial import Outcome
 
 
@@ -89,7 +89,7 @@ def run_here(order: Options, samples: Sequence[Sample], work: Path) -> Ran:
 def run_in_child(order: Options, samples: Sequence[Sample], work: Path) -> Ran:
     """Build and run the engine in a child process, so that a crash is an outcome."""
     # Imported here: loky and psutil are for runs that need them.
-    from precision_bisect.isolation.slot import Death, Limits, Slot
+    from precision_bisect.execution.slot import Death, Limits, Slot
 
     gpu = order.gpus[0] if order.gpus else None
     slot = Slot(spec=work / "no.spec", folder=work, gpu=gpu)

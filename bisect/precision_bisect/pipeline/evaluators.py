@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from precision_bisect.executors.executor import TrialTask
-from precision_bisect.isolation.gpu_forecasts import GpuForecasts
+from precision_bisect.execution.executor import TrialTask
+from precision_bisect.execution.gpu_forecasts import GpuForecasts
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend
 from precision_bisect.search.evaluation import Evaluator
@@ -74,7 +74,7 @@ def _on_gpu(
 ) -> Evaluate:
     """Return what forecasts on the GPU beside `builds`, in children that `held` ends."""
     # Imported here: loky and psutil are for runs that need them.
-    from precision_bisect.isolation.process_evaluator import children
+    from precision_bisect.execution.process_evaluator import children
 
     # The limit on memory is for builds, which differ by plan; the emulator takes the same for
     # every plan.

@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import onnx
 
-from precision_bisect.advice.advise import advised
-from precision_bisect.advice.case import DiagnosedModel
-from precision_bisect.advice.variants import Variants
-from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.diagnosis.findings import Finding, Findings
-from precision_bisect.diagnosis.near import NearMiss, near_misses
-from precision_bisect.diagnosis.watched_tensors import WatchedTensors
-from precision_bisect.model.load import Model
-from precision_bisect.model.node_views import View
+from precision_bisect.explaining.advice.advise import advised
+from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.advice.variants import Variants
+from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.near import NearMiss, near_misses
+from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.results.certificates import Certificate
+from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.trial import Trial
 
 UNSEEN = 32

@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_bisect.certificate.judged_trials import JudgedTrials
-from precision_bisect.certificate.monotone import Break, breaks
-from precision_bisect.certificate.proving import Terms, certificate
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.answer_builds import Timed, final_build, latencies
 from precision_bisect.pipeline.choosing import error_of_others
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
-from precision_bisect.results.certificates import Certificate, Uncertified
-from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.runs.results.certificates import Certificate, Uncertified
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.certificate.monotone import Break, breaks
+from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.speed.report import Timings
+from precision_bisect.search.speed.report import Timings
 from precision_bisect.trial import Evidence, Kind, Outcome, SampleSet, Stability
 
 CUT_OFF = {

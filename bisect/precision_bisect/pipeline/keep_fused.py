@@ -13,7 +13,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import whole
 from precision_bisect.pipeline.loading import Loaded
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.run_folder.runfolder import REFERENCE, RunFolder
+from precision_bisect.runs.runfolder import REFERENCE, RunFolder
 
 _Run = TypeVar("_Run", Loaded, Prepared)
 

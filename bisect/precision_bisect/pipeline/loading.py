@@ -9,38 +9,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.comparators.choose_comparator import ReadyMade, choose_comparator
-from precision_bisect.comparators.comparison_remarks import (
+from precision_bisect.errors import InputError, ModelError, UsageError, counted
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.graphs.classes import class_outputs
+from precision_bisect.graphs.fp32_outputs import ReferenceSession
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.taken_branches import layers_inside, take_branches
+from precision_bisect.judging.comparators.choose_comparator import ReadyMade, choose_comparator
+from precision_bisect.judging.comparators.comparison_remarks import (
     exact_remark,
     overlooked_remarks,
     wide_remark,
 )
-from precision_bisect.comparators.steadiness import steadiness
-from precision_bisect.comparators.tried_out import try_out
-from precision_bisect.errors import InputError, ModelError, UsageError, counted
-from precision_bisect.inputs.given_outputs import read_outputs
-from precision_bisect.inputs.input_check import CheckedSamples, check_samples
-from precision_bisect.inputs.input_files import placed_samples
-from precision_bisect.inputs.reference import (
+from precision_bisect.judging.comparators.steadiness import steadiness
+from precision_bisect.judging.comparators.tried_out import try_out
+from precision_bisect.judging.inputs.given_outputs import read_outputs
+from precision_bisect.judging.inputs.input_check import CheckedSamples, check_samples
+from precision_bisect.judging.inputs.input_files import placed_samples
+from precision_bisect.judging.inputs.reference import (
     Reference,
-    ReferenceSession,
     find_reference,
     given_reference,
 )
-from precision_bisect.inputs.synthetic import synthetic_samples
-from precision_bisect.inputs.true_shapes import with_true_shapes
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
+from precision_bisect.judging.inputs.synthetic import synthetic_samples
+from precision_bisect.judging.inputs.true_shapes import with_true_shapes
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.machine.freed_memory import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
-from precision_bisect.model.classes import class_outputs
-from precision_bisect.model.load import Model, load_model
-from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.search.events import Observer, Warned
+from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.search.sample_sets import (
     CHOSEN,
     SampleSets,
@@ -51,7 +52,6 @@ from precision_bisect.search.sample_sets import (
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
-from precision_bisect.typed.taken_branches import layers_inside, take_branches
 
 _REASONS = 3
 """So many reasons are told why a model has nothing to decide on, the most frequent."""
@@ -278,7 +278,7 @@ def _reference(
 def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
     """Return the run over the fused model; the reference stays that of the original model."""
     # Imported here: few runs fuse.
-    from precision_bisect.fusing.fuse import fuse
+    from precision_bisect.graphs.fusing.fuse import fuse
 
     fused = fuse(loaded.model, loaded.samples, loaded.reference, work)
     observer(Warned(message=fused.remark))

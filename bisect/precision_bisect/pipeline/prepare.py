@@ -14,17 +14,25 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import own_arithmetic
 from precision_bisect.backends.forecasting import choose_forecasts, choose_target, forecaster
-from precision_bisect.diagnosis.out_of_range import out_of_range
 from precision_bisect.errors import UsageError
-from precision_bisect.executors.executor import Executor
-from precision_bisect.executors.local_executor import LOCAL
-from precision_bisect.inputs.copies import Copies, copies_for
-from precision_bisect.inputs.reference import ReferenceSession
-from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
-from precision_bisect.ledger.fingerprint import digest_samples
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.executor import Executor
+from precision_bisect.execution.local_executor import LOCAL
+from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
+from precision_bisect.graphs.fp32_outputs import ReferenceSession
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import KINDS
+from precision_bisect.graphs.quantization.calibration import scales_for
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.pinning import (
+    beyond_remark,
+    may_run_high,
+    pin_formless,
+    pinned_remarks,
+    weights_beyond,
+)
+from precision_bisect.judging.inputs.copies import Copies, copies_for
 from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, Space
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.run_fingerprint import fingerprint, with_builds
@@ -40,22 +48,14 @@ from precision_bisect.protocols import (
     Sample,
     Strategy,
 )
-from precision_bisect.quantization.calibration import scales_for
-from precision_bisect.quantization.scales import Scales
-from precision_bisect.run_folder.runfolder import ENGINES
-from precision_bisect.search.events import Observer, Warned
+from precision_bisect.runs.ledger.fingerprint import digest_samples
+from precision_bisect.runs.monitoring.events import Observer, Warned
+from precision_bisect.runs.runfolder import ENGINES
 from precision_bisect.search.precision_curve import Curve, drawable
 from precision_bisect.search.sample_sets import SampleSets
-from precision_bisect.speed.costs import cost_graph
-from precision_bisect.speed.roofline import KERNEL_MS
+from precision_bisect.search.speed.costs import cost_graph
+from precision_bisect.search.speed.roofline import KERNEL_MS
 from precision_bisect.trial import SampleSet
-from precision_bisect.typed.pinning import (
-    beyond_remark,
-    may_run_high,
-    pin_formless,
-    pinned_remarks,
-    weights_beyond,
-)
 
 FORECASTS = 0.5
 """Share of `--max-time` that the ranking may take. A bound: half is left for trials."""

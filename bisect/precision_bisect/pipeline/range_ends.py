@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from precision_bisect.diagnosis.instrument import Instrument
-from precision_bisect.inputs.made_variants import at_ends, range_by_type
-from precision_bisect.inputs.reference import non_finite
-from precision_bisect.model.lowtypes import FP16, LOW_TYPES, LowType
-from precision_bisect.model.sized_inputs import SizedInput, sized_inputs
+from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
+from precision_bisect.graphs.sized_inputs import SizedInput, sized_inputs
+from precision_bisect.judging.inputs.made_variants import at_ends, range_by_type
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.results.input_ranges import InputRange
+from precision_bisect.runs.results.input_ranges import InputRange
 from precision_bisect.search.evaluation import judged_once
 from precision_bisect.trial import Verdict
 

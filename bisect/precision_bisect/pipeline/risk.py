@@ -11,11 +11,11 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, stdev, variance
 from typing import NamedTuple
 
-from precision_bisect.model.load import Model
+from precision_bisect.graphs.load import Model
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
-from precision_bisect.results.unseen import CONFIDENCE, Estimate, share_at_most
+from precision_bisect.runs.results.unseen import CONFIDENCE, Estimate, share_at_most
 from precision_bisect.search.rounding_law import Law
 from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, Proposal, SampleSet, Trial

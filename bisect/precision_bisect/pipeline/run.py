@@ -5,14 +5,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.certificate.judged_trials import JudgedTrials
-from precision_bisect.comparators.comparison_remarks import limits_in_words
 from precision_bisect.errors import RunFolderError
-from precision_bisect.executors.executor import Executor
-from precision_bisect.inputs.reference import non_finite
-from precision_bisect.ledger.store import open_ledger
+from precision_bisect.execution.executor import Executor
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.graphs.layers_file import write_layers
+from precision_bisect.judging.comparators.comparison_remarks import limits_in_words
 from precision_bisect.machine.stopping import Stopped, past_deadline
-from precision_bisect.model.layers_file import write_layers
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.chart import chart, outcome_of_answer
@@ -24,16 +22,18 @@ from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
-from precision_bisect.results.certificates import Uncertified
-from precision_bisect.results.endings import WITHOUT_ANSWER, Ending, Status
-from precision_bisect.results.result import Result
-from precision_bisect.results.saved import read_result, result_file
-from precision_bisect.run_folder.locking import RunLock
-from precision_bisect.run_folder.runfolder import RunFolder
+from precision_bisect.runs.ledger.store import open_ledger
+from precision_bisect.runs.locking import RunLock
+from precision_bisect.runs.monitoring.events import Observer, RunStarted, TrialsEnded, tell_all
+from precision_bisect.runs.results.certificates import Uncertified
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.saved import read_result, result_file
+from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
-from precision_bisect.search.events import Observer, RunStarted, TrialsEnded, tell_all
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.trial import Kind
 

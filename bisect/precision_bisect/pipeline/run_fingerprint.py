@@ -11,13 +11,13 @@ from importlib.metadata import version
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
-from precision_bisect.ledger.fingerprint import digest_samples
+from precision_bisect.graphs.load import Model
 from precision_bisect.machine.installed_code import code_digest
-from precision_bisect.model.load import Model
 from precision_bisect.options import Options
 from precision_bisect.plugins import BACKENDS, COMPARATORS, EXECUTORS, STRATEGIES
 from precision_bisect.protocols import Comparator, Described, Sample
-from precision_bisect.run_folder import plain_json
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
 from precision_bisect.settings.user_libraries import digests, script_and_function
 

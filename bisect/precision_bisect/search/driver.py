@@ -16,15 +16,15 @@ from collections.abc import Sequence
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger, Search, T
-from precision_bisect.search.budget import Budget
-from precision_bisect.search.combinators import feed
-from precision_bisect.search.events import (
+from precision_bisect.runs.monitoring.events import (
     Observer,
     PhaseStarted,
     TrialFinished,
     TrialStarted,
     Warned,
 )
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.combinators import feed
 from precision_bisect.search.in_flight import InFlight
 from precision_bisect.search.workers import Workers
 from precision_bisect.trial import (

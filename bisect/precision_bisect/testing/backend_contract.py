@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from precision_bisect.model.load import Model, load_model
+from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Sample
 from precision_bisect.testing.driving import ContractError

@@ -14,8 +14,8 @@ from onnx import helper
 
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.graphs.load import load_model
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import load_model
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.testing.driving import ContractError

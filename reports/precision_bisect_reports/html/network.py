@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.model.layers_file import ModelLayers, Row
-from precision_bisect.results.result import Result
+from precision_bisect.runs.results.model_layers import ModelLayers, Row
+from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.html.compact import coded
 
 RUNS_LOW, RUNS_HIGH, FOLLOWER, FIXED, OTHER, OPEN = range(6)

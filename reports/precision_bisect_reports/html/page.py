@@ -15,9 +15,9 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import whole
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.belonging import refuse_replacing
-from precision_bisect.run_folder.runfolder import REPORT
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.belonging import refuse_replacing
+from precision_bisect.runs.runfolder import REPORT
 from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 

@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import RunFolderError
-from precision_bisect.ledger.ledger_reader import Recorded, read_ledger
-from precision_bisect.model.layers_file import ModelLayers
-from precision_bisect.results.result import Result
-from precision_bisect.results.run_status import RunStatus
-from precision_bisect.results.saved import read_result
-from precision_bisect.run_folder.runfolder import (
+from precision_bisect.explaining.diagnosis.findings import Findings
+from precision_bisect.runs.ledger.ledger_reader import Recorded, read_ledger
+from precision_bisect.runs.results.model_layers import ModelLayers
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.run_status import RunStatus
+from precision_bisect.runs.results.saved import read_result
+from precision_bisect.runs.results.verification import VerifiedEngine, read_verification
+from precision_bisect.runs.runfolder import (
     AUTOCAST,
     DIAGNOSIS,
     LAYER_PRECISIONS,
@@ -23,8 +24,7 @@ from precision_bisect.run_folder.runfolder import (
     STATUS,
     TRTEXEC,
 )
-from precision_bisect.run_folder.typed_json import T, read_typed
-from precision_bisect.verifying.verification import VerifiedEngine, read_verification
+from precision_bisect.runs.typed_json import T, read_typed
 
 COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, RUN_SCRIPT)
 LARGEST_COPIED = 512 * 1024

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from precision_bisect.ledger.ledger_reader import Recorded
 from precision_bisect.plan import Plan
+from precision_bisect.runs.ledger.ledger_reader import Recorded
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.speed.front import judged_outcomes
+from precision_bisect.search.speed.front import judged_outcomes
 from precision_bisect.trial import Kind, Phase, Trial
 from precision_bisect_reports.html.compact import coded, figure
 

@@ -13,17 +13,17 @@ import onnx
 
 from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
+from precision_bisect.graphs.graph import opset
+from precision_bisect.graphs.ort import CPU
+from precision_bisect.graphs.typed.model_files import TypedFolder
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.freed_memory import trim
 from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
-from precision_bisect.model.graph import opset
-from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import Opening, Outcome, TrialStatus
-from precision_bisect.typed.model_files import TypedFolder
-from precision_bisect.typed.rewrite import TypedWriter
 
 if TYPE_CHECKING:
     import onnxruntime

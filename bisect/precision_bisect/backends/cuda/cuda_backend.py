@@ -16,14 +16,14 @@ from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.node_times import times_of
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.cuda.provider import deployed_provider, on_cuda, searching
+from precision_bisect.graphs.ort import runtime
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
-from precision_bisect.model.ort import runtime
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
+from precision_bisect.search.speed.kernel_times import KernelTimes
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.speed.kernel_times import KernelTimes
-from precision_bisect.typed.rewrite import TypedWriter
 
 _FATAL = 4
 """ONNX Runtime's severity that logs only fatal errors."""

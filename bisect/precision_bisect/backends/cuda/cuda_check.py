@@ -18,8 +18,8 @@ from onnx import helper
 
 from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.errors import PluginError, PrecisionBisectError, RefusedError
+from precision_bisect.graphs.ort import ort_message, runtime
 from precision_bisect.machine.gpu import devices
-from precision_bisect.model.ort import ort_message, runtime
 
 _QUIET, _DEFAULT = 4, 2
 """Severities of ONNX Runtime's own logger."""

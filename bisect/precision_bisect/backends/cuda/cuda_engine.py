@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from precision_bisect.backends.cuda.building import BuiltSession, failure, not_honoured
 from precision_bisect.backends.cuda.cuda_kernels import Trace, read_profile
 from precision_bisect.backends.cuda.latency import session_latency
+from precision_bisect.graphs.ort import ort_message, runtime
 from precision_bisect.machine.freed_memory import trim
-from precision_bisect.model.ort import ort_message, runtime
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import Evidence, Latency, TrialStatus
 

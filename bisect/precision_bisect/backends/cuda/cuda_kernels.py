@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from precision_bisect.graphs.ort import CPU
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.ort import CPU
 from precision_bisect.precisions import HighName
 from precision_bisect.trial import Honour, LayerHonour
 

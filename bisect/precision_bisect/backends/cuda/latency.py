@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from precision_bisect.backends.timing import measured_latency
-from precision_bisect.model.ort import runtime
+from precision_bisect.graphs.ort import runtime
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import Latency
 

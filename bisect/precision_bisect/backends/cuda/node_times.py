@@ -24,13 +24,13 @@ from precision_bisect.backends.cuda.cuda_kernels import TIMED, layer_called
 from precision_bisect.backends.cuda.latency import session_latency
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import WARM_UP_RUNS, middle
+from precision_bisect.graphs.ort import ort_message
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import Exclusion, LayerTable
-from precision_bisect.model.ort import ort_message
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.speed.kernel_times import KernelTimes, TimedKernel
+from precision_bisect.search.speed.kernel_times import KernelTimes, TimedKernel
 from precision_bisect.trial import TrialStatus
-from precision_bisect.typed.rewrite import TypedWriter
 
 MOST_WRITTEN_BYTES = 2**29
 """Weights of an optimised graph that is written, at most; of a larger model names have to tell. A

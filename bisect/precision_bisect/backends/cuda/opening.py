@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, CPU_LAYOUTS
 from precision_bisect.errors import shortened
-from precision_bisect.model.ort import (
+from precision_bisect.graphs.ort import (
     DATA_FOLDER,
     Providers,
     ort_message,

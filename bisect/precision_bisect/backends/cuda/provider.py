@@ -9,7 +9,7 @@ the library's own choice, EXHAUSTIVE.
 
 from collections.abc import Mapping
 
-from precision_bisect.model.ort import Providers
+from precision_bisect.graphs.ort import Providers
 
 CUDA = "CUDAExecutionProvider"
 _ALGORITHM = "cudnn_conv_algo_search"

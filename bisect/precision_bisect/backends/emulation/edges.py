@@ -23,14 +23,14 @@ from precision_bisect.backends.emulation.snippets import (
     identity,
     switch_node,
 )
+from precision_bisect.graphs.classify import is_follower
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.quantization.quantized_layers import OPERANDS
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.round_trips import round_trip
 from precision_bisect.layer_table import LayerForms, LayerName
-from precision_bisect.model.classify import is_follower
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
-from precision_bisect.model.round_trips import round_trip
 from precision_bisect.precisions import Form, HighName, Pair, PrecisionName
-from precision_bisect.quantization.quantized_layers import OPERANDS
-from precision_bisect.quantization.scales import Scales
 
 _FLOAT = onnx.TensorProto.FLOAT
 _EXACT: frozenset[HighName] = frozenset(("fp32",))

@@ -27,17 +27,17 @@ from precision_bisect.backends.emulation.switched import (
 )
 from precision_bisect.backends.tensorrt.low_kernels import refused_by_every_parser
 from precision_bisect.errors import ModelError
-from precision_bisect.inputs.copies import FACTORS
+from precision_bisect.graphs.convert import at_least_opset, hint_to_export
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import KINDS
+from precision_bisect.graphs.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName, rounded_to
 from precision_bisect.machine.freed_memory import trim
-from precision_bisect.model.convert import at_least_opset, hint_to_export
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import KINDS
-from precision_bisect.model.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName, LowName, Pair
 from precision_bisect.protocols import BackendFailure, Sample
-from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
 

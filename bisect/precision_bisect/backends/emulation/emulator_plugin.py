@@ -10,7 +10,7 @@ from precision_bisect.backends.backend_plugin import (
 )
 from precision_bisect.backends.forecasting import choose_target, forecaster
 from precision_bisect.errors import RefusedError
-from precision_bisect.inputs.copies import can_change
+from precision_bisect.judging.inputs.copies import can_change
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.inputs.copies import FACTORS
+from precision_bisect.graphs.load import Model
+from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model
 
 _FLOAT = onnx.TensorProto.FLOAT
 

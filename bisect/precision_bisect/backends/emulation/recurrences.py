@@ -13,11 +13,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from precision_bisect.model.graph import attribute, opset
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import LowType
-from precision_bisect.model.node_views import View
-from precision_bisect.model.round_trips import round_trip
+from precision_bisect.graphs.graph import attribute, opset
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LowType
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.round_trips import round_trip
 
 _FLOAT = onnx.TensorProto.FLOAT
 _INT32 = onnx.TensorProto.INT32

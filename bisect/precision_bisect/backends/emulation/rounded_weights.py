@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.model.constant_values import Constants
-from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED
-from precision_bisect.model.weights import INLINE_BYTES, Weights, stub
+from precision_bisect.graphs.constant_values import Constants
+from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.quantization.rounding import dequantized, quantized
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.weights import INLINE_BYTES, Weights, stub
 from precision_bisect.precisions import Form
-from precision_bisect.quantization.rounding import dequantized, quantized
-from precision_bisect.quantization.scales import Scales
 
 _EXACT = Form(stored="fp32")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.segments import Segment
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT
-from precision_bisect.model.ort import Session, as_value
+from precision_bisect.graphs.ort import Session, as_value
 from precision_bisect.protocols import Sample
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from onnx import helper
 
 from precision_bisect.backends.emulation.snippets import SHORT_PREFIX, Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
-from precision_bisect.inputs.copies import FACTORS
-from precision_bisect.model.graph import RANDOM, captured, opset, subgraphs
-from precision_bisect.model.load import Model
-from precision_bisect.model.ort import CheckedGraph, check
+from precision_bisect.graphs.graph import RANDOM, captured, opset, subgraphs
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import CheckedGraph, check
+from precision_bisect.judging.inputs.copies import FACTORS
 
 MOST_SEGMENTS, FEWEST_SEGMENTS = 8, 4
 """Segments of a graph, at most and at least. With 8 a ranking of NAFNet and of PP-OCR det takes

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.model.lowtypes import QuantizedType
+from precision_bisect.graphs.lowtypes import QuantizedType
 
 NO_LAYER = -1
 SHORT_PREFIX = "pb:"

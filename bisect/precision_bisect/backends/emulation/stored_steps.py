@@ -8,10 +8,10 @@ import onnx
 from onnx import helper
 from onnx.inliner import inline_selected_functions
 
-from precision_bisect.model.graph import attribute, opset
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import LowType
-from precision_bisect.model.node_views import View
+from precision_bisect.graphs.graph import attribute, opset
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LowType
+from precision_bisect.graphs.node_views import View
 
 _FLOAT = onnx.TensorProto.FLOAT
 _CONDITIONS = 9

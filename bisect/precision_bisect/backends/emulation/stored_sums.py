@@ -19,11 +19,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from precision_bisect.fusing.norms import norms
+from precision_bisect.graphs.fusing.norms import norms
+from precision_bisect.graphs.lowtypes import LowType
+from precision_bisect.graphs.node_views import Dims, View
+from precision_bisect.graphs.round_trips import round_trip
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.lowtypes import LowType
-from precision_bisect.model.node_views import Dims, View
-from precision_bisect.model.round_trips import round_trip
 
 _FLOAT = onnx.TensorProto.FLOAT
 _FUSED = ("LayerNormalization", "RMSNormalization")

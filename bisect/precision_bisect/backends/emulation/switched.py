@@ -32,17 +32,17 @@ from precision_bisect.backends.emulation.snippets import (
     split_flags,
     switch_node,
 )
+from precision_bisect.graphs.constant_values import as_declared, read_constants
+from precision_bisect.graphs.graph import opset
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.node_settings import settings_of
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.quantization.quantized_layers import OPERANDS
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.weights import Weights, drop_unused
 from precision_bisect.layer_table import LayerForms, LayerName, forms_of
-from precision_bisect.model.constant_values import as_declared, read_constants
-from precision_bisect.model.graph import opset
-from precision_bisect.model.load import Model
-from precision_bisect.model.lowtypes import LOW_TYPES
-from precision_bisect.model.node_settings import settings_of
-from precision_bisect.model.node_views import View
-from precision_bisect.model.weights import Weights, drop_unused
 from precision_bisect.precisions import Form, Pair
-from precision_bisect.quantization.quantized_layers import OPERANDS
-from precision_bisect.quantization.scales import Scales
 from precision_bisect.settings.targets import Inside, TargetName
 
 FLAGS_INPUT = "precision_bisect/flags"

@@ -23,13 +23,13 @@ from precision_bisect.backends.tensorrt.timing_cache import private
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import mark, to_mark
 from precision_bisect.errors import RefusedError, printable
+from precision_bisect.graphs.typed.high_nodes import ToldNodes
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import OUT_OF_MEMORY
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Outcome, TrialStatus
-from precision_bisect.typed.high_nodes import ToldNodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

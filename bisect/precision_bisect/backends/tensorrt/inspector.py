@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.inspection.engine_json import parse_json
-from precision_bisect.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.engine_json import parse_json
+from precision_bisect.backends.inspection.engine_layers import EngineLayer
 
 _PROFILE_VALUES = ("get_tensor_profile_values", "get_profile_shape_input")
 """What tells a profile's values: the second in TensorRT 8.6."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import onnx
 
+from precision_bisect.backends.inspection.engine_kernels import find_kernels
+from precision_bisect.backends.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.graph_nodes import GraphNodes
+from precision_bisect.backends.inspection.rules import computes
 from precision_bisect.backends.timing import WARM_UP_RUNS, measured_latency, middle
-from precision_bisect.inspection.engine_kernels import find_kernels
-from precision_bisect.inspection.engine_layers import EngineLayer
-from precision_bisect.inspection.graph_nodes import GraphNodes
-from precision_bisect.inspection.rules import computes
 from precision_bisect.protocols import Sample
-from precision_bisect.speed.kernel_times import KernelTimes, TimedKernel
+from precision_bisect.search.speed.kernel_times import KernelTimes, TimedKernel
 
 _FLOATS = frozenset(("fp32", "fp16", "bf16"))
 _JOINED = " + "

@@ -1,8 +1,8 @@
 """What TensorRT has no low kernels for, or only on some GPUs."""
 
 from precision_bisect.backends.tensorrt.flavour import FlavourName
+from precision_bisect.graphs.load import Model
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.load import Model
 from precision_bisect.precisions import HALF_NAMES, PrecisionName
 
 FP8_CAPABILITY = "8.9"

@@ -12,10 +12,10 @@ import onnx
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import parser_error
+from precision_bisect.graphs.typed.model_files import TypedFolder
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
-from precision_bisect.typed.model_files import TypedFolder
-from precision_bisect.typed.typed_graph import TypedGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from precision_bisect.backends.backend_plugin import SampleShapes
+from precision_bisect.backends.inspection.honoured import judge_layers
 from precision_bisect.backends.tensorrt.build import BuiltEngine, Marks, Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
 from precision_bisect.backends.tensorrt.layer_times import timed_layers
@@ -19,19 +20,18 @@ from precision_bisect.backends.tensorrt.plugin_libraries import load_plugin_libr
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import RefusedError, UsageError
-from precision_bisect.inspection.honoured import judge_layers
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.typed.high_nodes import told, with_precision
+from precision_bisect.graphs.typed.model_files import TypedFolder
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.model.lowtypes import LOW_TYPES
-from precision_bisect.model.shape_inputs import shape_inputs
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.run_folder.runfolder import TIMING_CACHE
+from precision_bisect.runs.runfolder import TIMING_CACHE
+from precision_bisect.search.speed.kernel_times import KernelTimes
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.speed.kernel_times import KernelTimes
-from precision_bisect.typed.high_nodes import told, with_precision
-from precision_bisect.typed.model_files import TypedFolder
-from precision_bisect.typed.rewrite import TypedWriter
 
 
 class TensorRTBackend:

@@ -7,6 +7,8 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from precision_bisect.backends.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.launches import LaunchError, launches
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
@@ -17,12 +19,10 @@ from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.messages import first_error
 from precision_bisect.backends.timing import measure_by
 from precision_bisect.errors import RefusedError, printable
-from precision_bisect.inspection.engine_layers import EngineLayer
-from precision_bisect.inspection.verbose_text import parse_layers
 from precision_bisect.machine.atomic import whole
 from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.protocols import BackendFailure, Sample
-from precision_bisect.run_folder.runfolder import ENGINE, TIMING_CACHE
+from precision_bisect.runs.runfolder import ENGINE, TIMING_CACHE
 from precision_bisect.trial import Evidence, Latency, LayerHonour, Outcome, TrialStatus
 
 Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]

@@ -1,0 +1,258 @@
+"""The arguments of the commands beside the main job."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from precision_bisect.commandline.arguments.parser import Parser
+from precision_bisect.options import Options
+from precision_bisect.plugins import BACKENDS, installed
+from precision_bisect.runs.monitoring.on_finish import command_words
+from precision_bisect.runs.runfolder import runs_here
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import flag, given
+from precision_bisect.settings.reading import mebibytes, named_path
+
+DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")
+WORST = 10
+"""So many layers are explained where none is named."""
+_output = partial(flag, "output")
+TOLD_OF_RUNS = ("explain_search", "json", "on_finish")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What commands tell once they are done, and what an answer is held against."""
+
+    explain_search: bool = _output(
+        False,
+        "print each trial but the forecasts: why this plan, what was believed, what came of it",
+    )
+    json: bool = _output(False, "print JSON instead of text; of an answer, its result.json")
+    on_finish: Sequence[str] | None = _output(
+        None,
+        "call this command once the result is written, however the run ended, with the path of "
+        "result.json as its last argument; quoted as for a shell, but no shell runs it",
+        metavar="CMD",
+        read=command_words,
+    )
+    max_kept: int | None = _output(
+        None, "exit with 1 where more than N layers are kept, for CI", metavar="N", least=0
+    )
+    baseline: Path | None = _output(
+        None,
+        "exit with 1 where a layer is kept that this result.json, or the one in this run folder, "
+        "does not keep, and name it, for CI",
+        metavar="RESULT",
+    )
+
+
+def layers_parser() -> Parser:
+    """Return the parser of `precision-bisect layers`."""
+    parser = Parser(
+        "layers",
+        description="List the candidate layers, and every other node with the reason why a search "
+        "leaves it alone.",
+    )
+    parser.add_needed("model", "the ONNX model, or the folder of a run")
+    parser.add_flags(Options, "low", "high")
+    parser.add_flags(EngineSettings, "ort_custom_ops")
+    parser.add_flags(Telling, "json", spare=False)
+    return parser
+
+
+def verify_parser() -> Parser:
+    """Return the parser of `precision-bisect verify`."""
+    parser = Parser(
+        "verify",
+        description="Build the engine of a finished run's plan once, look into it, and say for "
+        "each kept layer whether the engine computes it at the precision that was asked for. "
+        "Where the build fails, every layer in FP32 is built to see what is at fault. The run "
+        "folder keeps what was found: verify.json. Flags that are left out are as the run had "
+        "them. TensorRT-RTX builds and looks on a machine without a GPU, too.",
+        epilog="exit codes: 0 every kept layer is seen to be honoured; 1 one is demoted, or the "
+        "builder refuses the plan and not every layer in FP32; 2 wrong usage or bad input; 4 the "
+        "build fails, and that of every layer in FP32, too, or it ends at a limit or by a crash, "
+        "which proves nothing against the plan; 5 the engine does not show of every "
+        "kept layer in which type it computes, and none is seen to be demoted",
+    )
+    _model_and_plan(parser)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="list every kept layer with its evidence"
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", *(name for name in installed(BACKENDS) if name != "emulated")),
+        help="what builds the engine; auto takes the first that is installed (that of the run; "
+        "auto after a forecast)",
+    )
+    parser.add_flags(Telling, "json", spare=False)
+    parser.add_flags(EngineSettings, "engine")
+    parser.add_argument(
+        "--build-memory",
+        type=mebibytes,
+        metavar="SIZE",
+        help="kill a build whose process takes more main memory: 8G, 512M (three quarters of "
+        "what is free)",
+    )
+    return parser
+
+
+def export_parser() -> Parser:
+    """Return the parser of `precision-bisect export`."""
+    parser = Parser(
+        "export",
+        description="Write the files for deployment again from a finished run: model.mixed.onnx, "
+        "layerPrecisions.txt, trtexec.sh, autocast-exclude.txt, polygraphy_constraints.py. What "
+        "judges the answer stays as the run wrote it.",
+    )
+    _model_and_plan(parser)
+    parser.add_argument(
+        "--out",
+        type=named_path,
+        metavar="DIR",
+        help="where to write (the run's folder; for another point of the curve one in it)",
+    )
+    parser.add_flags(Options, "export_point")
+    parser.add_flags(Telling, "json", spare=False)
+    parser.add_flags(EngineSettings, "engine")
+    return parser
+
+
+def doctor_parser() -> Parser:
+    """Return the parser of `precision-bisect doctor`."""
+    parser = Parser(
+        "doctor",
+        description="Say what is installed, which backends can run here and why others cannot, "
+        "and what to install for more. With --bundle write an archive to send to others: that, "
+        "and of a run its result, plan, logs and what verify has left; no model, no weights, no "
+        "inputs, no outputs.",
+    )
+    parser.add_argument(
+        "run",
+        type=named_path,
+        metavar="RUN",
+        nargs="?",
+        help="a run folder, or the model, for --bundle",
+    )
+    parser.add_argument(
+        "--bundle",
+        type=named_path,
+        metavar="FILE",
+        nargs="?",
+        const=DEFAULT_BUNDLE,
+        help=f"write the archive ({DEFAULT_BUNDLE})",
+    )
+    parser.add_flags(Telling, "json", spare=False)
+    return parser
+
+
+def status_parser() -> Parser:
+    """Return the parser of `precision-bisect status`."""
+    parser = Parser(
+        "status",
+        description="Say what a run is doing, from another terminal: how far it is, the best plan "
+        "so far, the last trials, or how it ended, and whether its process is still there; of a "
+        "batch's folder, how its jobs stand. Only reads, and never disturbs the run.",
+        epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
+    )
+    parser.add_needed("run", "the run folder, or the model: its last run", "RUN", runs_here)
+    parser.add_flags(Telling, "json", spare=False)
+    return parser
+
+
+def report_parser() -> Parser:
+    """Return the parser of `precision-bisect report`."""
+    parser = Parser(
+        "report",
+        description="Write report.html from a run folder: one page that opens in any browser and "
+        "needs no network. A run that goes on is shown as far as it is, and never disturbed.",
+        epilog="exit codes: 0 written; 2 wrong usage, the folder is no run's, or it cannot be "
+        "written",
+    )
+    parser.add_needed("run", "the run folder, or the model: its last run", "RUN", runs_here)
+    parser.add_argument(
+        "--out", type=named_path, metavar="FILE", help="where to write (RUN/report.html)"
+    )
+    parser.add_flags(Telling, "json", spare=False)
+    return parser
+
+
+def show_parser() -> Parser:
+    """Return the parser of `precision-bisect show`."""
+    parser = Parser(
+        "show",
+        description="Print the final screen of a run again, also of one that was cut off, or how "
+        "the jobs of a batch stand.",
+        epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
+    )
+    parser.add_needed(
+        "run", "the run folder, its result.json, or the model: its last run", "RUN", runs_here
+    )
+    parser.add_flags(Telling, "explain_search", "json", spare=False)
+    return parser
+
+
+def compare_parser() -> Parser:
+    """Return the parser of `precision-bisect compare`."""
+    parser = Parser(
+        "compare",
+        description="Say what changed between two runs: what they depend on, the kept layers, the "
+        "error, the speed, the causes. Layers are compared by their names.",
+        epilog="exit codes: 0 the same kept layers; 1 others; 2 wrong usage, or no result",
+    )
+    for name, what in (("before", "the run to compare with"), ("after", "the other run")):
+        parser.add_needed(name, f"{what}: its folder, result.json, or model", name.upper())
+    parser.add_flags(Telling, "json", spare=False)
+    return parser
+
+
+def _model_and_plan(parser: Parser) -> None:
+    parser.add_needed("model", "the ONNX model that was searched, or the run folder alone")
+    parser.add_argument(
+        "--plan",
+        type=named_path,
+        metavar="PATH",
+        help="result.json or the run folder that holds it (MODEL.precision-bisect)",
+    )
+
+
+def explain_parser() -> Parser:
+    """Return the parser of `precision-bisect explain`."""
+    parser = Parser(
+        "explain",
+        mixed=True,
+        description="Say why layers need the high precision, and what to change so that they do "
+        "not, without a search: the named layers, or those that hurt most when they alone run "
+        "low. Computes in FP32 and asks the emulator. Of a run folder, and of a model alone that "
+        "was searched, says what the last run found.",
+    )
+    parser.add_needed("model", "the FP32 ONNX model, or the folder of a run")
+    parser.add_argument(
+        "layers", nargs="*", default=[], metavar="LAYER", help="layers, as `layers` lists them"
+    )
+    parser.add_argument(
+        "--worst",
+        type=int,
+        default=WORST,
+        metavar="N",
+        help=f"how many layers where none is named ({WORST})",
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="all layers, with where values are largest and how errors grow",
+    )
+    parser.add_flags(Telling, "json", spare=False)
+    parser.add_flags(Options, "inputs", "verdict", "low", "high", "target", "threads")
+    parser.add_flags(EngineSettings, "ort_custom_ops")
+    return parser
+
+
+def to_explain_options(parsed: argparse.Namespace) -> Options:
+    """Return the options of a run of the emulator over what was asked. Raises UsageError."""
+    engine = EngineSettings(**given(parsed, EngineSettings))
+    return Options(model=parsed.model, backend="emulated", engine=engine, **given(parsed, Options))

@@ -1,0 +1,130 @@
+"""The arguments of the main job."""
+
+import argparse
+from dataclasses import fields
+from importlib.metadata import version
+
+from precision_bisect.commandline.arguments.command_flags import TOLD_OF_RUNS, Telling
+from precision_bisect.commandline.arguments.parser import Parser
+from precision_bisect.errors import UsageError
+from precision_bisect.options import Options
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import check, flags_of, given
+
+_COMMANDS = """\
+commands:
+  precision-bisect MODEL   find the layers that must stay in FP32
+  ... curve MODEL          say what breaks FP16, and what an error takes
+  ... layers MODEL         list the candidates, and why every other node is none
+  ... explain MODEL        say why layers need the precision, and what to change
+  ... verify MODEL         build the found plan: does the engine honour it?
+  ... export MODEL         write the files for deployment again
+  ... show MODEL           print the final screen again
+  ... report MODEL         write report.html, also while the run goes on
+  ... status MODEL         say what a run is doing, from another terminal
+  ... compare A B          say what changed between two runs
+  ... batch JOBS           search many models, one after the other
+  ... doctor               say what is installed, what works, what is missing
+
+From explain to compare MODEL stands for its last run; its folder will do, too.
+"""
+_EPILOG = f"""\
+exit codes:
+  0    found, or nothing needs to be kept
+  1    no plan satisfies the limits, or it is no precision problem; or more is kept than
+       --max-kept or --baseline allow
+  2    wrong usage or bad input
+  3    ended early: budget or disk spent, or crash after crash; the best plan so far is
+       written, if one has passed that runs a layer low
+  4    not even FP32 builds, or runs
+  70   an internal error, of which one line tells
+  130  interrupted; the best plan so far is written likewise
+
+{_COMMANDS}"""
+_EXAMPLE = """\
+example:
+  precision-bisect model.onnx --tol 1e-2 --inputs inputs/
+"""
+_SHORT_EPILOG = f"""\
+{_EXAMPLE}
+{_COMMANDS}
+--help-all shows every flag and the exit codes; each command has a --help, too.
+"""
+USAGE = f"""\
+usage: precision-bisect MODEL [--tol T] [--inputs PATH] [flags]
+       precision-bisect COMMAND ...
+
+Which layers of an ONNX model must stay FP32 when the rest runs in FP16?
+
+{_EXAMPLE}
+{_COMMANDS}
+precision-bisect --help shows the everyday flags, --help-all the rest.
+"""
+"""What is said where nothing is asked."""
+_EVERYDAY = (
+    *("model", "version", "inputs", "input_shapes", "tol", "atol", "rtol", "metric"),
+    *("low", "high", "backend", "max_time_s", "min_speedup", "out", "resume", "overwrite", "json"),
+)
+
+
+_DRAWN = tuple(
+    each.name
+    for each in fields(Options)
+    if any(flag.group == "search" for flag in flags_of(each)) and each.name != "until"
+)
+
+
+def run_parser() -> Parser:
+    """Return the parser of the main job."""
+    parser = Parser(
+        description="Find a minimal set of layers of an ONNX model that must stay FP32 when the "
+        "rest\nruns in a lower precision, prove it, and explain it.",
+        everyday=_EVERYDAY,
+        short_usage="precision-bisect MODEL [--tol T] [--inputs PATH] [flags]",
+        short_epilog=_SHORT_EPILOG,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_needed("model", "the FP32 ONNX model; the word run may stand before it")
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {version('precision-bisect')}"
+    )
+    parser.add_flags(Options, "inputs", "verdict", "search", "speed", "workers")
+    parser.add_flags(EngineSettings, "engine")
+    parser.add_flags(Options, "output")
+    parser.add_flags(Telling, *TOLD_OF_RUNS, "max_kept", "baseline", spare=False)
+    return parser
+
+
+def curve_parser() -> Parser:
+    """Return the parser of `precision-bisect curve`: the main job's, but for what is an answer."""
+    parser = Parser(
+        "curve",
+        description="Draw the curve alone: the error by the number of layers that stay in the "
+        "high type, and the layers that break the low one, in the time of the ranking and about "
+        "20 evaluations. A search goes on from there with --resume.",
+        everyday=_EVERYDAY,
+        short_usage="precision-bisect curve MODEL [--tol T] [--inputs PATH] [flags]",
+        short_epilog="--help-all shows every flag and the exit codes.",
+        epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
+        "2 wrong usage or bad input; 3 ended early; 4 not even FP32 builds; 70 internal error; "
+        "130 interrupted",
+    )
+    parser.add_needed("model", "the FP32 ONNX model; of the folder of a run, what was drawn")
+    parser.add_flags(Options, "inputs", "verdict", *_DRAWN, "workers")
+    parser.add_flags(EngineSettings, "engine")
+    parser.add_flags(Options, "output")
+    parser.add_flags(Telling, *TOLD_OF_RUNS, spare=False)
+    parser.set_defaults(until="curve", max_kept=None, baseline=None)
+    return parser
+
+
+def to_options(parsed: argparse.Namespace) -> Options:
+    """Return the options that the parsed arguments ask for. Raises UsageError."""
+    check(Telling(**given(parsed, Telling)))
+    asked = given(parsed, Options)
+    if "ladder" in asked and not {"low", "high"}.isdisjoint(asked):
+        raise UsageError("--ladder excludes --low and --high", "it names all types itself")
+    return Options(
+        model=parsed.model, **asked, engine=EngineSettings(**given(parsed, EngineSettings))
+    )

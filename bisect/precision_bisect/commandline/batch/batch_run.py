@@ -1,0 +1,191 @@
+"""A batch: one job of a file after the other, each in a process and a run folder of its own.
+
+A job is begun with --resume, which begins a run or goes on with it, so a batch that was killed at
+any point goes on where it was. `batch.json` says that a job runs before its process exists.
+"""
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from precision_bisect.commandline.batch.batch_record import BATCH, Batch, Job, JobState, read_batch
+from precision_bisect.commandline.batch.job_process import Stop, run_job
+from precision_bisect.commandline.batch.jobs import read_jobs
+from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.machine.atomic import remove_debris
+from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
+from precision_bisect.runs.locking import RunLock, now
+from precision_bisect.runs.runfolder import RESULT, RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What `precision-bisect batch` is asked to do; `until` as it is written there."""
+
+    jobs_file: Path
+    out: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+    until: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other", "choose one")
+
+    @property
+    def folder(self) -> Path:
+        """The batch's folder."""
+        return self.out or Path(f"{self.jobs_file.stem}.precision-bisect")
+
+
+def plan_batch(options: BatchOptions) -> Batch:
+    """Return the batch of a file, with nothing started. Raises a PrecisionBisectError."""
+    until = None if options.until is None else parse_until(options.until, time.time())
+    return Batch(
+        jobs_file=str(options.jobs_file.absolute()),
+        started=now(),
+        until=None if until is None else datetime.fromtimestamp(until, UTC).isoformat(),
+        jobs=read_jobs(options.jobs_file, options.folder),
+    )
+
+
+def as_shell(batch: Batch) -> str:
+    """Return a line for a shell per job."""
+    folder = shlex.quote(str(Path(batch.jobs_file).parent))
+    return "".join(f"(cd {folder} && {shlex.join(job.command)})\n" for job in batch.jobs)
+
+
+def run_batch(options: BatchOptions, say: Callable[[str], None]) -> Batch:
+    """Run the jobs of a file and return how each ended; `batch.json` says the same at any moment.
+
+    `say` gets lines of progress. Raises a PrecisionBisectError, with nothing started, for a file
+    or a folder that cannot work.
+    """
+    batch = plan_batch(options)
+    if options.resume:
+        read_batch(options.folder)  # one that is damaged is told as such
+    with RunLock(options.folder, _claim(batch.jobs)) as lock:
+        _refuse_what_is_there(options, batch.jobs)
+        folder = lock.open(overwrite=False, rungs=False)
+        remove_debris(folder.path, (BATCH,))
+        if options.overwrite:
+            _clear(folder.path, batch.jobs)
+        former = read_batch(folder.path)
+        if former is not None:
+            known = {job.name: job for job in former.jobs}
+            batch.jobs = [_taken_up(job, known.get(job.name)) for job in batch.jobs]
+        _run_all(batch, folder, say)
+    return batch
+
+
+def _run_all(batch: Batch, folder: RunFolder, say: Callable[[str], None]) -> None:
+    """Run the jobs that are not finished, until something ends the batch."""
+
+    def note(number: int, job: Job) -> None:
+        batch.jobs[number] = job
+        _save(batch, folder, say)
+
+    base = Path(batch.jobs_file).parent
+    with Stop(say) as stop:
+        for number, job in enumerate(batch.jobs):
+            place = f"[{number + 1}/{len(batch.jobs)}]"
+            left_s = _left_s(batch)
+            if job.finished:
+                say(f"{place} {job}; not run again")
+            elif left_s is not None and left_s <= 0:
+                say(f"{place} {job.name}: the time is up; it is left for --resume")
+            elif not stop.asked:
+                say(f"{place} {job.name} begins; its output goes to {job.log}")
+                note(number, replace(job, status=JobState.RUNNING, message=""))
+                note(number, run_job(job, base, left_s, stop))
+                say(f"{place} {batch.jobs[number]}")
+        batch.interrupted, batch.ended = stop.asked, now()
+    _save(batch, folder, say)
+
+
+def _save(batch: Batch, folder: RunFolder, say: Callable[[str], None]) -> None:
+    """Write `batch.json`; where that fails the run folders are what counts."""
+    try:
+        folder.write(BATCH, batch.to_json())
+    except RunFolderError as error:
+        say(f"Warning: {error.one_line()}")
+
+
+def _left_s(batch: Batch) -> float | None:
+    """Return the seconds until the limit by the clock on the wall, None for no limit."""
+    if batch.until is None:
+        return None
+    return datetime.fromisoformat(batch.until).timestamp() - time.time()
+
+
+def _taken_up(job: Job, before: Job | None) -> Job:
+    """Return what to go on with: a finished job whose command and model are the same stays."""
+    if before is None:
+        return job
+    same = (before.command, before.model_stamp) == (job.command, job.model_stamp)
+    if same and before.finished and (Path(job.run_folder) / RESULT).is_file():
+        return before
+    return replace(job, seconds=before.seconds)
+
+
+def _claim(jobs: Sequence[Job]) -> Claim:
+    """Return what a batch itself writes into its folder."""
+    names = [BATCH, *(Path(job.log).name for job in jobs)]
+    return Claim(
+        names=lambda: names,
+        known=lambda place: has_keys(place / BATCH, ("schema", "jobs_file", "jobs")),
+    )
+
+
+def _refuse_what_is_there(options: BatchOptions, jobs: Sequence[Job]) -> None:
+    """Raise RunFolderError where a folder holds a batch or a run that nobody spoke of.
+
+    Also where a job would replace what is somebody else's.
+    """
+    for job in jobs:
+        RUN.check(Path(job.run_folder))
+    if options.resume or options.overwrite:
+        return
+    hint = "go on with --resume, replace it with --overwrite, or choose another --out"
+    if (options.folder / BATCH).exists():
+        raise RunFolderError(f"{options.folder} already holds a batch", hint)
+    for job in jobs:
+        if is_run(Path(job.run_folder)):
+            raise RunFolderError(f"job {job.name}: {job.run_folder} already holds a run", hint)
+
+
+def _clear(folder: Path, jobs: Sequence[Job]) -> None:
+    """Remove what former runs left, the record first: without it nothing half removed counts."""
+    (folder / BATCH).unlink(missing_ok=True)
+    for job in jobs:
+        Path(job.log).unlink(missing_ok=True)
+        if is_run(Path(job.run_folder)):
+            with RunLock(Path(job.run_folder)) as lock:
+                lock.open(overwrite=True, rungs=False)
+
+
+def parse_until(text: str, begun: float) -> float:
+    """Return when `06:00`, the next such local time, or an ISO date and time is.
+
+    Both are seconds since the epoch, as `begun`. Raises UsageError.
+    """
+    today = datetime.fromtimestamp(begun)
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}", text):
+            hour, minute = map(int, text.split(":"))
+            at = today.replace(hour=hour, minute=minute, second=0, microsecond=0, fold=0)
+            later = at if at.timestamp() > begun else at + timedelta(days=1)
+            return later.timestamp()
+        ends = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"cannot read the time {text!r}",
+            "write 06:00, or a date and time as 2030-01-31T06:00",
+        ) from error
+    if ends <= begun:
+        raise UsageError(f"--until {text} is past", "give a time to come")
+    return ends

@@ -1,0 +1,165 @@
+"""What a jobs file asks for: untrusted TOML, checked whole before the first job starts.
+
+A job's keys are the flags of the main command without their dashes, and the main command's own
+parser checks them, so a flag that is added there is a key here.
+"""
+
+import argparse
+import os
+import shlex
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.commandline.arguments.parser import Parser
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.batch.batch_record import Job
+from precision_bisect.errors import PrecisionBisectError, UsageError
+from precision_bisect.execution.executor import executor_plugin
+from precision_bisect.machine.plain_files import plain_size
+from precision_bisect.plugins import load_strategy
+from precision_bisect.runs.plain_json import LARGEST_FILE
+from precision_bisect.settings.check_words import read_check
+from precision_bisect.settings.sample_options import ENGINE_REFERENCE
+
+_RESERVED = frozenset({"out", "resume", "overwrite", "json", "version", "help", "help-all"})
+"""Flags that the batch gives itself, or that run no search."""
+_TABLES = ("defaults", "job")
+
+
+def read_jobs(path: Path, out: Path) -> list[Job]:
+    """Return the jobs of a file; their run folders and logs lie in `out`.
+
+    Raises UsageError, which names the job, for the first thing that cannot work.
+    """
+    tables = _tables(path)
+    parser = run_parser()
+    defaults = _keys("[defaults]", tables.get("defaults", {}))
+    if "name" in defaults:
+        raise UsageError("[defaults] sets name, which each job has for itself", "move it")
+    jobs: dict[str, Job] = {}
+    for number, table in enumerate(tables["job"], 1):
+        keys = defaults | _keys(f"job {number}", table)
+        name = _name(number, keys)
+        if name.casefold() in jobs:
+            raise UsageError(f"job {number} and another are both named {name}", "rename one")
+        try:
+            jobs[name.casefold()] = _job(parser, name, keys, path.parent, out.absolute())
+        except PrecisionBisectError as error:
+            raise UsageError(f"job {name}: {error.message}", error.hint) from error
+    return list(jobs.values())
+
+
+def _tables(path: Path) -> Mapping[str, Any]:
+    try:
+        if plain_size(path) > LARGEST_FILE:
+            raise UsageError(f"{path} is too large for a jobs file", "split it")
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
+        why = f": {error}" if isinstance(error, tomllib.TOMLDecodeError) else ""
+        raise UsageError(
+            f"{path} is no jobs file, which is TOML{why}",
+            f"one model alone is searched by `precision-bisect {shlex.quote(str(path))}`; "
+            "`precision-bisect batch --help` shows a jobs file",
+        ) from error
+    for key in tables:
+        if key not in _TABLES:
+            raise UsageError(
+                f"{path} has an unknown {key!r}", "it holds [defaults] and one [[job]] per search"
+            )
+    jobs = tables.get("job")
+    if not isinstance(jobs, list) or not jobs:
+        raise UsageError(f"{path} has no jobs", "add a [[job]] with a model")
+    return tables
+
+
+def _keys(where: str, table: object) -> dict[str, Any]:
+    """Return a table by the flags' own spelling."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is no table", "write [defaults], and [[job]] for each search")
+    keys = {key.replace("_", "-"): value for key, value in table.items()}
+    if len(keys) < len(table):
+        raise UsageError(f"{where} has a key twice, with a dash and an underscore", "drop one")
+    return keys
+
+
+def _name(number: int, keys: dict[str, Any]) -> str:
+    """Take the name out of the keys, or derive it from the model; it also names a folder."""
+    name = keys.pop("name", None)
+    model = keys.get("model")
+    if not isinstance(model, str) or not model:
+        where = f"job {number if name is None else name}"
+        raise UsageError(f"{where} has no model", 'add model = "PATH"')
+    if name is None:
+        name = Path(model).stem
+    if not isinstance(name, str) or not _names_a_folder(name):
+        raise UsageError(
+            f"job {number} cannot be named {name!r}",
+            "it names a folder, and is no batch.json, rung-… or ….log",
+        )
+    return name
+
+
+def _names_a_folder(name: str) -> bool:
+    """Tell whether the name is one of a folder, everywhere, and of nothing that the batch has."""
+    own = name.casefold().endswith(".log") or name.casefold().startswith(("batch.json", "rung-"))
+    harmless = name.isprintable() and not set(name) & set('/\\:*?"<>|~')
+    return harmless and bool(name.strip(". ")) and not name.startswith(("-", ".")) and not own
+
+
+def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path) -> Job:
+    model = keys.pop("model")
+    arguments = tuple(text for key, value in keys.items() for text in _flag(parser, key, value))
+    options = to_options(parser.read([*arguments, "--", model]))
+    load_strategy(options.strategy)
+    executor_plugin(options)
+    script = read_check(options.check).script if options.check else None
+    reference = None if options.reference == ENGINE_REFERENCE else options.reference
+    for needed in (model, options.inputs, reference, script):
+        # A lookup that cannot fail: names are untrusted.
+        if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
+            raise UsageError(f"no such file: {base / needed}", "paths start at the jobs file")
+    found = (base / model).stat()
+    return Job(
+        name=name,
+        model=model,
+        model_stamp=[found.st_size, found.st_mtime_ns],
+        command=[
+            "precision-bisect",
+            "run",
+            *arguments,
+            f"--out={out / name}",
+            "--resume",
+            "--",
+            model,
+        ],
+        run_folder=str(out / name),
+        log=str(out / f"{name}.log"),
+    )
+
+
+def _flag(parser: argparse.ArgumentParser, key: str, value: object) -> list[str]:
+    """Return the arguments that one key stands for. Raises UsageError."""
+    known = parser._option_string_actions  # argparse has no public list of its flags
+    if key in _RESERVED:
+        raise UsageError(f"{key} is no key of a job", "the batch itself decides it")
+    if f"--{key}" not in known:
+        names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
+        close = get_close_matches(key, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else "see precision-bisect --help for the keys"
+        raise UsageError(f"unknown key {key!r}", hint)
+    bare = known[f"--{key}"].nargs == 0
+    if isinstance(value, bool) and bare:
+        return [f"--{key}"] * value or [f"--no-{key}"] * (f"--no-{key}" in known)
+    values = value if isinstance(value, list) else [value]
+    if any(isinstance(each, str) and "\0" in each for each in values):
+        raise UsageError(f"{key} has a null character", "take it out")
+    for each in values:
+        if bare or isinstance(each, bool) or not isinstance(each, str | int | float):
+            wanted = "true or false" if bare else "a text or a number, or a list of them"
+            raise UsageError(f"{key} is {each!r}", f"it takes {wanted}")
+    return [f"--{key}={each}" for each in values]

@@ -1,0 +1,1 @@
+"""Where trials run: threads of this process, child processes, or what a plug-in reaches."""

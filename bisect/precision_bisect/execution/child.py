@@ -1,0 +1,114 @@
+"""What runs inside a child process: functions that the driver's process calls.
+
+Standard output and error go to a file, so that what native libraries print before they die is
+evidence. Ctrl-C is handled by the driver alone. A child ends itself when its driver is gone.
+"""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from precision_bisect.execution.deaths import raised_outcome
+from precision_bisect.execution.described import Survey, survey
+from precision_bisect.execution.evaluator_spec import Made
+from precision_bisect.machine.signals import kill_group
+from precision_bisect.machine.user_scripts import let_scripts_exit
+from precision_bisect.options import Options
+from precision_bisect.plan import Plan
+from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.speed.kernel_times import KernelTimes
+from precision_bisect.trial import Outcome, Proposal
+
+_WATCH_S = 0.5
+"""Seconds between two looks for the driver. A bound; nothing was measured."""
+_evaluator: Evaluator | None = None
+_looked: Made | None = None
+
+
+def begin(log: Path) -> None:
+    """Prepare this process; `log` is the file for what it prints."""
+    let_scripts_exit()
+    # A terminal sends Ctrl-C to the whole foreground group; the driver decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A process group of its own: compilers that this process starts are killed with it.
+    os.setpgid(0, 0)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for stream in (sys.stdout, sys.stderr):
+        # Text that is still in Python's buffers belongs to the old streams.
+        stream.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    # Taken now: once the driver is gone, the parent is another process.
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def load_evaluator(spec: Path, work: Path) -> None:
+    """Make the evaluator of a pickled spec, which may raise; `work` is a folder for its files.
+
+    What this process was asked before about the backend of the same run serves the evaluator.
+    """
+    global _evaluator, _looked
+    looked, _looked = _looked, None
+    _evaluator = pickle.loads(spec.read_bytes()).evaluator(work, looked)
+
+
+def pick(options: Options, work: Path) -> tuple[str, str]:
+    """Return the name of the backend that the options ask for, and why it is the one."""
+    # Imported here: it brings in ONNX Runtime.
+    from precision_bisect.backends.choose_backend import pick_backend
+
+    del work
+    return pick_backend(options)
+
+
+def backend_facts(spec: Path, work: Path) -> Survey:
+    """Return what the backend of a pickled spec says of itself."""
+    global _looked
+    _looked = pickle.loads(spec.read_bytes()).made(work)
+    return survey(_looked.backend)
+
+
+def times(spec: Path, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes]:
+    """Return how long the kernels of plans take, on the backend of a pickled spec.
+
+    Raises RefusedError where it cannot tell. What this process has looked at serves it.
+    """
+    looked = _looked
+    told: Sequence[KernelTimes] = pickle.loads(spec.read_bytes()).kernel_times(plans, looked, work)
+    return told
+
+
+def evaluate_here(proposal: Proposal) -> Outcome:
+    """Evaluate a proposal; an exception that no backend should raise is an outcome, too.
+
+    Raises the PrecisionBisectErrors that end a run.
+    """
+    # Imported here: a child starts with as little as possible, so that it can report its own
+    # death.
+    from precision_bisect.errors import PrecisionBisectError
+
+    if _evaluator is None:
+        raise RuntimeError("evaluate before load")
+    try:
+        return _evaluator(proposal)
+    except BaseException as error:
+        # An interrupt is one that was raised by hand: the driver alone answers Ctrl-C.
+        if isinstance(error, PrecisionBisectError) and not isinstance(error, MemoryError):
+            raise
+        traceback.print_exc()
+        return raised_outcome(error)
+
+
+def _end_with(driver: int) -> None:
+    """End this process once its parent is no longer the driver."""
+    # `prctl(PR_SET_PDEATHSIG)` would act on the end of the thread that started the child.
+    while os.getppid() == driver:
+        time.sleep(_WATCH_S)
+    kill_group(os.getpid())

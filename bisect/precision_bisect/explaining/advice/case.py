@@ -1,0 +1,201 @@
+"""What an adviser looks at, and how it tries out what it would say."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.explaining.advice.variants import Variants
+from precision_bisect.explaining.diagnosis.diagnose import MOST_EMULATED
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
+from precision_bisect.explaining.diagnosis.wiring import Wiring
+from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.fusing.find import find_decomposed
+from precision_bisect.graphs.fusing.found import Decomposed
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.judging.inputs.copies import FACTORS
+from precision_bisect.layer_table import FIXED_BY_RUNG
+from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import BackendFailure, Comparator, Sample
+from precision_bisect.runs.results.advised import Tried
+from precision_bisect.search.evaluation import judged_once
+from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
+from precision_bisect.trial import Listed, Verdict
+
+LARGEST_TRIED_BYTES = 2**30
+"""Models with more weights are not tried out: each trial holds them once more, rounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChange:
+    """What is tried: another model, pair, reference or scales; None for the case's own."""
+
+    model: Model | None = None
+    pair: Pair | None = None
+    scales: Scales | None = None
+    reference: Sequence[Sample] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosedModel:
+    """A diagnosed model; `samples` and `reference` judge, `calibrating` set scales.
+
+    `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
+    folder for models that are tried out, `threads` ONNX Runtime's; `scales` those of everything
+    that is quantized, found by `calibration`; a change has to pass on all `targets`, and on the
+    `variants`, too.
+    """
+
+    model: Model
+    pair: Pair
+    findings: Findings
+    watched: WatchedTensors
+    samples: Sequence[Sample]
+    calibrating: Sequence[Sample]
+    reference: Sequence[Sample]
+    comparator: Comparator
+    work: Path
+    notes: Sequence[str] = ()
+    listed: Sequence[Listed] = ()
+    threads: int = 0
+    scales: Scales = field(default_factory=Scales)
+    targets: Sequence[TargetName] = DEFAULT_TARGETS
+    calibration: CalibrationName = DEFAULT_CALIBRATION
+    variants: Variants = field(default_factory=Variants)
+
+    @property
+    def low(self) -> LowType:
+        """The low type."""
+        return LOW_TYPES[self.pair.low]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Finding]:
+        """The findings by layer."""
+        return {each.layer: each for each in self.findings.layers}
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The kept layers; where nothing was searched, all that were explained."""
+        layers = self.findings.layers
+        return frozenset(one.layer for one in layers if one.kept) or frozenset(self.by_name)
+
+    @cached_property
+    def decomposed(self) -> Sequence[Decomposed]:
+        """What the export took apart."""
+        return find_decomposed(self.model)
+
+    @cached_property
+    def view(self) -> View:
+        """The graph, for looking at operands."""
+        return View(self.model)
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """The graph, for looking at readers."""
+        return Wiring(self.model)
+
+    def tried(self, kept: Collection[str], change: ModelChange | None = None) -> Tried | None:
+        """Emulate a plan that keeps these layers; None where it cannot be, or is too large."""
+        change = change or ModelChange()
+        model, pair = change.model or self.model, change.pair or self.pair
+        scales = change.scales or self.scales
+        if _too_large(model):
+            return None
+        if change.model is not None and not self._fits(change):
+            return None
+        names = {str(name): i for i, name in enumerate(model.table.names)}
+        plan = Plan.of(names[name] for name in kept if name in names)
+        try:
+            backend = EmulatedBackend(
+                model,
+                pair.low,
+                self.threads,
+                pair.high,
+                scales,
+                targets=self.targets,
+                factors=self.variants.factors,
+                whole=True,
+            )
+            reference = change.reference or self.reference
+            found = judged_once(backend, plan, self.samples, reference, self.comparator)
+            passed = found.verdict is Verdict.PASS
+            failing = self._on_variants(backend, plan, model, change) if passed else []
+        except (PrecisionBisectError, BackendFailure):
+            return None
+        return Tried(
+            error=found.error,
+            on_samples=passed,
+            kept=len(plan),
+            before=len(self.kept),
+            variants=len(failing),
+            failed=sum(failing),
+        )
+
+    def _on_variants(
+        self, backend: EmulatedBackend, plan: Plan, model: Model, change: ModelChange
+    ) -> list[bool]:
+        """Return which variants a change fails on that has passed on the samples."""
+
+        def refer(feed: Sample) -> Sample:
+            inputs = {name: array for name, array in feed.items() if name != FACTORS}
+            return reference_outputs(model, [inputs], self.threads)[0]
+
+        pairs = self.variants.pairs(
+            len(model.table.candidates), None if change.reference is None else refer
+        )
+        return [
+            judged_once(backend, plan, feeds, reference, self.comparator).verdict
+            is not Verdict.PASS
+            for feeds, reference in pairs
+        ]
+
+    def _fits(self, change: ModelChange) -> bool:
+        """Whether a changed file computes as this one: it has neither scales nor fixed layers."""
+        return not self.on_ladder and (self.pair.low not in QUANTIZED or change.scales is not None)
+
+    @property
+    def on_ladder(self) -> bool:
+        """Whether other rungs of a ladder have fixed layers of the model."""
+        return any(layer.detail == FIXED_BY_RUNG for layer in self.model.table.layers)
+
+    def applied(self, proto: onnx.ModelProto, freed: Collection[str]) -> Tried | None:
+        """Try a changed graph with these layers no longer kept; None where it cannot be tried.
+
+        What the file rounds by itself is rounded.
+        """
+        if _too_large(self.model):
+            return None
+        try:
+            model = self.loaded(proto, "applied")
+        except (PrecisionBisectError, OSError):
+            return None
+        model = replace(model, low_tensors=self.model.low_tensors)
+        return self.tried(self.kept.difference(freed), ModelChange(model=model))
+
+    def loaded(self, proto: onnx.ModelProto, name: str) -> Model:
+        """Return a changed graph, with the model's weights, as if read from a file.
+
+        Raises ModelError, OSError.
+        """
+        path = self.work / f"{name}.onnx"
+        weights = self.model.weights.items()
+        stored = {key: TypedWeight(source=w, dtype=w.dtype) for key, w in weights}
+        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
+        return load_model(path)
+
+
+def _too_large(model: Model) -> bool:
+    weights = sum(array.nbytes for array in model.weights.values())
+    return weights > LARGEST_TRIED_BYTES or len(model.table.candidates) > MOST_EMULATED

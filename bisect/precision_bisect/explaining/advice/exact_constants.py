@@ -1,0 +1,164 @@
+"""Constants that the low type cannot hold: masks of attention, and epsilons."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+import numpy as np
+import onnx
+
+from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.diagnosis.findings import Advice
+from precision_bisect.graphs.classify import is_follower
+from precision_bisect.runs.results.advised import Tried
+
+_MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
+_MASK = -10000.0
+_MOST_HOPS = 8
+"""So many nodes may lie between a mask and its softmax, followers among them."""
+_GUARDED = frozenset(("Sqrt", "Div", "Log", "Reciprocal", "Pow"))
+
+
+def masks(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield advice about constants below the low type's range on their way to a softmax."""
+    layers: dict[str, None] = {}
+    seen: dict[str, float] = {}
+    for node in case.view.nodes:
+        for name in node.input if node.op_type in _MASKING or is_follower(node) else ():
+            lowest = _lowest(case, name)
+            between = _until_softmax(case, node.name) if lowest < -case.low.largest else ()
+            hit = [each for each in between if each in case.kept]
+            if hit:
+                layers.update(dict.fromkeys(hit))
+                seen[name] = lowest
+    if layers:
+        name, value = min(seen.items(), key=lambda item: item[1])
+        tried = case.applied(clamped(case, seen), layers)
+        becomes = (
+            ""
+            if np.isinf(value)
+            else f", and {case.low.name} ends at -{case.low.largest:.5g}: it becomes -inf"
+        )
+        yield Advice(
+            id="mask",
+            title="Mask attention with a number that the low type holds",
+            text=f"Replace it by {_MASK:g}, which makes the softmax just as much 0, or mask by "
+            "Where with a boolean.",
+            layers=list(layers),
+            evidence=f"{name} holds {value:.3g}{becomes}; 0 times -inf, or a row of nothing else, "
+            f"is NaN{tried.clause if tried else ''}",
+            tried=tried,
+        )
+
+
+def clamped(case: DiagnosedModel, masks: Iterable[str]) -> onnx.ModelProto:
+    """Return the model with these constants no lower than a number that every low type holds."""
+    editor = Editor(case.model.proto)
+    for name in masks:
+        values = case.view.array(name)
+        if values is not None:
+            editor.replace(name, np.maximum(values, values.dtype.type(_MASK)))
+    return editor.edited()
+
+
+def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield advice about small constants that keep a divisor above 0, and are 0 themselves."""
+    layers: dict[str, None] = {}
+    found: dict[str, float] = {}
+    for node in case.view.nodes:
+        if node.op_type not in ("Add", "Max", "Clip"):
+            continue
+        for name in node.input:
+            value = case.view.scalar(name)
+            if value is None or not 0 < value or float(_low(case, value)) != 0:
+                continue
+            near = [node.name, *_guards(case, node)]
+            hit = [each for each in near if each in case.kept]
+            if len(near) > 1 and hit:
+                layers.update(dict.fromkeys(hit))
+                found[name] = value
+    if layers:
+        name, value = min(found.items(), key=lambda item: item[1])
+        smallest = case.low.smallest_normal * 2.0 ** (1 - case.low.digits)
+        epsilon, tried = _least_that_passes(case, found, layers, smallest)
+        yield Advice(
+            id="epsilon",
+            title="Raise epsilon to what the low type can hold",
+            text=f"Give an epsilon of at least {epsilon:.2g}, or export the norm "
+            "as one operator, which adds it in FP32.",
+            layers=list(layers),
+            evidence=f"{name} is {value:.3g} and becomes 0: the smallest number of "
+            f"{case.low.name} is {smallest:.3g}{tried.clause if tried else ''}",
+            tried=tried,
+        )
+
+
+def _least_that_passes(
+    case: DiagnosedModel, names: Iterable[str], layers: Collection[str], smallest: float
+) -> tuple[float, Tried | None]:
+    """Return an epsilon and what it came to: the smallest normal number where that serves.
+
+    Hardware may flush what is smaller to 0, but a larger epsilon changes more of what is computed.
+    """
+    normal = case.low.smallest_normal
+    tried = case.applied(raised(case, names, normal), layers)
+    if tried and not tried.holds:
+        other = case.applied(raised(case, names, smallest), layers)
+        if other and other.holds:
+            return smallest, other
+    return normal, tried
+
+
+def raised(case: DiagnosedModel, names: Iterable[str], epsilon: float) -> onnx.ModelProto:
+    """Return the model with another value in the place of these epsilons."""
+    editor = Editor(case.model.proto)
+    for name in names:
+        values = case.view.array(name)
+        if values is not None:
+            editor.replace(name, np.full_like(values, epsilon))
+    return editor.edited()
+
+
+def _low(case: DiagnosedModel, value: float) -> np.float32:
+    rounded: np.float32 = case.low.round(np.array([value], np.float32))[0]
+    return rounded
+
+
+def _lowest(case: DiagnosedModel, name: str) -> float:
+    array = case.view.array(name)
+    if array is None or array.dtype.kind != "f" or not array.size:
+        return 0.0
+    return float(np.nanmin(array))
+
+
+def _until_softmax(case: DiagnosedModel, start: str) -> list[str]:
+    """Return the nodes from one to the nearest softmax, both included; [] where none is near."""
+    way = [start]
+    came = {start: ""}
+    for name in way:
+        node = case.wiring.nodes[name]
+        if node.op_type == "Softmax":
+            back = [name]
+            while came[back[-1]]:
+                back.append(came[back[-1]])
+            return back[::-1] if len(back) <= _MOST_HOPS else []
+        for reader in case.wiring.readers(node):
+            if reader not in came and _passes(case.wiring.nodes[reader]):
+                came[reader] = name
+                way.append(reader)
+    return []
+
+
+def _passes(node: onnx.NodeProto) -> bool:
+    return node.op_type in (_MASKING | {"Softmax"}) or is_follower(node)
+
+
+def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:
+    """Return the roots and quotients that read what the node makes, and what reads those."""
+    first = [n for n in case.wiring.readers(node) if case.wiring.nodes[n].op_type in _GUARDED]
+    second = [
+        name
+        for each in first
+        for name in case.wiring.readers(case.wiring.nodes[each])
+        if case.wiring.nodes[name].op_type in (*_GUARDED, "Mul")
+    ]
+    return [*first, *second]

@@ -1,0 +1,178 @@
+"""Where INT8 or FP8 is short: channels brought to one size, other scales, FP16 instead of FP32."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
+from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.diagnosis.findings import Advice, Finding
+from precision_bisect.graphs.graph import attribute
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import QUANTIZED
+from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
+from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.pinning import pin_formless
+from precision_bisect.options import CalibrationName
+from precision_bisect.precisions import Pair
+from precision_bisect.runs.results.advised import Tried
+
+_CHANNEL_RATIO = 4.0
+"""The largest channel over the median one from which it is worth bringing them to one size."""
+_METHODS: tuple[CalibrationName, ...] = ("minmax", "percentile")
+"""What is tried: the entropy method takes more than a second for each tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Smoothed:
+    """What a layer's input is divided by, and its weight then is.
+
+    `factors` broadcasts against the input.
+    """
+
+    layer: str
+    factors: NDArray[np.float32]
+    weight: NDArray[np.float32]
+
+
+def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield the kept layers of whose inputs few channels are far larger than the others.
+
+    SmoothQuant (Xiao et al., ICML 2023, section 4, with alpha 0.5): input channels are divided by
+    factors, and the rows of the weight multiplied by them. Powers of two change nothing in FP32.
+    """
+    found = [one for each in _hit(case) if (one := _smoothed(case, each)) is not None]
+    if not found:
+        return
+    layers = [each.layer for each in found]
+    worst = max((case.by_name[name] for name in layers), key=_ratio)
+    tried = _with_smoothed(case, found)
+    yield Advice(
+        id="smooth",
+        title="Bring the channels to one size before quantizing (SmoothQuant)",
+        text="Divide the large channels by a factor in the layer before, such as the scale of a "
+        "norm, and multiply the rows of the weight that read them: in FP32 nothing changes.",
+        layers=layers,
+        evidence=f"channel {worst.figures['channel']} of {worst.figures['tensor']} reaches "
+        f"{worst.figures['largest']:.3g}, {_ratio(worst):.0f} times as much as the median one"
+        f"{tried.clause if tried else ''}",
+        tried=tried,
+    )
+
+
+def calibration(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield another way to calibrate, where with it the layers that lack range pass."""
+    causes = ("outliers", "clipping", "underflow")
+    hit = [each.layer for each in case.findings.layers if _lacks(case, each, causes)]
+    if case.pair.low != "int8" or not hit:
+        return
+    for method in _METHODS:
+        if method == case.calibration:
+            continue
+        scales = _scales(case, case.model, case.pair, method)
+        tried = case.tried(case.kept.difference(hit), ModelChange(scales=scales))
+        if tried is not None and tried.on_samples:
+            yield Advice(
+                id="calibration",
+                title="Calibrate in another way",
+                text=f"Search with --calibration {method}.",
+                layers=hit,
+                evidence=f"{len(hit)} layers lose most to scales that {case.calibration} has "
+                f"found; with {method}{tried.clause}",
+                tried=tried,
+            )
+            return
+
+
+def fp16_instead(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield FP16 for the kept layers and all that is not quantized, where that passes."""
+    if case.pair.high != "fp32" or not case.kept:
+        return
+    pair = Pair(low=case.pair.low, high="fp16")
+    change = ModelChange(pair=pair, scales=_scales(case, case.model, pair, case.calibration))
+    tried = case.tried(case.kept, change)
+    if tried is not None and tried.on_samples:
+        yield Advice(
+            id="fp16-kept",
+            title="Keep these layers in FP16 instead of FP32",
+            text="Search with --high fp16, or name fp16 in place of fp32 in a ladder: what is not "
+            "quantized takes half the memory.",
+            layers=sorted(case.kept),
+            evidence=f"with all that is not {pair.low} in FP16: {tried}",
+            tried=tried,
+        )
+
+
+def _lacks(case: DiagnosedModel, finding: Finding, causes: tuple[str, ...]) -> bool:
+    return finding.layer in case.kept and finding.cause in causes
+
+
+def _hit(case: DiagnosedModel) -> list[Finding]:
+    """Return the kept layers that lose most to their input, in which a channel stands out."""
+    return [
+        each
+        for each in case.findings.layers
+        if each.layer in case.kept
+        and each.figures.get("largest_in") == "input"
+        and _ratio(each) >= _CHANNEL_RATIO
+    ]
+
+
+def _ratio(finding: Finding) -> float:
+    ratio = finding.figures.get("channel_ratio")
+    return float(ratio) if ratio is not None and isfinite(ratio) else 0.0
+
+
+def _smoothed(case: DiagnosedModel, finding: Finding) -> _Smoothed | None:
+    """Return the factors of a layer; None where its weight is not constant, or has groups."""
+    node = case.wiring.nodes[finding.layer]
+    weight = case.view.array(node.input[1])
+    seen = case.watched.magnitudes.get(node.input[0])
+    group, transposed = attribute(node, "group"), attribute(node, "transB")
+    if weight is None or seen is None or seen.channels is None or (group and group.i > 1):
+        return None
+    convolution = node.op_type == "Conv"
+    if not convolution and (node.op_type == "ConvTranspose" or weight.ndim != 2):
+        return None
+    rows = 1 if convolution or (transposed and transposed.i) else 0
+    others = tuple(i for i in range(weight.ndim) if i != rows)
+    held = np.abs(weight).max(axis=others)
+    both = (seen.channels > 0) & (held > 0)
+    quotient = np.divide(seen.channels, held, out=np.ones_like(held), where=both)
+    factors = np.exp2(np.rint(np.log2(quotient) / 2)).astype(np.float32)
+    if (factors == factors[0]).all():
+        return None
+    along = [-1 if i == rows else 1 for i in range(weight.ndim)]
+    behind = [-1, *[1] * (weight.ndim - 2)] if convolution else [-1]
+    return _Smoothed(
+        layer=finding.layer,
+        factors=factors.reshape(behind),
+        weight=(weight * factors.reshape(along)).astype(np.float32),
+    )
+
+
+def _with_smoothed(case: DiagnosedModel, found: list[_Smoothed]) -> Tried | None:
+    """Try the model with these layers smoothed, calibrated again, and not kept."""
+    editor = Editor(case.model.proto)
+    for each in found:
+        node = case.wiring.nodes[each.layer]
+        editor.scale_reads(node.input[0], {each.layer}, np.float32(1) / each.factors)
+        editor.replace(node.input[1], each.weight, {each.layer})
+    try:
+        model = pin_formless(case.loaded(editor.edited(), "smoothed"), case.pair)
+        scales = _scales(case, model, case.pair, case.calibration)
+    except (PrecisionBisectError, OSError):
+        return None
+    left = case.kept.difference(each.layer for each in found)
+    return case.tried(left, ModelChange(model=model, scales=scales))
+
+
+def _scales(case: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:
+    kind = QUANTIZED[pair.low]
+    how = Calibration(method=method, kind=kind, stored=pair.high)
+    return calibrate(model, quantized_layers(model, pair), case.calibrating, how, case.threads)

@@ -1,0 +1,145 @@
+"""Squares that overflow although what is made of them does not: a power of two helps.
+
+A norm divides by the root of its squares, so a factor before the square cancels, if epsilon takes
+it squared. Elsewhere a root or a constant factor follows, behind which it is taken back.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.diagnosis.findings import Advice
+from precision_bisect.graphs.classify import is_follower
+from precision_bisect.graphs.fusing.found import Decomposed
+
+_REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool"))
+_HEADROOM = 2.0
+"""Squares are to stay below the low type's largest value by this factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """A square to scale: `operand` is squared on the way to `end`, by the nodes `chain`.
+
+    `largest` is the largest value on that way. `norm` is the norm in pieces that it is a part of,
+    None where the factor is taken back at `end`, to the power `degree`.
+    """
+
+    operand: str
+    end: str
+    chain: tuple[str, ...]
+    largest: float
+    degree: int
+    norm: Decomposed | None
+
+
+def scaling(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield the factor that keeps all squares in range, with what applying it comes to."""
+    folds = folds_of(case)
+    if not any(case.kept.intersection(each.chain) for each in folds):
+        return
+    worst = max(folds, key=lambda each: each.largest)
+    bits = bits_for(worst.largest, case.low.largest)
+    covered = {name for each in folds for name in each.chain}
+    layers = [each.layer for each in case.findings.layers if each.layer in covered & case.kept]
+    back = f"multiply what comes out by 2^{bits * worst.degree}, at {worst.end}"
+    if worst.norm:
+        back = f"multiply the norm's epsilon by 2^-{2 * bits}, which cancels it"
+    tried = case.applied(scaled(case, folds, bits), covered)
+    others = f", and likewise in all {len(folds)} such places" if len(folds) > 1 else ""
+    yield Advice(
+        id="scale",
+        title="Scale before squaring",
+        text=f"Multiply {worst.operand} by 2^-{bits} before it is squared, and {back}{others}.",
+        layers=layers,
+        evidence=f"squares reach {worst.largest:.3g}; scaled so, at most "
+        f"{worst.largest * 4.0**-bits:.3g}{tried.clause if tried else ''}",
+        tried=tried,
+    )
+
+
+def bits_for(largest: float, limit: float) -> int:
+    """Return k so that values that are squares stay within the limit when 2^-k is squared in."""
+    return max(1, math.ceil(math.log2(largest * _HEADROOM / limit) / 2))
+
+
+def folds_of(case: DiagnosedModel) -> list[Fold]:
+    """Return the squares that leave the low type's range, in network order."""
+    norms = {each.squares: each for each in case.decomposed if each.squares}
+    found = []
+    for node in case.view.nodes:
+        square = case.view.square(node.output[0]) if node.output else None
+        if square is None:
+            continue
+        fold = _fold(case, square[0], node, norms.get(node.output[0]))
+        if fold is not None and fold.largest > case.low.largest:
+            found.append(fold)
+    return found
+
+
+def _fold(
+    case: DiagnosedModel, operand: str, node: onnx.NodeProto, norm: Decomposed | None
+) -> Fold | None:
+    if norm is not None:
+        largest = _largest(case, [norm.squares])
+        return Fold(
+            operand=operand,
+            end=norm.output,
+            chain=norm.members,
+            largest=largest,
+            degree=0,
+            norm=norm,
+        )
+    chain, tensors, degree = [node.name], [node.output[0]], 2
+    while True:
+        readers = case.view.readers.get(tensors[-1], [])
+        if len(readers) != 1 or tensors[-1] in case.wiring.outputs:
+            return None
+        reader = readers[0]
+        constant = reader.op_type in ("Mul", "Div") and any(
+            True for _ in _by_constant(case, reader)
+        )
+        ends = reader.op_type == "Sqrt" or constant
+        if not ends and reader.op_type not in _REDUCING and not is_follower(reader):
+            return None
+        chain.append(reader.name)
+        if ends:
+            return Fold(
+                operand=operand,
+                end=reader.output[0],
+                chain=tuple(chain),
+                largest=_largest(case, tensors),
+                degree=1 if reader.op_type == "Sqrt" else degree,
+                norm=None,
+            )
+        tensors.append(reader.output[0])
+
+
+def _by_constant(case: DiagnosedModel, node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the constants that multiply or divide what a node reads."""
+    names = node.input if node.op_type == "Mul" else node.input[1:]
+    yield from (name for name in names if case.view.array(name) is not None)
+
+
+def _largest(case: DiagnosedModel, tensors: Sequence[str]) -> float:
+    seen = [case.watched.magnitudes[name] for name in tensors if name in case.watched.magnitudes]
+    return max((each.largest for each in seen), default=0.0)
+
+
+def scaled(case: DiagnosedModel, folds: Sequence[Fold], bits: int) -> onnx.ModelProto:
+    """Return the model with 2^-`bits` before each square, and its effect taken back."""
+    editor = Editor(case.model.proto)
+    for fold in folds:
+        readers = set(fold.norm.members if fold.norm else fold.chain[:1])
+        editor.scale_reads(fold.operand, readers, 2.0**-bits)
+        if fold.norm is None:
+            editor.scale_made(fold.end, 2.0 ** (bits * fold.degree))
+        elif fold.norm.epsilon_name:
+            epsilon = np.array(fold.norm.epsilon * 4.0**-bits, np.float32)
+            editor.replace(fold.norm.epsilon_name, epsilon, fold.norm.members)
+    return editor.edited()

@@ -1,0 +1,206 @@
+"""The diagnosis of some layers of a model, from the samples of a run.
+
+It runs once, after the search: asking an engine for extra outputs changes what it fuses, so the
+search itself never does. Everything is read off ONNX Runtime in FP32 and off the emulator.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx
+
+from precision_bisect.explaining.diagnosis.causes import (
+    Observed,
+    cause_of,
+    figures_of,
+    histogram_of,
+)
+from precision_bisect.explaining.diagnosis.eight_bit_causes import (
+    quantized_cause_of,
+    quantized_figures_of,
+)
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.holding import (
+    constants_of,
+    held_in,
+    read_low,
+    stored_low,
+)
+from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
+from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
+from precision_bisect.explaining.diagnosis.watched_tensors import (
+    WatchedTensors,
+    births,
+    measure_exact,
+    watch,
+)
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.layer_table import LayerName
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
+from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
+
+MOST_EMULATED = 2048
+"""Candidates above which FP32 values alone explain: an emulator takes about the model's memory
+once more. A bound; nothing was measured."""
+MOST_RUN_ALONE = 256
+"""Layers that are run low by themselves, at most; the others are judged by their values alone. A
+bound on time; nothing was measured."""
+_FLOAT = onnx.TensorProto.FLOAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which layers to explain: the `kept` ones of an answer, and some `near` misses.
+
+    `samples` are the run's. `drop_errors` has the error of the answer without a layer, on the
+    tolerance's scale, where it was measured. `tensors` are further ones whose magnitudes in a
+    16-bit type are wanted. `threads` are ONNX Runtime's, 0 for all cores. `scales` are those of
+    everything that is quantized. Of the `targets` the one that stores most inside layers is
+    emulated. If the question is `brief`, nothing is emulated: else layers run low one by one, to
+    see what each does.
+    """
+
+    model: Model
+    pair: Pair
+    kept: Sequence[str]
+    samples: Sequence[Sample]
+    near: Sequence[str] = ()
+    tensors: Sequence[str] = ()
+    drop_errors: Mapping[str, float | None] = field(default_factory=dict)
+    threads: int = 0
+    scales: Scales = field(default_factory=Scales)
+    targets: Sequence[TargetName] = DEFAULT_TARGETS
+    brief: bool = False
+
+
+def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
+    """Return findings without advice, in network order, and the tensors seen on the way.
+
+    Raises ModelError if the low type needs an opset that the model cannot be converted to,
+    RuntimeError where ONNX Runtime cannot run.
+    """
+    model, pair, scales = question.model, question.pair, question.scales
+    wanted = {*question.kept, *question.near}
+    nodes = [node for node in model.proto.graph.node if node.name in wanted]
+    instrument = Instrument(model, pair, question.threads, scales, targets=question.targets)
+    constants = constants_of(model, pair, scales, nodes)
+    # Constants have one value for all samples: they are measured once, below.
+    held = {k: v for k, v in held_in(model, pair, scales, nodes).items() if k not in constants}
+    # Advice asks for tensors that no explained layer reads, such as the squares in a norm.
+    if pair.low in LOW_TYPES:
+        held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
+    brief = question.brief or len(model.table.candidates) > MOST_EMULATED
+    watched = (measure_exact if brief else watch)(instrument, held, question.samples)
+    watched.magnitudes.update(constants)
+    alone = {} if brief else _alone(question, instrument, nodes, watched)
+    summed = _summed(question, instrument, nodes, watched)
+    layers = []
+    for node in nodes:
+        harm = alone.get(node.name)
+        seen = _seen(node, pair, watched.magnitudes, constants, harm)
+        steps = instrument.semantics.inside(node) is Inside.STEPS
+        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps)
+        layers.append(_finding(question, node.name, seen, harm))
+    found = Findings(low=pair.low, layers=layers, spread=births(model, watched))
+    return found, watched
+
+
+def _summed(
+    question: Question,
+    instrument: Instrument,
+    nodes: Sequence[onnx.NodeProto],
+    watched: WatchedTensors,
+) -> dict[str, int]:
+    """Return the number of values in each sum that a layer stores, where its mean is largest."""
+    by_sample: dict[int, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        by_sample.setdefault(_telling(node, watched), []).append(node)
+    found: dict[str, int] = {}
+    for number, some in by_sample.items():
+        found |= instrument.summed(some, question.samples[number])
+    return found
+
+
+def _finding(question: Question, layer: str, seen: Observed, harm: Harm | None) -> Finding:
+    pair = question.pair
+    cause, evidence, figures = _judged(seen, pair)
+    error = question.drop_errors.get(layer)
+    return Finding(
+        layer=layer,
+        kept=layer in set(question.kept),
+        low=pair.low,
+        high=pair.high,
+        cause=cause,
+        evidence=evidence,
+        figures={**figures, "drop_error": error},
+        histogram=histogram_of(seen, scaled=pair.low in QUANTIZED),
+        hurts=harm.hurts if harm else None,
+    )
+
+
+def _judged(seen: Observed, pair: Pair) -> tuple[str, str, dict[str, Any]]:
+    """Return the cause, its evidence, and the figures, by what the low type is."""
+    if pair.low in QUANTIZED:
+        kind = QUANTIZED[pair.low]
+        return *quantized_cause_of(seen, kind), quantized_figures_of(seen, kind)
+    low = LOW_TYPES[pair.low]
+    return *cause_of(seen, low), figures_of(seen, low)
+
+
+def _alone(
+    question: Question,
+    instrument: Instrument,
+    nodes: Sequence[onnx.NodeProto],
+    watched: WatchedTensors,
+) -> dict[str, Harm]:
+    """Return what each of the layers does when it runs low; of very many only the first ones."""
+    model = question.model
+    index = {str(name): i for i, name in enumerate(model.table.names)}
+    high = Plan.all_high(len(index))
+    answer = Plan.of(index[name] for name in question.kept if name in index)
+    cases: dict[str, LoweredLayer] = {}
+    for node in [each for each in nodes if each.name in index][:MOST_RUN_ALONE]:
+        outputs = [name for name in node.output if model.elem_types.get(name) == _FLOAT]
+        if outputs:
+            cases[node.name] = LoweredLayer(
+                index=index[LayerName(node.name)],
+                outputs=outputs,
+                rest=answer if node.name in question.kept else high,
+                sample=_telling(node, watched),
+                follow=len(cases) < MOST_FOLLOWED,
+            )
+    return harms(instrument, cases, question.samples)
+
+
+def _telling(node: onnx.NodeProto, watched: WatchedTensors) -> int:
+    """Return the sample in which the outputs of a node are largest, or else its inputs."""
+    for names in (node.output, node.input):
+        seen = [watched.magnitudes[name] for name in names if name in watched.magnitudes]
+        worst = max(seen, key=lambda each: each.largest, default=None)
+        if worst is not None and worst.place is not None:
+            return worst.place.sample
+    return 0
+
+
+def _seen(
+    node: onnx.NodeProto,
+    pair: Pair,
+    magnitudes: Mapping[str, Magnitudes],
+    constants: Mapping[str, Magnitudes],
+    harm: Harm | None,
+) -> Observed:
+    named = [(name, magnitudes[name]) for name in read_low(node, pair) if name in magnitudes]
+    stored = [(name, magnitudes[name]) for name in stored_low(node, pair) if name in magnitudes]
+    return Observed(
+        op_type=node.op_type,
+        inputs=[each for each in named if each[0] not in constants],
+        outputs=stored,
+        weights=[each for each in named if each[0] in constants],
+        error_out=harm.error_out if harm else None,
+    )

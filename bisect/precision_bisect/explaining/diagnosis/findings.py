@@ -1,0 +1,154 @@
+"""The result of a diagnosis: `diagnosis.json`, version 1, declared once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
+
+from precision_bisect.errors import RunFolderError
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.advised import Tried
+from precision_bisect.runs.results.result import ROUNDING, Diagnosis
+from precision_bisect.runs.runfolder import DIAGNOSIS
+from precision_bisect.runs.typed_json import Count, read_typed
+from precision_bisect.trial import Figure
+
+Way: TypeAlias = Annotated[Sequence[str], Meta(min_length=1)]
+"""Names along a way, which has a beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Counts of values by floor(log2|x|), the first for `lowest_exponent`; zeros are not counted.
+
+    `counts` has one list each for "inputs", "outputs" and "weights". If it is `scaled`, values are
+    counted in multiples of their scale, as an 8-bit type holds them.
+    """
+
+    lowest_exponent: int
+    scaled: bool = False
+    counts: Mapping[str, Sequence[Count]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hurt:
+    """Which output of the model the layer hurts most when it runs low: how much, and the way.
+
+    `error` is the largest difference as a share of the output's largest value, infinity where NaN
+    or Inf come out. `path` has the nodes from this one to the output: the way of the error if it
+    was followed, else a shortest way. `errors` has the error of each node's output while the layer
+    alone runs low: root mean square, relative to the values, None for what is not FP32. It is
+    empty if the error was not followed.
+    """
+
+    output: str
+    error: Figure
+    path: Way
+    errors: Sequence[Figure | None] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Why one layer needs the high type: a cause, one sentence of evidence, and the figures.
+
+    `name` is that of the layer, too. `kept` is False for a near miss. `low` is the type that it
+    cannot have, `high` the one that it has instead. `figures` differ with the cause. `advice` has
+    the ids of what would help.
+    """
+
+    layer: str
+    name: str = field(init=False)
+    kept: bool
+    low: str
+    high: str
+    cause: str
+    evidence: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    hurts: Hurt | None = None
+    histogram: Histogram | None = None
+    advice: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.layer)
+
+    @property
+    def short(self) -> Diagnosis:
+        """What `result.json` has of it: magnitudes only where they are the cause, in 3 digits."""
+        told = () if self.cause == ROUNDING else ("largest", "largest_sum")
+        largest = max((self.figures.get(key) or 0.0 for key in told), default=0.0)
+        return Diagnosis(
+            layer=self.layer,
+            cause=self.cause,
+            evidence=self.evidence,
+            largest=float(f"{largest:.3g}") or None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Birth:
+    """Where NaN or Inf first appears with every layer low, and how it reaches an output.
+
+    `layer` has it in its outputs and in none of its inputs. `path` ends where values are finite
+    again, or with the last layer before the output.
+    """
+
+    layer: str
+    born: str
+    path: Way
+    output: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something to change, for the layers named, with one sentence of evidence.
+
+    `tried` is what came of it, None where it was not tried.
+    """
+
+    id: str
+    title: str
+    text: str
+    layers: Sequence[str]
+    evidence: str
+    tried: Tried | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was tried, and holds as an answer has to."""
+        return self.tried is not None and self.tried.holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """A diagnosis: layers in network order, births in network order, advice most helpful first."""
+
+    schema: Literal[1] = 1
+    low: str
+    layers: Sequence[Finding] = ()
+    spread: Sequence[Birth] = ()
+    advice: Sequence[Advice] = ()
+
+    @property
+    def kept(self) -> Sequence[Diagnosis]:
+        """The causes of the kept layers, as `result.json` has them."""
+        return [each.short for each in self.layers if each.kept]
+
+    def to_text(self) -> str:
+        """Return `diagnosis.json` as text; figures that are not finite become texts."""
+        return plain_json.dumps(self, indent=1) + "\n"
+
+
+def read_diagnosis(folder: Path) -> Findings:
+    """Return a run's `diagnosis.json`.
+
+    Raises RunFolderError where there is none, or none that this version has written.
+    """
+    try:
+        return read_typed(Findings, folder / DIAGNOSIS)
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            f"{folder} has no readable {DIAGNOSIS}",
+            "a run writes it when it ends; give the model to explain it without a run",
+        ) from error

@@ -1,0 +1,225 @@
+"""What one layer does to the outputs when it runs low, and how its error travels there.
+
+Each layer is run low alone on the emulator. Two comparisons: the outputs, amid the answer's plan,
+say how much it hurts; the tensors between, amid all-high, say where the error goes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.explaining.diagnosis.findings import Hurt
+from precision_bisect.explaining.diagnosis.instrument import Arrays, Instrument
+from precision_bisect.explaining.diagnosis.watched_tensors import computed
+from precision_bisect.explaining.diagnosis.wiring import Wiring
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+
+MOST_FOLLOWED = 64
+"""Layers whose error is followed through the model, at most, in network order. A bound on time;
+nothing was measured."""
+_ADDING = frozenset(("Add", "Sub", "Sum", "Mean", "Concat"))
+"""Operators that add: an operand's error counts by its size, not relative to the operand."""
+_FLOAT = onnx.TensorProto.FLOAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredLayer:
+    """A layer to run low, on the sample in which its values are largest.
+
+    `rest` is the plan around it: the answer for a kept layer, else every layer high. `follow` asks
+    for its error on the way to the output.
+    """
+
+    index: int
+    outputs: Sequence[str]
+    rest: Plan
+    sample: int
+    follow: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Harm:
+    """The relative error of a layer's outputs when it alone runs low, and the output it hurts."""
+
+    error_out: float
+    hurts: Hurt | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strayed:
+    """How far a tensor is off: the norms of the error and of the values.
+
+    Where NaN or Inf came out the error is infinite.
+    """
+
+    error: float
+    size: float
+
+    @property
+    def relative(self) -> float:
+        """The error relative to the values; 0 if all values and errors are 0."""
+        if np.isinf(self.error):
+            return self.error
+        return self.error / self.size if self.size else 0.0
+
+
+@dataclass(slots=True)
+class _Trail:
+    """What was seen of one layer: its tensors amid all-high, and the outputs amid its plan."""
+
+    tensors: Sequence[str]
+    strayed: dict[str, Strayed] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
+
+
+def harms(
+    instrument: Instrument, cases: Mapping[str, LoweredLayer], samples: Sequence[Sample]
+) -> dict[str, Harm]:
+    """Return the harm of each layer, by name.
+
+    For each layer it takes one inference for the outputs, and one for each group of tensors that
+    are looked at together. For each sample it takes as many to compare with. Raises RuntimeError
+    where a run fails.
+    """
+    wiring = Wiring(instrument.model)
+    trails = dict(_trails(instrument, wiring, cases))
+    if not trails:
+        return {}
+    _see_ends(instrument, wiring, cases, trails, samples)
+    _see_inside(instrument, cases, trails, samples)
+    return {
+        layer: Harm(
+            error_out=max(trail.strayed[name].relative for name in cases[layer].outputs),
+            hurts=_worst(wiring, layer, trail),
+        )
+        for layer, trail in trails.items()
+    }
+
+
+def _trails(
+    instrument: Instrument, wiring: Wiring, cases: Mapping[str, LoweredLayer]
+) -> Iterator[tuple[str, _Trail]]:
+    """Yield the tensors to look at for each layer: its own, and those behind it."""
+    inside = computed(instrument.model)
+    for layer, case in cases.items():
+        # Nothing else can differ while this layer alone runs low.
+        behind = wiring.behind(layer) if case.follow else frozenset()
+        own = [name for name in inside if wiring.maker.get(name) in behind]
+        yield layer, _Trail(tensors=list(dict.fromkeys((*case.outputs, *own))))
+
+
+def _see_ends(
+    instrument: Instrument,
+    wiring: Wiring,
+    cases: Mapping[str, LoweredLayer],
+    trails: Mapping[str, _Trail],
+    samples: Sequence[Sample],
+) -> None:
+    """Note how far each output is off when the layer runs low and all others as its plan says."""
+    ends = [name for name in wiring.outputs if instrument.model.elem_types.get(name) == _FLOAT]
+    if not ends:
+        return
+    # One session after the other: each holds the model's weights.
+    exact: dict[int, Arrays] = {}
+    numbers = sorted({case.sample for case in cases.values()})
+    for number, values in instrument.exactly(ends, [samples[each] for each in numbers]):
+        exact[numbers[number]] = {**exact.get(numbers[number], {}), **values}
+    emulator = instrument.emulator(ends)
+    for layer, case in cases.items():
+        found = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
+        trails[layer].ends = {name: peak(exact[case.sample][name], found[name]) for name in ends}
+
+
+def _see_inside(
+    instrument: Instrument,
+    cases: Mapping[str, LoweredLayer],
+    trails: Mapping[str, _Trail],
+    samples: Sequence[Sample],
+) -> None:
+    """Note how far each tensor is off when the layer alone runs low, against all layers high.
+
+    If the high type is FP32, that is against FP32; a 16-bit one has errors of its own.
+    """
+    high = Plan.all_high(len(instrument.model.table.candidates))
+    wanted = {name for trail in trails.values() for name in trail.tensors}
+    names = [name for name in computed(instrument.model) if name in wanted]
+    for group in instrument.groups(names, samples[0]):
+        emulator = instrument.emulator(group)
+        for layer, values in _visits(cases, samples, partial(emulator.run, plan=high)):
+            case, trail = cases[layer], trails[layer]
+            own = [name for name in trail.tensors if name in values]
+            found = emulator.run(samples[case.sample], high.without([case.index]), own)
+            trail.strayed |= {name: strayed(values[name], found[name]) for name in own}
+
+
+def _visits(
+    cases: Mapping[str, LoweredLayer], samples: Sequence[Sample], base: Callable[[Sample], Arrays]
+) -> Iterator[tuple[str, Arrays]]:
+    """Yield each layer with what to compare with on its sample."""
+    number, values = -1, dict[str, NDArray[Any]]()
+    # Layers of one sample together: what they are compared with is computed once.
+    for layer in sorted(cases, key=lambda each: cases[each].sample):
+        if cases[layer].sample != number:
+            number = cases[layer].sample
+            values = dict(base(samples[number]))
+        yield layer, values
+
+
+def _worst(wiring: Wiring, layer: str, trail: _Trail) -> Hurt | None:
+    """Return the output that is hurt most, with the way of the error to it."""
+    reached = wiring.behind(layer)
+    errors = {name: e for name, e in trail.ends.items() if wiring.maker.get(name) in reached}
+    if not errors:
+        return None
+    output = max(errors, key=lambda name: errors[name])
+
+    def brought(node: onnx.NodeProto, name: str) -> float:
+        seen = trail.strayed.get(name)
+        if seen is None:
+            return 0.0
+        return seen.error if node.op_type in _ADDING else seen.relative
+
+    followed = any(name in trail.strayed for name in wiring.nodes[wiring.maker[output]].output)
+    path = wiring.carried(layer, output, brought) if followed else wiring.way(layer, output)
+    return Hurt(
+        output=output,
+        error=errors[output],
+        path=path,
+        errors=[_error_of(wiring, name, trail) for name in path] if followed else [],
+    )
+
+
+def _error_of(wiring: Wiring, layer: str, trail: _Trail) -> float | None:
+    """Return the relative error of a node's outputs; None if none of them is FP32."""
+    seen = [trail.strayed[n] for n in wiring.nodes[layer].output if n in trail.strayed]
+    return max((each.relative for each in seen), default=None)
+
+
+def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:
+    """Return how far a tensor is off, over the places where what it is compared with is finite."""
+    fine = np.isfinite(exact)
+    values, found = (exact, emulated) if fine.all() else (exact[fine], emulated[fine])
+    if not np.isfinite(found).all():
+        return Strayed(error=float("inf"), size=float("inf"))
+    return Strayed(error=_norm(found - values), size=_norm(values))
+
+
+def _norm(values: NDArray[Any]) -> float:
+    # Squares of FP32 values beyond 1.8e19 overflow FP32.
+    return float(np.sqrt(np.square(values, dtype=np.float64).sum()))
+
+
+def peak(exact: NDArray[Any], emulated: NDArray[Any]) -> float:
+    """Return the largest error as a share of the largest value; infinity for NaN or Inf."""
+    fine = np.isfinite(exact)
+    values, found = np.asarray(exact[fine], np.float64), emulated[fine]
+    if not np.isfinite(found).all():
+        return float("inf")
+    largest = float(np.abs(values).max(initial=0.0))
+    return float(np.abs(values - found).max(initial=0.0)) / (largest or 1.0)

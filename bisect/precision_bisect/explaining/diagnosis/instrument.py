@@ -1,0 +1,190 @@
+"""Runs a model and shows the tensors inside: in FP32, and as the emulator rounds them.
+
+Values are held for one sample and one group of tensors at a time. A session cannot reuse the
+memory of tensors that are outputs, so each group has a session of its own.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.backends.emulation.semantics import Semantics, distinct
+from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
+from precision_bisect.graphs.convert import at_least_opset
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
+from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.showing import showing
+from precision_bisect.graphs.tensor_shapes import Shape, tensor_shapes
+from precision_bisect.layer_table import forms_of, rounded_to
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
+from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
+
+AT_ONCE_BYTES = 2**27
+"""Bytes of one sample's FP32 values that are held at a time, estimated by shapes; emulated ones
+take as much again. A bound; nothing was measured."""
+_UNKNOWN_BYTES = 2**22
+"""Bytes that a tensor of unknown shape counts as. A bound; nothing was measured."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTensors:
+    """One sample's values of a group of tensors: exact in FP32, and emulated, each by name."""
+
+    sample: int
+    exact: Arrays
+    emulated: Arrays
+
+
+class Instrument:
+    """Shows tensors of a model under plans of a pair of types.
+
+    `scales` are those of everything that some plan quantizes. Of the `targets` the one is emulated
+    that stores most inside layers. Methods raise ModelError where the model cannot be loaded or
+    brought to the opset that its types need.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        pair: Pair,
+        threads: int = 0,
+        scales: Scales | None = None,
+        *,
+        targets: Sequence[TargetName] = DEFAULT_TARGETS,
+    ) -> None:
+        self.model = model
+        self.pair = pair
+        self.threads = threads
+        self._scales = scales or Scales()
+        self._target = distinct(model, pair, targets)[-1]
+        forms = forms_of(model.table, pair)
+        self.index = {str(name): i for i, name in enumerate(model.table.names)}
+        self.stored = {
+            out: (str(layer.name), forms[layer.name])
+            for layer in model.table.layers
+            if layer.name in forms
+            for out in layer.outputs
+        }
+
+    @cached_property
+    def graph(self) -> SwitchedGraph:
+        """The switched graph, made when it is needed: it takes as much memory as the model."""
+        kinds = [KINDS[name] for name in rounded_to(self.model.table, self.pair)]
+        newest = max(kinds, key=lambda kind: kind.lowest_opset)
+        # A Cast to the low type may need a newer opset than the model has.
+        usable = at_least_opset(self.model, newest.lowest_opset, newest.name)
+        return switch(usable, self.pair, self._scales, target=self._target)
+
+    @cached_property
+    def semantics(self) -> Semantics:
+        """What the emulated target stores inside the model's layers."""
+        return Semantics(self.model, self._target)
+
+    def summed(self, nodes: Iterable[onnx.NodeProto], sample: Sample) -> dict[str, int]:
+        """Return the layers that store sums for this sample, with the number of values in each."""
+        means = [node for node in nodes if self.semantics.inside(node) is Inside.SUM]
+        if not means:
+            return {}
+        sums, shapes = self.semantics.sums, self._shapes(sample)
+        found = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in means}
+        return {layer: count for layer, count in found.items() if count}
+
+    def _shapes(self, sample: Sample) -> dict[str, Shape]:
+        return tensor_shapes(self.model, {key: array.shape for key, array in sample.items()})
+
+    def groups(self, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:
+        """Yield the names in groups that are looked at together, in order."""
+        shapes = self._shapes(sample)
+        group: list[str] = []
+        held = 0
+        for name in names:
+            nbytes = 4 * prod(shapes[name]) if name in shapes else _UNKNOWN_BYTES
+            if group and held + nbytes > AT_ONCE_BYTES:
+                yield group
+                group, held = [], 0
+            group.append(name)
+            held += nbytes
+        if group:
+            yield group
+
+    def exact(self, names: Sequence[str]) -> Session:
+        """Return an FP32 session that gives these tensors, graph inputs apart, by name."""
+        return Session(showing(self.model.proto, names), self.model.weights, self.threads)
+
+    def exactly(
+        self, names: Sequence[str], samples: Sequence[Sample]
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Yield the number of each sample and the values of each group of tensors in FP32."""
+        for group in self.groups(names, samples[0]):
+            session = self.exact(group)
+            for number, sample in enumerate(samples):
+                computed = [name for name in group if name not in sample]
+                values = {**sample, **session.run(sample, computed)}
+                yield number, {name: np.asarray(values[name]) for name in group}
+
+    def shown(
+        self, names: Sequence[str], samples: Sequence[Sample], plan: Plan
+    ) -> Iterator[ShownTensors]:
+        """Yield all samples of each group of tensors, in FP32 and emulated under the plan."""
+        for group in self.groups(names, samples[0]):
+            session, emulator = self.exact(group), self.emulator(group)
+            for number, sample in enumerate(samples):
+                computed = [name for name in group if name not in sample]
+                exact = {**sample, **session.run(sample, computed)}
+                yield ShownTensors(
+                    sample=number,
+                    exact={name: np.asarray(exact[name]) for name in group},
+                    emulated=emulator.run(sample, plan),
+                )
+
+    def emulator(self, names: Sequence[str]) -> "Emulator":
+        """Return an emulator of these FP32 tensors of the main graph, for any plan."""
+        return Emulator(self, names)
+
+
+class Emulator:
+    """Gives a group of tensors as a plan stores them."""
+
+    def __init__(self, instrument: Instrument, names: Sequence[str]) -> None:
+        self._names = names
+        self._of = instrument
+        graph = instrument.graph
+        raw = [graph.raw.get(name, name) for name in names]
+        self._session = Session(showing(graph.proto, raw), graph.weights, instrument.threads)
+
+    def run(
+        self, sample: Sample, plan: Plan, names: Sequence[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return the tensors, or these of them, by name, for one sample. Raises RuntimeError."""
+        # The switched graph reads its plan from an input, so one session serves every plan.
+        of, graph = self._of, self._of.graph
+        low = np.ones(len(of.index), np.bool_)
+        low[list(plan.kept)] = False
+        feed = {**sample, FLAGS_INPUT: graph.switches.flags(low)}
+        raw = {
+            name: graph.raw.get(name, name) for name in (self._names if names is None else names)
+        }
+        found = {**sample, **self._session.run(feed, [n for n in raw.values() if n not in sample])}
+        return {name: self._as_stored(name, np.asarray(found[raw[name]]), low) for name in raw}
+
+    def _as_stored(self, name: str, array: NDArray[Any], low: NDArray[np.bool_]) -> NDArray[Any]:
+        if name not in self._of.stored:
+            return array
+        # The raw tensor is that before its readers round it; here it is rounded as it is stored.
+        layer, forms = self._of.stored[name]
+        index = self._of.index.get(layer)
+        form = forms.low if index is None or low[index] else forms.high
+        kind = LOW_TYPES.get(form.stored)
+        return array if kind is None or array.dtype != np.float32 else kind.round(array)

@@ -1,0 +1,118 @@
+"""What leaves the range of a 16-bit low type: the first plan to try where values overflow.
+
+One run in FP32 with extra outputs, the largest magnitude of each tensor. It needs no ranking and
+no trial.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from precision_bisect.backends.emulation.semantics import Semantics, distinct
+from precision_bisect.errors import ModelError
+from precision_bisect.explaining.diagnosis.watched_tensors import computed
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.ort import Session
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Sample
+from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
+
+_LARGEST = "precision_bisect/largest"
+
+
+def out_of_range(
+    model: Model,
+    pair: Pair,
+    samples: Sequence[Sample],
+    weights: Collection[str],
+    threads: int = 0,
+    *,
+    targets: Sequence[TargetName] = DEFAULT_TARGETS,
+) -> Plan | None:
+    """Return the candidates that read or store what the low type cannot hold; None for none.
+
+    Each sample is run once in FP32. `weights` are constants that leave the range. The rule is that
+    of ModelOpt's AutoCast, with its limits at the type's largest value. It also holds for the sums
+    behind means that one of the `targets` stores. None, too, if the model cannot be run this way:
+    nothing depends on this plan.
+    """
+    # The scales of 8-bit types take care of the range.
+    if pair.low not in LOW_TYPES:
+        return None
+    graph = _with_largest(model)
+    try:
+        session = Session(graph, model.weights, threads, frugal=True)
+        found = [session.run(sample, session.output_names) for sample in samples]
+    except (ModelError, RuntimeError):
+        return None
+    limit = LOW_TYPES[pair.low].largest
+    summed = _summed(model, pair, targets)
+    beyond, sums_beyond = set(), set()
+    for each in found:
+        for name, value in _by_tensor(each):
+            # `not <=` rather than `>`: NaN counts as beyond the range.
+            if not value <= limit:  # -inf where the tensor is empty
+                beyond.add(name)
+            if not value * summed.get(name, 1) <= limit:
+                sums_beyond.add(name)
+    beyond |= {
+        name
+        for sample in samples
+        for name, value in sample.items()
+        if value.dtype == np.float32 and value.size and not np.abs(value).max() <= limit
+    }
+    beyond.update(weights)
+    index = {str(name): i for i, name in enumerate(model.table.names)}
+    layers = [
+        index[node.name]
+        for node in model.proto.graph.node
+        if node.name in index
+        and not (
+            beyond.isdisjoint((*node.input, *node.output)) and sums_beyond.isdisjoint(node.output)
+        )
+    ]
+    return Plan.of(layers) if layers else None
+
+
+def _by_tensor(found: Sample) -> Iterator[tuple[str, float]]:
+    """Yield each tensor's name with its largest magnitude."""
+    return ((name.removeprefix(_LARGEST), float(value)) for name, value in found.items())
+
+
+def _summed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> Mapping[str, int]:
+    """Return the number of values in each mean whose sum is stored, by the mean's output."""
+    semantics = Semantics(model, distinct(model, pair, targets)[-1])
+    view = View(model)
+    found = {
+        # A dimension that the model leaves open counts as 1: at worst that overlooks sums.
+        node.output[0]: semantics.sums.summed(node, [size or 1 for size in shape])
+        for node in model.proto.graph.node
+        if semantics.inside(node) is Inside.SUM and (shape := view.shape(node.input[0]))
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def _with_largest(model: Model) -> onnx.ModelProto:
+    """Return the model with the largest magnitude of each computed FP32 tensor as its outputs.
+
+    The reduction follows right behind the node that makes the tensor, so no tensor is held longer
+    than in the model itself.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    graph, wanted = proto.graph, set(computed(model))
+    del graph.node[:]
+    del graph.output[:]
+    for node in model.proto.graph.node:
+        graph.node.append(node)
+        for name in wanted.intersection(node.output):
+            magnitude, largest = f"{_LARGEST}/of{name}", f"{_LARGEST}{name}"
+            graph.node.add(op_type="Abs", input=[name], output=[magnitude])
+            reduced = onnx.helper.make_node("ReduceMax", [magnitude], [largest], keepdims=0)
+            graph.node.append(reduced)
+            graph.output.append(onnx.helper.make_tensor_value_info(largest, 1, []))
+    return proto

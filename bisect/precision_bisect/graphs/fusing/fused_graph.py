@@ -1,0 +1,181 @@
+"""Writes the fused operators into the graph, by onnx-ir.
+
+The fusion rules of onnxscript know norms along the last axis, with axes as an input. What is found
+here has channels on any axis, axes in attributes, and other spellings of the quotient. So `find`
+matches the pieces, and onnx-ir does the delicate part: it replaces a value everywhere it is read,
+and removes what nothing reads any more.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.graphs.fusing.found import Decomposed, Kind
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.names import Names
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.weights import Weights, drop_unused
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def is_fusable(found: Decomposed) -> bool:
+    """Tell whether what was found can be written as the operator of its kind."""
+    if found.kind == "Gelu":
+        return True
+    if found.kind == "Softmax":
+        return len(found.axes) == 1
+    if found.size is None:
+        return False
+    # Norms work on the last axes. Others are moved there by a Transpose, which needs the rank.
+    return _is_suffix(found) or found.rank > 0
+
+
+def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, Weights]:
+    """Return the model with these operators fused, and the values of its stubs."""
+    import onnx_ir as ir
+    from onnx_ir.passes.common import RemoveUnusedNodesPass, TopologicalSortPass
+
+    rebuilt = ir.from_proto(model.proto)
+    writer = _Writer(model, rebuilt.graph)
+    for found in every:
+        writer.write(found)
+    TopologicalSortPass()(rebuilt)
+    RemoveUnusedNodesPass()(rebuilt)
+    proto = ir.to_proto(rebuilt)
+    weights = dict(model.weights)
+    drop_unused(proto.graph, weights)
+    return proto, weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Where a fused operator is written: its input, and the scope of its names."""
+
+    found: Decomposed
+    source: "ir.Value"
+
+
+class _Writer:
+    def __init__(self, model: Model, graph: "ir.Graph") -> None:
+        self._view = View(model)
+        self._names = Names(model.proto.graph)
+        self._numbers: dict[str, int] = {}
+        self._graph = graph
+        self._values = {value.name: value for value in graph.inputs}
+        self._values |= {value.name: value for value in graph.initializers.values()}
+        self._values |= {out.name: out for node in graph for out in node.outputs if out.name}
+
+    def write(self, found: Decomposed) -> None:
+        """Write the operator behind the last node of its pieces, whose output it takes over."""
+        import onnx_ir as ir
+
+        old = self._values[found.output]
+        last = old.producer()
+        assert last is not None
+        writers: Mapping[Kind, Callable[[_Piece], list[ir.Node]]] = {
+            "LayerNormalization": self._norm,
+            "RMSNormalization": self._norm,
+            "GroupNormalization": self._group_norm,
+            "Softmax": self._softmax,
+            "Gelu": self._gelu,
+        }
+        nodes = writers[found.kind](_Piece(found, self._values[found.source]))
+        new = nodes[-1].outputs[0]
+        new.type, new.shape = old.type, old.shape
+        self._graph.insert_after(last, nodes)
+        # The new value takes the old name over: outputs of the graph are found by name.
+        name, old.name = old.name, self._names(f"{old.name}/in_pieces")
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        new.name = name
+        self._values[found.output] = new
+
+    def _norm(self, piece: _Piece) -> "list[ir.Node]":
+        found = piece.found
+        assert found.size is not None
+        operands = [self._constant(found, found.scale, found.size, "scale", 1.0)]
+        if found.bias:
+            operands.append(self._constant(found, found.bias, found.size, "bias", 0.0))
+        attributes = {"axis": -len(found.axes), "epsilon": found.epsilon}
+        if _is_suffix(found):
+            return [self._node(piece, found.kind, [piece.source, *operands], attributes)]
+        places = [axis + found.rank for axis in found.axes]
+        there = [i for i in range(found.rank) if i not in places] + places
+        # The inverse permutation puts the axes back.
+        back = [there.index(i) for i in range(found.rank)]
+        moved = self._node(piece, "Transpose", [piece.source], {"perm": there})
+        inputs = [moved.outputs[0], *operands]
+        norm = self._node(piece, found.kind, inputs, attributes)
+        return [moved, norm, self._node(piece, "Transpose", norm.outputs, {"perm": back})]
+
+    def _group_norm(self, piece: _Piece) -> "list[ir.Node]":
+        found = piece.found
+        assert found.size is not None
+        operands = [
+            self._constant(found, name, found.size, role, default)
+            for name, role, default in ((found.scale, "scale", 1.0), (found.bias, "bias", 0.0))
+        ]
+        attributes = {"num_groups": found.groups, "epsilon": found.epsilon}
+        return [self._node(piece, found.kind, [piece.source, *operands], attributes)]
+
+    def _softmax(self, piece: _Piece) -> "list[ir.Node]":
+        return [self._node(piece, "Softmax", [piece.source], {"axis": piece.found.axes[0]})]
+
+    def _gelu(self, piece: _Piece) -> "list[ir.Node]":
+        attributes = {"approximate": piece.found.approximate}
+        return [self._node(piece, "Gelu", [piece.source], attributes)]
+
+    def _node(
+        self,
+        piece: _Piece,
+        op_type: str,
+        inputs: "Sequence[ir.Value]",
+        attributes: Mapping[str, int | float | str | Sequence[int]],
+    ) -> "ir.Node":
+        """Return a node whose name is new in the graph and lies in the scope of the pieces."""
+        import onnx_ir as ir
+
+        name = self._name(piece.found, op_type)
+        node = ir.node(op_type, inputs, attributes, name=name)
+        node.outputs[0].name = f"{name}_output_0"
+        return node
+
+    def _constant(
+        self,
+        found: Decomposed,
+        name: str,
+        size: tuple[int, ...],
+        role: str,
+        default: float,
+    ) -> "ir.Value":
+        """Return a constant with one value for each place along the axes."""
+        import onnx_ir as ir
+
+        array: NDArray[np.float32] = np.full(size, default, np.float32)
+        if name:
+            held = self._view.array(name)
+            assert held is not None
+            array = held.astype(np.float32).reshape(size)
+            # A constant that has the right shape already is shared, not copied.
+            shape = self._view.shape(name)
+            if shape == size and name in self._graph.initializers:
+                return self._values[name]
+        own = self._name(found, role)
+        value = ir.Value(name=own, const_value=ir.tensor(array, name=own))
+        self._graph.register_initializer(value)
+        return value
+
+    def _name(self, found: Decomposed, what: str) -> str:
+        wish = f"{found.module}/{what}" if found.module else what
+        number = self._numbers.get(wish, 0)
+        self._numbers[wish] = number + 1
+        return self._names(f"{wish}_{number}" if number else wish)
+
+
+def _is_suffix(found: Decomposed) -> bool:
+    return found.axes == tuple(range(-len(found.axes), 0))

@@ -1,0 +1,206 @@
+"""Finds LayerNorm, RMSNorm and GroupNorm in pieces, in the spellings that exporters use.
+
+The quotient may be a division by a root, or a product with its reciprocal. The square may be a
+power or a product, the axes an attribute or an input. Scale and bias may be missing. LayerNorm:
+Ba, Kiros, Hinton, "Layer Normalization" (2016), eq. 4. RMSNorm: Zhang, Sennrich (NeurIPS 2019),
+eq. 4. GroupNorm: Wu, He (ECCV 2018), eq. 7.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from precision_bisect.graphs.fusing.found import Decomposed
+from precision_bisect.graphs.node_views import Reduced, View
+from precision_bisect.layer_table import LayerName
+
+
+def norms(view: View) -> Iterator[Decomposed]:
+    """Yield every norm in pieces, in network order."""
+    for node in view.nodes:
+        for centred, variance, chain in _over_root(view, node):
+            core = _core(view, node, centred, variance, chain)
+            if core is not None:
+                yield _grouped(view, core) or _affine(view, core)
+                break
+
+
+def _over_root(
+    view: View, node: onnx.NodeProto
+) -> Iterator[tuple[str, str, list[onnx.NodeProto]]]:
+    """Yield (a, v, nodes) where the node computes a / sqrt(v)."""
+    if node.op_type == "Div":
+        for variance, root in _root(view, node.input[1]):
+            yield node.input[0], variance, [root, node]
+    if node.op_type != "Mul":
+        return
+    for i, j in ((0, 1), (1, 0)):
+        for variance, chain in _inverse_root(view, node.input[j]):
+            yield node.input[i], variance, [*chain, node]
+
+
+def _root(view: View, name: str) -> Iterator[tuple[str, onnx.NodeProto]]:
+    root = view.made_by(name, "Sqrt", "Pow")
+    if root is not None and (root.op_type == "Sqrt" or view.scalar(root.input[1]) == 0.5):
+        yield root.input[0], root
+
+
+def _inverse_root(view: View, name: str) -> Iterator[tuple[str, list[onnx.NodeProto]]]:
+    node = view.made_by(name, "Reciprocal", "Div", "Pow", "Sqrt")
+    if node is None:
+        return
+    if node.op_type == "Pow" and view.scalar(node.input[1]) == -0.5:
+        yield node.input[0], [node]
+    elif node.op_type == "Sqrt":
+        under = view.made_by(node.input[0], "Reciprocal")
+        if under is not None:
+            yield under.input[0], [under, node]
+    elif node.op_type == "Reciprocal" or (
+        node.op_type == "Div" and view.scalar(node.input[0]) == 1.0
+    ):
+        for variance, root in _root(view, node.input[-1]):
+            yield variance, [root, node]
+
+
+def _core(
+    view: View, node: onnx.NodeProto, centred: str, variance: str, chain: list[onnx.NodeProto]
+) -> Decomposed | None:
+    """Return the norm without scale and bias that ends with the node."""
+    epsilon, epsilon_name = 0.0, ""
+    add = view.made_by(variance, "Add")
+    # An epsilon may be missing, or be added to the variance.
+    if add is not None:
+        constant = next(iter(view.with_scalar(add)), None)
+        if constant is None:
+            return None
+        variance, epsilon = constant
+        epsilon_name = next(name for name in add.input if name != variance)
+        chain = [add, *chain]
+    mean = view.reduced(variance, "ReduceMean")
+    squared = None if mean is None else view.square(mean.source)
+    if mean is None or squared is None or epsilon < 0:
+        return None
+    # What is averaged must be the square of what is divided, or it is no norm.
+    before = _centring(view, centred, squared[0], mean)
+    if before is None:
+        return None
+    kind, source, subtraction = before
+    shape = view.shape(source) or view.shape(centred) or ()
+    sizes = [shape[axis] if shape else None for axis in mean.axes]
+    return Decomposed(
+        kind="LayerNormalization" if kind else "RMSNormalization",
+        source=source,
+        output=node.output[0],
+        members=view.in_order(
+            {each.name for each in (*subtraction, squared[1], mean.node, *chain)}
+        ),
+        axes=mean.axes,
+        rank=len(shape),
+        size=None if None in sizes else tuple(size for size in sizes if size is not None),
+        epsilon=epsilon,
+        epsilon_name=epsilon_name,
+        squares=mean.source,
+        centred=squared[0],
+    )
+
+
+def _centring(
+    view: View, numerator: str, squared: str, variance: Reduced
+) -> tuple[bool, str, list[onnx.NodeProto]] | None:
+    """Return whether the mean is subtracted, from which tensor, and by which nodes."""
+    found = [_minus_mean(view, name, variance.axes) for name in (numerator, squared)]
+    if found[0] is None or found[1] is None:
+        return (False, squared, []) if numerator == squared else None
+    # Some exporters subtract once for the square and once more for the quotient.
+    (source, nodes), (other, more) = found[0], found[1]
+    return (True, source, [*nodes, *more]) if source == other else None
+
+
+def _minus_mean(
+    view: View, name: str, axes: tuple[int, ...]
+) -> tuple[str, list[onnx.NodeProto]] | None:
+    node = view.made_by(name, "Sub")
+    mean = None if node is None else view.reduced(node.input[1], "ReduceMean")
+    if node is None or mean is None or mean.axes != axes or mean.source != node.input[0]:
+        return None
+    return mean.source, [mean.node, node]
+
+
+def _affine(view: View, core: Decomposed) -> Decomposed:
+    """Return the norm with the scale and bias that follow it, where they fit the operator."""
+    found = core
+    product = view.sole_reader(found.output, "Mul")
+    scale = None if product is None else _other(product, found.output)
+    size = None if scale is None else _fits(view, scale, core)
+    if product is None or scale is None or size is None:
+        return found
+    found = replace(
+        found,
+        scale=scale,
+        size=size,
+        output=product.output[0],
+        members=(*found.members, LayerName(product.name)),
+    )
+    # ONNX's RMSNormalization has no bias.
+    sum_ = view.sole_reader(found.output, "Add") if found.kind == "LayerNormalization" else None
+    bias = None if sum_ is None else _other(sum_, found.output)
+    if sum_ is None or bias is None or _fits(view, bias, found) is None:
+        return found
+    return replace(
+        found,
+        bias=bias,
+        output=sum_.output[0],
+        members=(*found.members, LayerName(sum_.name)),
+    )
+
+
+def _other(node: onnx.NodeProto, name: str) -> str | None:
+    others = [each for each in node.input if each != name]
+    return others[0] if len(others) == 1 else None
+
+
+def _fits(view: View, name: str, core: Decomposed) -> tuple[int, ...] | None:
+    """Return the sizes, along the axes, of a constant that varies only along them; else None."""
+    array = view.array(name)
+    if array is None or array.dtype != np.float32 or 0 < core.rank < array.ndim:
+        return None
+    shape = (1,) * (-core.axes[0] - array.ndim) + array.shape
+    along = tuple(shape[axis] for axis in core.axes)
+    if np.prod(along) != array.size or (core.size is not None and core.size != along):
+        return None
+    # If the sizes are not known, one element may stand for any number of them.
+    return None if core.size is None and 1 in along else along
+
+
+def _grouped(view: View, core: Decomposed) -> Decomposed | None:
+    """Return the GroupNorm around this core: between two Reshapes, then scaled by channel."""
+    into = view.made_by(core.source, "Reshape")
+    out = view.sole_reader(core.output, "Reshape")
+    if into is None or out is None or core.kind != "LayerNormalization":
+        return None
+    inner, outer = view.shape(core.source), view.shape(into.input[0])
+    back = view.shape(out.output[0])
+    # Axis 0 is the batch, axis 1 the group; the norm goes over all others.
+    if inner is None or outer is None or core.axes != tuple(range(2 - core.rank, 0)):
+        return None
+    if back is not None and len(back) != len(outer):
+        return None
+    channels, groups = outer[1] if len(outer) > 2 else None, inner[1]
+    if not groups or not channels or channels % groups:
+        return None
+    whole = replace(
+        core,
+        kind="GroupNormalization",
+        source=into.input[0],
+        output=out.output[0],
+        groups=groups,
+        axes=(1 - len(outer),),
+        rank=len(outer),
+        size=(channels,),
+        members=view.in_order({into.name, out.name, *core.members}),
+    )
+    # `_affine` takes a bias for LayerNormalization only; a GroupNormalization has one as well.
+    scaled = _affine(view, replace(whole, kind="LayerNormalization"))
+    return replace(scaled, kind="GroupNormalization")

@@ -1,0 +1,302 @@
+"""From a path to a `Model`: read, checked, named, typed, and its layers listed.
+
+The file is untrusted: any field may be missing, wrong or huge, and each such case ends in one
+line.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.inliner
+
+from precision_bisect.errors import ModelError, PrecisionBisectError
+from precision_bisect.graphs.classify import layer_table
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.soundness import (
+    check_expansion,
+    check_nodes,
+    check_opsets,
+    check_types,
+)
+from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import infer_elem_types
+from precision_bisect.graphs.weights import (
+    Part,
+    Weights,
+    drop_unused,
+    external_parts,
+    take_weights,
+)
+from precision_bisect.graphs.widen import declared_low, in_fp32
+from precision_bisect.layer_table import LayerTable
+from precision_bisect.machine.plain_files import plain_size
+
+_HIGHEST_IR = 10
+"""The highest ONNX file format version that every supported ONNX Runtime reads; later ones change
+no result."""
+_PROTOBUF_LIMIT = 2**31
+"""Bytes: protobuf's limit on a message."""
+_AGAIN = "export or copy the file again"
+_TORCH = "export it in PyTorch: torch.onnx.export(model, inputs, 'model.onnx')"
+_TENSORFLOW = "convert it: python -m tf2onnx.convert (tf2onnx has the flags for each format)"
+_EXPORT = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _TORCH),
+    **dict.fromkeys((".pb", ".h5", ".keras", ".tflite"), _TENSORFLOW),
+}
+"""What makes an ONNX model of another file, by its ending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFile:
+    """What widening changes of a model, as the file has it."""
+
+    proto: onnx.ModelProto
+    weights: Weights
+    elem_types: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model as the rest of the package sees it.
+
+    `proto` has unique node names and no local functions. It is FP32 wherever the file had a 16-bit
+    float (`low_tensors` has these tensors), and has stubs for the large weights, which are in
+    `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is the
+    graph before widening, None if the file has no 16-bit float. `digest` is the SHA-256 of the
+    file and of what its tensors are in files of external data.
+    """
+
+    path: Path
+    proto: onnx.ModelProto
+    weights: Weights
+    table: LayerTable
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    elem_types: Mapping[str, int]
+    low_tensors: Mapping[str, int]
+    digest: str
+    in_file: InFile | None = None
+
+    def typed_as_in_file(self) -> "Model":
+        """Return the model with the 16-bit floats that its file has; itself where it has none."""
+        if self.in_file is None:
+            return self
+        return replace(
+            self,
+            proto=self.in_file.proto,
+            weights=self.in_file.weights,
+            elem_types=self.in_file.elem_types,
+            low_tensors={},
+            in_file=None,
+        )
+
+
+def load_model(path: Path) -> Model:
+    """Read an ONNX model.
+
+    Raises ModelError for a file that is missing, not ONNX, damaged, of an opset below 9, or whose
+    external data is missing or lies outside the model's folder.
+    """
+    try:
+        return _load(path)
+    except PrecisionBisectError:
+        raise
+    except Exception as error:  # the file is untrusted: any field of it may be nonsense
+        raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}", _AGAIN) from error
+
+
+def _load(path: Path) -> Model:
+    proto = _read(path)
+    parts = external_parts(proto)
+    # Before anything copies the graph: weights are moved out once and never duplicated.
+    weights = take_weights(proto, path.parent)
+    digest = _digest(path, parts)
+    proto = _without_holes(proto)
+    _check_text(proto)
+    # Counted before inlining, which makes up names.
+    in_file = Counter(node.name for node in proto.graph.node)
+    proto = _inline_functions(proto)
+    check_nodes(proto)
+    check_types(proto)
+    _initializers_are_constants(proto)
+    drop_unused(proto.graph, weights)
+    named_in_model = _name_nodes(proto.graph, in_file)
+    inputs = tuple(_spec(value) for value in proto.graph.input)
+    outputs = tuple(_spec(value) for value in proto.graph.output)
+    _forget_unknown_sizes(proto.graph)
+    elem_types = infer_elem_types(proto, weights)
+    low_tensors = declared_low(elem_types)
+    unwidened = None
+    if low_tensors:
+        unwidened = InFile(proto=proto, weights=weights, elem_types=elem_types)
+        proto, weights = in_fp32(proto, weights)
+        elem_types = infer_elem_types(proto, weights)
+    return Model(
+        path=path,
+        proto=proto,
+        weights=weights,
+        table=layer_table(proto.graph, elem_types, named_in_model, frozenset(low_tensors)),
+        inputs=inputs,
+        outputs=outputs,
+        elem_types=elem_types,
+        low_tensors=low_tensors,
+        digest=digest,
+        in_file=unwidened,
+    )
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    """Parse the file as binary ONNX, whatever it is called, and check what the rest relies on."""
+    try:
+        size = plain_size(path)
+        proto = (
+            onnx.load(path, format="protobuf", load_external_data=False)
+            if size < _PROTOBUF_LIMIT
+            # Not parsed at all: protobuf would take the memory first and fail then.
+            else onnx.ModelProto()
+        )
+    except FileNotFoundError as error:
+        raise ModelError(f"no such file: {path}", "check the path") from error
+    except IsADirectoryError as error:
+        raise ModelError(
+            f"{path} is a folder", "name the model; `precision-bisect show` tells a run folder"
+        ) from error
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except Exception as error:  # protobuf's DecodeError
+        hint = _EXPORT.get(path.suffix.lower(), _AGAIN)
+        raise ModelError(f"{path} is not an ONNX model, or is truncated", hint) from error
+    if size >= _PROTOBUF_LIMIT:
+        raise ModelError(
+            f"{path} is over 2 GiB, which no ONNX file can be",
+            "save it with its weights as external data",
+        )
+    if not proto.ir_version or not proto.graph.node or not proto.opset_import:
+        raise ModelError(
+            f"{path} is not an ONNX model, or is truncated: it has no nodes or no opset",
+            _EXPORT.get(path.suffix.lower(), _AGAIN),
+        )
+    check_opsets(path, proto)
+    return proto
+
+
+def _digest(path: Path, parts: Sequence[Part]) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        digest.update(hashlib.file_digest(stream, "sha256").digest())
+    # Each part has a hash of its own, so that all cores can share them.
+    with ThreadPoolExecutor() as pool:
+        for hashed in pool.map(lambda part: part.hashed(path.parent), parts):
+            digest.update(hashed)
+    return digest.hexdigest()
+
+
+def _without_holes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a fresh copy: protobuf keeps the memory of removed weights until a model is gone."""
+    fresh = onnx.ModelProto()
+    fresh.CopyFrom(proto)
+    return fresh
+
+
+def _check_text(message: Any) -> None:
+    """Raise ModelError for text that is not UTF-8: protobuf returns it as bytes."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_MESSAGE, field.TYPE_STRING):
+            continue
+        for inner in (
+            (value,) if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        ):
+            if isinstance(inner, bytes):
+                raise ModelError(f"its {field.name} {inner!r} is no UTF-8 text", _AGAIN)
+            if not isinstance(inner, str):
+                _check_text(inner)
+
+
+def _inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Put the bodies of local functions in place of their calls, so that their layers are seen."""
+    if not proto.functions:
+        return proto
+    check_expansion(proto)
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"the model's local functions cannot be inlined: {error}",
+            "export without functions, or inline them with onnx.inliner",
+        ) from error
+
+
+def _initializers_are_constants(proto: onnx.ModelProto) -> None:
+    """Take initializers off the input list, where IR versions below 4 had to put them."""
+    names = {tensor.name for tensor in proto.graph.initializer}
+    kept = [value for value in proto.graph.input if value.name not in names]
+    if len(kept) < len(proto.graph.input):
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+    proto.ir_version = min(max(proto.ir_version, 4), _HIGHEST_IR)
+
+
+def _name_nodes(graph: onnx.GraphProto, in_file: Mapping[str, int]) -> dict[str, bool]:
+    """Give every node a unique name; return for each name whether the file has it uniquely.
+
+    `in_file` counts the names of the file's own nodes; nodes from local functions get names that
+    only this reading of the file gives them. A node without a name is called after its first
+    output, and repeated names get a running number, as TensorRT's parser does (`node_of_<output>`,
+    `<name>_0`).
+    """
+    counts = Counter(node.name for node in graph.node)
+    # Unique names first: a name made up below must not take one of theirs.
+    named = {name: in_file.get(name) == 1 for name, count in counts.items() if name and count == 1}
+    for node in graph.node:
+        if node.name and counts[node.name] == 1:
+            continue
+        first_output = next((name for name in node.output if name), "nothing")
+        base = node.name or f"node_of_{first_output}"
+        name, number = base, 0
+        while name in named:
+            name, number = f"{base}_{number}", number + 1
+        node.name = name
+        named[name] = False
+    return named
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    shape: tuple[int | str | None, ...] | None = None
+    if tensor.HasField("shape"):
+        shape = tuple(_size(dim) for dim in tensor.shape.dim)
+    return TensorSpec(name=value.name, dtype=_dtype_name(tensor.elem_type), shape=shape)
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """Return a dimension; Paddle2ONNX and Caffe2 write -1 and "?" for an unknown one."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return None if dim.dim_param == "?" else dim.dim_param or None
+
+
+def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:
+    """Leave unknown dimensions open, in place.
+
+    -1 is no size, and two dimensions called "?" need not be equal.
+    """
+    for inner in all_graphs(graph):
+        for value in (*inner.input, *inner.output, *inner.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if _size(dim) is None:
+                    dim.Clear()
+
+
+def _dtype_name(elem_type: int) -> str | None:
+    if elem_type in HALF_TYPES:
+        return "float16" if elem_type == onnx.TensorProto.FLOAT16 else "bfloat16"
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(elem_type).name
+    except KeyError:
+        return None

@@ -1,0 +1,148 @@
+"""A graph read backwards: who makes a tensor, which constant it is, what its shape is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.graphs.graph import attribute, captured, constant_of
+from precision_bisect.graphs.load import Model
+from precision_bisect.layer_table import LayerName
+
+Dims = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """A reduction with kept dimensions: its `axes`, counted from the last, -1, sorted."""
+
+    node: onnx.NodeProto
+    source: str
+    axes: tuple[int, ...]
+
+
+class View:
+    """The main graph of a model, for matchers."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.nodes = list(model.proto.graph.node)
+        self._producer = {out: node for node in self.nodes for out in node.output if out}
+        self._initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+
+    @cached_property
+    def readers(self) -> dict[str, list[onnx.NodeProto]]:
+        """The nodes that read each tensor, once for each time; subgraphs count as their node."""
+        found: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.nodes:
+            for name in (*node.input, *sorted(captured(node))):
+                found.setdefault(name, []).append(node)
+        return found
+
+    @cached_property
+    def _outputs(self) -> frozenset[str]:
+        return frozenset(value.name for value in self._model.proto.graph.output)
+
+    @cached_property
+    def _shapes(self) -> dict[str, Dims]:
+        try:
+            # `data_prop` follows the values of shape arithmetic, so more dimensions are known.
+            graph = onnx.shape_inference.infer_shapes(self._model.proto, data_prop=True).graph
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            graph = self._model.proto.graph
+        found: dict[str, Dims] = {name: tuple(t.dims) for name, t in self._initializers.items()}
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if value.type.tensor_type.HasField("shape"):
+                found[value.name] = tuple(
+                    dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+                    for dim in value.type.tensor_type.shape.dim
+                )
+        return found
+
+    def shape(self, name: str) -> Dims | None:
+        """Return the dimensions, None for each that is not known; None for an unknown rank."""
+        return self._shapes.get(name)
+
+    def made_by(self, name: str, *op_types: str) -> onnx.NodeProto | None:
+        """Return the node that makes a tensor if it is a standard one of these types."""
+        node = self._producer.get(name)
+        if node is None or node.domain not in ("", "ai.onnx") or node.op_type not in op_types:
+            return None
+        return node
+
+    def in_order(self, names: set[str]) -> tuple[LayerName, ...]:
+        """Return these nodes in network order, each once."""
+        return tuple(LayerName(node.name) for node in self.nodes if node.name in names)
+
+    def sole_reader(self, name: str, op_type: str) -> onnx.NodeProto | None:
+        """Return the one node of this type that alone reads a tensor, once; None otherwise."""
+        readers = self.readers.get(name, [])
+        if len(readers) != 1 or name in self._outputs or readers[0].op_type != op_type:
+            return None
+        return readers[0]
+
+    def array(self, name: str) -> NDArray[Any] | None:
+        """Return the values of a weight or of a Constant node; None for what is computed."""
+        if name in self._model.weights:
+            return self._model.weights[name]
+        if name in self._initializers:
+            return onnx.numpy_helper.to_array(self._initializers[name])
+        node = self.made_by(name, "Constant")
+        return None if node is None else constant_of(node)
+
+    def scalar(self, name: str) -> float | None:
+        """Return the value of a constant of one element; None for everything else."""
+        found = self.array(name)
+        return None if found is None or found.size != 1 else float(found.reshape(())[()])
+
+    def with_scalar(self, node: onnx.NodeProto) -> Iterator[tuple[str, float]]:
+        """Yield the other operand and the value, for each operand of two that is a constant."""
+        for i, j in ((0, 1), (1, 0)):
+            value = self.scalar(node.input[j])
+            if value is not None:
+                yield node.input[i], value
+
+    def reduced(self, name: str, op_type: str) -> Reduced | None:
+        """Return the reduction that makes a tensor, over known axes; None if it drops them."""
+        node = self.made_by(name, op_type)
+        if node is None:
+            return None
+        keeps = attribute(node, "keepdims")
+        if keeps is not None and keeps.i == 0:
+            return None
+        axes = self.axes(node, self.shape(name))
+        return Reduced(node=node, source=node.input[0], axes=axes) if axes else None
+
+    def axes(self, node: onnx.NodeProto, like: Dims | None = None) -> tuple[int, ...] | None:
+        """Return the axes of a reduction, from the last, -1, sorted; None if they are not known.
+
+        () stands for all axes. `like` has as many dimensions as the tensor that is reduced.
+        """
+        held = attribute(node, "axes")
+        axes = list(held.ints) if held is not None else []
+        # An attribute before opset 13 or 18, an input after.
+        if held is None and len(node.input) > 1 and node.input[1]:
+            array = self.array(node.input[1])
+            if array is None:
+                return None
+            axes = [int(axis) for axis in array.ravel()]
+        if not axes:
+            nothing = attribute(node, "noop_with_empty_axes")
+            return None if nothing is not None and nothing.i else ()
+        shape = self.shape(node.input[0]) or like
+        if shape is None and max(axes) >= 0:
+            return None
+        rank = 0 if shape is None else len(shape)
+        return tuple(sorted(axis if axis < 0 else axis - rank for axis in axes))
+
+    def square(self, name: str) -> tuple[str, onnx.NodeProto] | None:
+        """Return the tensor that a tensor is the square of, and the node: a power or a product."""
+        node = self.made_by(name, "Pow", "Mul")
+        if node is None:
+            return None
+        if node.op_type == "Mul":
+            return (node.input[0], node) if node.input[0] == node.input[1] else None
+        return (node.input[0], node) if self.scalar(node.input[1]) == 2.0 else None

@@ -1,0 +1,375 @@
+"""The one place that makes ONNX Runtime sessions of FP32 graphs, on the CPU unless told otherwise.
+
+Weights are handed over beside the graph, so no size limit of protobuf applies. Each is handed over
+once: then a weight that the optimizer rewrites is the one that the session computes with.
+
+Graphs whose verdict would be false are refused: the CPU provider computes FP16-typed operators in
+FP32 (x=300: x*x/300 gives 300 there, and inf on any device that computes FP16).
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.machine.stopping import Stopped, stoppable
+from precision_bisect.settings.user_libraries import CUSTOM_OPS
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+CPU = "CPUExecutionProvider"
+Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, str]]]
+"""Names of execution providers, some with options; the first that can run a node takes it."""
+ON_CPU: Providers = (CPU,)
+DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The setting of a session that says where files of weights are looked for."""
+_NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
+_UNPACKED = ("session.disable_prepacking", "1")
+_PREPACK_BYTES = 2**30
+_PREPACK_NODES = 2**12
+"""Bytes of weights, or nodes, above which sessions keep no second, packed copy of the weights.
+Bounds; nothing was measured."""
+
+
+def on_cpu() -> Providers:
+    """Return the CPU's provider."""
+    return ON_CPU
+
+
+def runtime() -> ModuleType:
+    """Import and return onnxruntime. Raises PluginError where it is not there or does not load."""
+    try:
+        # It would send telemetry, and leave a file of its own in TMPDIR.
+        os.environ.setdefault(_NO_TELEMETRY, "1")
+        import onnxruntime
+
+        module: ModuleType = onnxruntime
+        module.InferenceSession  # noqa: B018 - what is left of a removed package has none
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime"
+        why = "is not installed" if missing else f"does not load: {in_words(error)}"
+        raise PluginError(f"onnxruntime {why}", "pip install onnxruntime") from error
+    return module
+
+
+_custom_ops: tuple[Path, ...] = ()
+
+
+def use_custom_ops(libraries: Sequence[Path]) -> None:
+    """Let every session of this process from now on know the operators of these libraries.
+
+    Raises PluginError for one that ONNX Runtime cannot register.
+    """
+    global _custom_ops
+    _custom_ops = tuple(libraries)
+    if libraries:
+        session_options()
+
+
+def session_options() -> "onnxruntime.SessionOptions":
+    """Return options for a session, which knows the operators of libraries in use."""
+    options: onnxruntime.SessionOptions = runtime().SessionOptions()
+    for path in _custom_ops:
+        try:
+            options.register_custom_ops_library(str(path.absolute()))
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise PluginError(
+                f"{CUSTOM_OPS} {path} cannot be registered: {ort_message(error)}",
+                f"it must be built for ONNX Runtime {runtime().__version__} or older",
+            ) from error
+    return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedGraph:
+    """A graph that a session may be opened over, without the message that it came from.
+
+    `text` is the serialized graph, which has `nodes` nodes. Stubs in it stand for `weights`, or
+    for values in files below `folder`.
+    """
+
+    text: bytes
+    nodes: int
+    weights: Mapping[str, NDArray[Any]]
+    folder: Path | None
+    nbytes: int
+
+    @property
+    def packs(self) -> bool:
+        """Whether a session may keep a second, packed copy of the weights."""
+        return self.nbytes <= _PREPACK_BYTES and self.nodes <= _PREPACK_NODES
+
+
+def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> CheckedGraph:
+    """Return the graph, whose stubs stand for `weights`, ready to be opened.
+
+    Raises RefusedError for a graph that computes in 16-bit floats.
+    """
+    refuse_half_compute(proto)
+    return _checked(proto, weights)
+
+
+class Session:
+    """An ONNX Runtime session over a graph whose stubs stand for `weights`.
+
+    A checked graph has its own weights. The session copies weights that it cannot map from their
+    file, and needs the arrays no longer. `threads` is the number of intra-operator threads, 0 for
+    one per core. The `providers` can be loaded. A session that is not `optimised` computes node by
+    node what the graph says. A `frugal` one computes first what frees values. Raises RefusedError
+    for a graph that computes in 16-bit floats, ModelError for one that ONNX Runtime cannot load.
+    """
+
+    def __init__(
+        self,
+        graph: onnx.ModelProto | CheckedGraph,
+        weights: Mapping[str, NDArray[Any]] | None = None,
+        threads: int = 0,
+        providers: Providers = ON_CPU,
+        *,
+        optimised: bool = True,
+        frugal: bool = False,
+    ) -> None:
+        if isinstance(graph, onnx.ModelProto):
+            graph = check(graph, weights or {})
+        options = session_options()
+        if frugal:
+            options.execution_order = runtime().ExecutionOrder.PRIORITY_BASED
+        options.intra_op_num_threads = threads
+        # Spinning between layers takes cores from others, which under load costs far more.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Q/DQ stay what the file says: integer kernels would compute what no FP32 layer does.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        if not optimised:
+            _leave_as_it_is(options)
+        elif not graph.packs:
+            options.add_session_config_entry(*_UNPACKED)
+        self.raw = _open(graph, options, providers)
+        self.stoppable = StoppableSession(self.raw)
+        self._input_names = [given.name for given in self.raw.get_inputs()]
+        self.output_names = [output.name for output in self.raw.get_outputs()]
+
+    def run(
+        self, feed: Mapping[str, NDArray[Any]], wanted: Sequence[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return the `wanted` outputs by name, or all; only what they need is computed.
+
+        Raises RuntimeError, in one line, where the run fails, and Stopped where it was ended.
+        """
+        names = self.output_names if wanted is None else list(wanted)
+        if not names:
+            return {}
+        try:
+            values = self.stoppable.run(names, dict(feed))
+        except Stopped:
+            raise
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise RuntimeError(ort_message(error)) from error
+        return dict(zip(names, values, strict=True))
+
+    def run_values(
+        self, given: Mapping[str, "onnxruntime.OrtValue"]
+    ) -> "dict[str, onnxruntime.OrtValue]":
+        """Return all outputs by name, without a copy; what the graph does not read is left out.
+
+        Raises as `run` does.
+        """
+        binding = self.raw.io_binding()
+        try:
+            for name in self._input_names:
+                if name in given:
+                    binding.bind_ortvalue_input(name, given[name])
+            for name in self.output_names:
+                binding.bind_output(name)
+            with _stoppable() as how:
+                self.raw.run_with_iobinding(binding, how)
+        except Stopped:
+            raise
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise RuntimeError(ort_message(error)) from error
+        # Iterating over the vector takes 80 us, an element by its index 1 us.
+        values = binding.get_outputs_as_ortvaluevector()
+        wrap = runtime().OrtValue
+        return {name: wrap(values[i]) for i, name in enumerate(self.output_names)}
+
+
+class StoppableSession:
+    """A session whose runs end where signals and limits say so; all else is as in the session."""
+
+    def __init__(self, raw: "onnxruntime.InferenceSession") -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def run(self, names: Sequence[str] | None, feed: Mapping[str, NDArray[Any]]) -> list[Any]:
+        """Return the values. Raises Stopped, and what ONNX Runtime raises."""
+        with _stoppable() as how:
+            values: list[Any] = self._raw.run(names, feed, how)
+        return values
+
+
+@contextmanager
+def _stoppable() -> "Iterator[onnxruntime.RunOptions]":
+    """Yield options that end the run between two nodes; a node goes on to its own end."""
+    options = runtime().RunOptions()
+    with stoppable(partial(setattr, options, "terminate", True)):
+        yield options
+
+
+def as_value(array: NDArray[Any]) -> "onnxruntime.OrtValue":
+    """Return an array as ONNX Runtime takes it, copied only if it is not contiguous."""
+    held = np.require(array, requirements=("C", "A"))
+    value: onnxruntime.OrtValue = runtime().OrtValue.ortvalue_from_numpy(held)
+    return value
+
+
+def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """Return ONNX Runtime's name for the type of each graph output; nothing is computed.
+
+    Raises ModelError for a model that it cannot load.
+    """
+    options = session_options()
+    _leave_as_it_is(options)
+    session = _open(_checked(proto, weights), options, ON_CPU)
+    return {output.name: output.type for output in session.get_outputs()}
+
+
+def ort_message(error: Exception) -> str:
+    """Return an ONNX Runtime error without its status prefix, on one line."""
+    text = " ".join(str(error).split())
+    return text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
+
+
+def refuse_half_compute(proto: onnx.ModelProto) -> None:
+    """Raise RefusedError if anything but a round trip of two Casts has a 16-bit float type."""
+    offending = next(_half_typed(proto), None)
+    if offending is not None:
+        raise RefusedError(
+            f"{offending!r} has a 16-bit float type: ONNX Runtime's CPU provider would "
+            "compute it in FP32 and the verdict would be false",
+            "judge FP16 graphs on a GPU, or give the FP32 model and let the emulator round",
+        )
+
+
+def _half_typed(proto: onnx.ModelProto) -> Iterator[str]:
+    """Yield the names of 16-bit tensors other than those between two Casts."""
+    produced: set[str] = set()
+    used: set[str] = set()
+    for graph in all_graphs(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type in HALF_TYPES:
+                yield value.name
+        # A tensor between two Casts is a round trip, which ONNX Runtime keeps as it is.
+        yield from (t.name for t in graph.initializer if t.data_type in HALF_TYPES)
+        used.update(output.name for output in graph.output)
+        for node in graph.node:
+            if node.op_type != "Cast":
+                used.update(node.input)
+            for attribute in node.attribute:
+                if attribute.t.data_type in HALF_TYPES:
+                    yield node.output[0]
+                if attribute.name in ("to", "dtype") and attribute.i in HALF_TYPES:
+                    produced.add(node.output[0])
+    yield from sorted(produced & used)
+
+
+def _mapped_and_held(
+    weights: Mapping[str, NDArray[Any]],
+) -> tuple[dict[str, "np.memmap[Any, Any]"], dict[str, NDArray[Any]]]:
+    """Return the weights that ONNX Runtime can map from their file itself, and the others."""
+    mapped = {
+        name: array
+        for name, array in weights.items()
+        if isinstance(array, np.memmap) and array.filename is not None
+    }
+    return mapped, {name: array for name, array in weights.items() if name not in mapped}
+
+
+def _checked(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> CheckedGraph:
+    mapped, held = _mapped_and_held(weights)
+    folder = None
+    if mapped:
+        files = [Path(str(array.filename)) for array in mapped.values()]
+        folder = Path(os.path.commonpath([file.parent for file in files]))
+        proto = _pointing_to_files(proto, mapped, folder)
+    return CheckedGraph(
+        text=proto.SerializeToString(),
+        nodes=len(proto.graph.node),
+        weights=held,
+        folder=folder,
+        nbytes=sum(array.nbytes for array in weights.values()),
+    )
+
+
+def _pointing_to_files(
+    proto: onnx.ModelProto, mapped: Mapping[str, "np.memmap[Any, Any]"], folder: Path
+) -> onnx.ModelProto:
+    """Return a copy of the graph whose stubs for `mapped` name the file that holds them.
+
+    ONNX Runtime then maps the same pages, where values handed over would be copied for a while.
+    """
+    pointing = onnx.ModelProto()
+    pointing.CopyFrom(proto)
+    for tensor in pointing.graph.initializer:
+        if tensor.name in mapped:
+            array = mapped[tensor.name]
+            place = {
+                "location": Path(str(array.filename)).relative_to(folder).as_posix(),
+                "offset": str(array.offset),
+                "length": str(array.nbytes),
+            }
+            del tensor.external_data[:]
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=value)
+    return pointing
+
+
+def _leave_as_it_is(options: Any) -> None:
+    """Let a session neither rewrite its graph nor pack its weights."""
+    options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry(*_UNPACKED)
+
+
+def _open(
+    graph: CheckedGraph, options: Any, providers: Providers
+) -> "onnxruntime.InferenceSession":
+    """Return a session over the graph and its weights."""
+    ort = runtime()
+    # Fatal only: refusals are raised, and warnings would go to the terminal.
+    options.log_severity_level = 4
+    if graph.folder is not None:
+        options.add_session_config_entry(DATA_FOLDER, str(graph.folder))
+    arrays = {
+        name: np.require(array, requirements=("C", "A")) for name, array in graph.weights.items()
+    }
+    if arrays:
+        # Not `add_initializer` as well: it puts the old value back if the optimizer has rewritten
+        # a weight under its own name, as it does when it moves a Transpose past one.
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+        options.add_external_initializers(list(arrays), values)
+    try:
+        session: onnxruntime.InferenceSession = ort.InferenceSession(
+            # Its fallback would print to stdout and try the same provider again.
+            graph.text,
+            options,
+            providers=list(providers),
+            enable_fallback=0,
+        )
+    except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
+        raise ModelError(
+            f"ONNX Runtime {ort.__version__} cannot load the model: {ort_message(error)}",
+            "an operator, domain or opset that it does not know cannot be judged here; "
+            f"{CUSTOM_OPS} LIB.so registers operators, and with --reference TensorRT needs none",
+        ) from error
+    return session

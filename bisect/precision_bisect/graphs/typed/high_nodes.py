@@ -1,0 +1,169 @@
+"""What runs high: the nodes that a plan leaves above the low type, layers or not.
+
+The layers that a plan keeps are a part of it. Nodes that move values between them, or only look at
+what they return (ArgMax, Greater, DequantizeLinear), read and write the same tensors. A tool that
+is told of the layers alone would round there.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import onnx
+
+from precision_bisect.graphs.graph import all_graphs, captured, subgraphs
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.typed.layout import Layout, Placement
+from precision_bisect.layer_table import Exclusion, LayerName, LayerTable
+from precision_bisect.precisions import HighName, Pair
+
+FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighNode:
+    """A node above the low type: the float type, and the tensors that it reads and writes.
+
+    Constants are not among them. `inside` are the nodes of its subgraphs at any depth, which stay
+    high with it, by the name that TensorRT's parser has for them, but for those that are called
+    like a node of the main graph: it does not tell them apart.
+    """
+
+    precision: HighName
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    inside: "Mapping[str, HighNode]" = field(default_factory=dict)
+
+
+ToldNode: TypeAlias = tuple[HighName, tuple[str, ...], tuple[str, ...]]
+ToldNodes: TypeAlias = Mapping[str, ToldNode]
+"""By the name of a node its type, and the tensors that it reads and writes."""
+
+
+_TYPED_ALREADY = (Exclusion.CAST, Exclusion.QUANTIZATION, Exclusion.CUSTOM)
+"""Nodes whose type is their meaning, or a plug-in's own business."""
+
+
+def with_precision(
+    nodes: Mapping[LayerName, HighNode], table: LayerTable
+) -> dict[LayerName, HighNode]:
+    """Return the nodes for which TensorRT has layers with a precision to set."""
+    exclusions = {layer.name: layer.exclusion for layer in table.layers}
+    return {name: node for name, node in nodes.items() if exclusions[name] not in _TYPED_ALREADY}
+
+
+def told(nodes: Mapping[LayerName, HighNode]) -> ToldNodes:
+    """Return what TensorRT's network is searched for: these nodes and those inside them."""
+    every: dict[str, HighNode] = {}
+    for name, node in nodes.items():
+        every[name] = node
+        every.update(node.inside)
+    return {key: (each.precision, each.reads, each.writes) for key, each in every.items()}
+
+
+def high_nodes(
+    model: Model, pair: Pair, layout: Layout, placement: Placement
+) -> dict[LayerName, HighNode]:
+    """Return the nodes of the main graph that a placement leaves above the low type, in order.
+
+    Where low layers are of 8 bits, the float type around them is no higher than they are: then
+    other nodes count only in a higher one. What is computed from constants counts if something
+    reads it in FP32; a node called Constant computes nothing, and tools leave its values alone.
+    """
+    base = pair.low_form.stored
+    exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
+    constants = _constants(model.proto.graph)
+    found = {}
+    for node in _in_fp32_or_low(model, exclusions, layout, placement):
+        name = LayerName(node.name)
+        low, exclusion = placement.nodes.get(name), exclusions[name]
+        if low is not None:
+            kind: HighName = low.kind.name
+        elif exclusion is Exclusion.UNTYPED or _touches_floats(node, model):
+            kind = "fp32"
+        else:
+            continue
+        decided = exclusion in (None, Exclusion.PINNED)
+        if kind != base or (decided and pair.low_form.quantized is not None):
+            found[name] = _described(node, kind, constants, exclusions.keys())
+    return found
+
+
+def _in_fp32_or_low(
+    model: Model,
+    exclusions: Mapping[LayerName, Exclusion | None],
+    layout: Layout,
+    placement: Placement,
+) -> list[onnx.NodeProto]:
+    """Return the nodes but 8-bit ones, Constants, and those of which low copies are read alone."""
+    found, read = [], set(layout.public)
+    # Backwards: what reads a constant is known before it.
+    for node in reversed(model.proto.graph.node):
+        name = LayerName(node.name)
+        unread = exclusions.get(name) is Exclusion.CONSTANT and read.isdisjoint(node.output)
+        if name not in exclusions or unread:
+            continue
+        low = placement.nodes.get(name)
+        copied = () if low is None else low.form.inputs
+        read.update(
+            each
+            for i, each in enumerate(node.input)
+            if i not in copied or layout.constants.array(each) is None
+        )
+        if name not in placement.quantized and node.op_type != "Constant":
+            found.append(node)
+    return found[::-1]
+
+
+def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:
+    """Tell whether a node that is not low reads the values of floats, or writes floats."""
+    if Layout.reads_any_type(node):
+        return False
+    inner = (each for graph in subgraphs(node) for each in _nodes(graph))
+    written = (name for each in (node, *inner) for name in each.output)
+    names = {*node.input, *captured(node), *written}
+    return any(model.elem_types.get(name) in FLOATS for name in names)
+
+
+def _described(
+    node: onnx.NodeProto, kind: HighName, constants: set[str], outside: Set[str]
+) -> HighNode:
+    inner = {
+        each.name or f"node_of_{each.output[0]}": _read_and_written(each, constants)
+        for graph in subgraphs(node)
+        for each in _nodes(graph)
+    }
+    reads, writes = _read_and_written(node, constants)
+    return HighNode(
+        precision=kind,
+        reads=reads,
+        writes=writes,
+        inside={
+            name: HighNode(precision=kind, reads=read, writes=written)
+            for name, (read, written) in inner.items()
+            if name not in outside
+        },
+    )
+
+
+def _read_and_written(
+    node: onnx.NodeProto, constants: set[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    # What a loop hands to its body comes from the loop.
+    handed = [value.name for graph in subgraphs(node) for value in graph.input]
+    return (
+        tuple(name for name in node.input if name and name not in constants),
+        tuple(name for name in (*node.output, *handed) if name),
+    )
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
+    return (node for each in all_graphs(graph) for node in each.node)
+
+
+def _constants(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors of constants: weights, and what nodes called Constant return."""
+    graphs = list(all_graphs(graph))
+    names = {tensor.name for each in graphs for tensor in each.initializer}
+    made = (node for each in graphs for node in each.node if node.op_type == "Constant")
+    return names.union(*(node.output for node in made))

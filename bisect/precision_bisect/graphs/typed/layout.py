@@ -1,0 +1,233 @@
+"""Where the values of a plan are: the type that each node computes in and each tensor has.
+
+Followers move with what feeds them, unless that would round more than the layers ask for:
+
+* of a 16-bit type if all that a follower moves is of that type, and constants among it are exact
+  in it;
+* of a 16-bit type if all its readers in the end compute in that type, and some of what it moves is
+  of it or all of it is constant: the readers would round it anyway, and nothing is cast twice;
+* else FP32.
+
+A layer in INT8 or FP8 reads a value in whatever type it is stored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+
+from precision_bisect.graphs.graph import attribute, captured, opset
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType, QuantizedType
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.forms import (
+    LowForm,
+    NoLowForm,
+    QuantizedForm,
+    low_form,
+    quantized_form,
+)
+from precision_bisect.graphs.typed.typed_constants import TypedConstants
+from precision_bisect.layer_table import Exclusion, LayerName, LayerTable, forms_of
+from precision_bisect.precisions import Form, HighName, Pair
+
+Assignment: TypeAlias = Mapping[LayerName, Form]
+"""The form of each layer; one that is not there computes in FP32."""
+
+_ANY_TYPE = frozenset(("Shape", "Size"))
+"""Operators that look at no value, so they read a tensor in whatever type it has."""
+_COMPUTING = (None, Exclusion.PINNED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Low:
+    """A node in a 16-bit type, with the inputs and outputs that are of it."""
+
+    kind: LowType
+    form: LowForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantized:
+    """A node in an 8-bit type, with the float type around it and the quantized inputs."""
+
+    kind: QuantizedType
+    stored: HighName
+    form: QuantizedForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What one assignment of forms means for nodes and tensors.
+
+    `nodes` compute in a 16-bit type, `quantized` in an 8-bit one; the latter are in `nodes`, too,
+    if the float type around them has 16 bits. `tensors` are those stored in 16 bits.
+    """
+
+    nodes: Mapping[str, Low]
+    quantized: Mapping[str, Quantized]
+    tensors: Mapping[str, LowType]
+
+
+def every_form(table: LayerTable, pair: Pair) -> tuple[Form, ...]:
+    """Return the forms that layers may take, each once, in network order."""
+    layers = forms_of(table, pair).values()
+    found = (form for forms in layers for form in (forms.low, forms.high))
+    return tuple(dict.fromkeys((pair.low_form, pair.high_form, *found)))
+
+
+class Layout:
+    """What is the same for all plans of a model.
+
+    `forms` has the forms of layers and followers in each 16-bit type in use, by its name.
+    `not_low` has the candidates that cannot run low, with the reason. `without_form` counts the
+    forms that layers cannot have. `public` tensors must exist in FP32 under their own name: graph
+    outputs, and those that subgraphs mention.
+    """
+
+    def __init__(self, model: Model, pair: Pair, scales: Scales) -> None:
+        graph = model.proto.graph
+        self._nodes = list(graph.node)
+        self._high = pair.high_form
+        self._wanted = every_form(model.table, pair)
+        self.constants = TypedConstants(model)
+        self.forms: dict[HighName, dict[str, LowForm]] = {
+            form.stored: {} for form in self._wanted if form.stored in LOW_TYPES
+        }
+        self._quantized: dict[str, QuantizedForm] = {}
+        self._reasons: dict[tuple[str, Form], str] = {}
+        exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
+        self._layers = {name for name, exclusion in exclusions.items() if exclusion in _COMPUTING}
+        for node in self._nodes:
+            exclusion = exclusions.get(LayerName(node.name), Exclusion.CUSTOM)
+            if exclusion in _COMPUTING or exclusion is Exclusion.FOLLOWER:
+                self._find_forms(node, model, scales)
+        self.not_low: dict[LayerName, str] = {
+            name: self._reasons[name, pair.low_form]
+            for name in model.table.names
+            if (name, pair.low_form) in self._reasons
+        }
+        self.without_form = sum(name in self._layers for name, _ in self._reasons)
+        self.public = {output.name for output in graph.output}
+        for node in self._nodes:
+            self.public |= captured(node)
+
+    def place(self, assignment: Assignment) -> Placement:
+        """Return what is where when each layer has the form that is assigned to it.
+
+        A layer that cannot have its form has the high one; if it cannot have that either, it is
+        FP32. A layer that is not named is FP32.
+        """
+        nodes: dict[str, Low] = {}
+        quantized: dict[str, Quantized] = {}
+        for name, wanted in assignment.items():
+            form = self._high if (name, wanted) in self._reasons else wanted
+            if (name, form) in self._reasons:
+                continue
+            if form.quantized is not None:
+                kind = QUANTIZED[form.quantized]
+                quantized[name] = Quantized(
+                    kind=kind, stored=form.stored, form=self._quantized[name]
+                )
+            if form.stored in LOW_TYPES:
+                low = LOW_TYPES[form.stored]
+                nodes[name] = Low(kind=low, form=self.forms[low.name][name])
+        tensors = self._place_followers(nodes, quantized)
+        return Placement(nodes=nodes, quantized=quantized, tensors=tensors)
+
+    def _find_forms(self, node: onnx.NodeProto, model: Model, scales: Scales) -> None:
+        version = opset(model.proto)
+        for form in self._wanted:
+            try:
+                if form.quantized is not None:
+                    found = quantized_form(node, form.quantized, scales)
+                    self._quantized[node.name] = found
+                if form.stored in LOW_TYPES:
+                    low = LOW_TYPES[form.stored]
+                    self.forms[low.name][node.name] = low_form(
+                        node, version, low, model.elem_types
+                    )
+            except NoLowForm as error:
+                self._reasons[node.name, form] = str(error)
+
+    def _place_followers(
+        self, nodes: dict[str, Low], quantized: Mapping[str, Quantized]
+    ) -> dict[str, LowType]:
+        """Add the followers to `nodes`; return the tensors that are stored in 16 bits."""
+        # Demand goes against the order of the network, what is stored along it: hence two passes.
+        demanded: dict[str, LowType] = {}
+        for kind in {low.kind.name: low.kind for low in nodes.values()}.values():
+            demanded |= dict.fromkeys(self._demanded(kind, nodes, quantized), kind)
+        tensors: dict[str, LowType] = {}
+        for node in self._nodes:
+            if node.name not in self._layers:
+                low = self._follows(node, tensors, demanded.get(node.name))
+                if low is not None:
+                    nodes[node.name] = low
+            if node.name in nodes:
+                placed = nodes[node.name]
+                tensors.update((node.output[i], placed.kind) for i in placed.form.outputs)
+        return tensors
+
+    def _follows(
+        self, node: onnx.NodeProto, tensors: Mapping[str, LowType], demanded: LowType | None
+    ) -> Low | None:
+        """Return what a follower computes in; None for FP32 and for nodes that do not follow."""
+        for kind in (LOW_TYPES[name] for name in self.forms):
+            form = self.forms[kind.name].get(node.name)
+            if form is None:
+                continue
+            moved = [node.input[i] for i in form.inputs]
+            values = [name for name in moved if name not in self.constants.names]
+            alike = [name for name in values if tensors.get(name) is kind]
+            # Read only in this type in the end: rounding before or after the move is the same.
+            if demanded is kind:
+                taken = bool(alike) or not values
+            else:
+                others = [name for name in moved if name in self.constants.names]
+                taken = (
+                    bool(alike)
+                    and len(alike) == len(values)
+                    and _fills_exactly(node, kind)
+                    and all(self.constants.is_exact(name, kind) for name in others)
+                )
+            if taken:
+                return Low(kind=kind, form=form)
+        return None
+
+    def _demanded(
+        self, kind: LowType, nodes: Mapping[str, Low], quantized: Mapping[str, Quantized]
+    ) -> set[str]:
+        """Return the followers whose values come only to layers of this type in the end."""
+        # Backwards: a follower's readers are known before it.
+        elsewhere = set(self.public)
+        demanded = set()
+        for node in reversed(self._nodes):
+            form = self.forms[kind.name].get(node.name)
+            low = node.name in nodes and nodes[node.name].kind is kind
+            if form is not None and node.name not in self._layers:
+                low = not elsewhere.intersection(node.output)
+                if low:
+                    demanded.add(node.name)
+            as_stored = quantized[node.name].form.activations if node.name in quantized else ()
+            for i, name in enumerate(node.input):
+                taken_low = low and form is not None and i in form.inputs and i not in as_stored
+                if not taken_low and not self.reads_any_type(node):
+                    elsewhere.add(name)
+        return demanded
+
+    @staticmethod
+    def reads_any_type(node: onnx.NodeProto) -> bool:
+        """Tell whether the node reads a tensor in whatever type it has."""
+        return node.op_type in _ANY_TYPE and node.domain in ("", "ai.onnx")
+
+
+def _fills_exactly(node: onnx.NodeProto, low: LowType) -> bool:
+    """Tell whether the low type holds the value that a Pad of opset 9 or 10 fills in."""
+    fill = attribute(node, "value") if node.op_type == "Pad" else None
+    if fill is None:
+        return True
+    value = np.array([fill.f], np.float32)
+    return bool(np.array_equal(low.round(value), value, equal_nan=True))

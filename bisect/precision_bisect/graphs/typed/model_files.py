@@ -1,0 +1,174 @@
+"""Typed graphs as files: one weights file for all plans of a model, or one plan by itself."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import onnx
+
+from precision_bisect.errors import RunFolderError
+from precision_bisect.graphs.graph import all_graphs
+from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.graphs.typed.wire import SelfContained, write_weight
+from precision_bisect.machine.atomic import whole
+
+_WEIGHTS = "weights.bin"
+_ALIGNMENT = 4096
+"""Bytes: the size of a page, so that readers can map each weight by itself."""
+_LARGEST_FILE = 2**31 - 1
+"""Bytes: protobuf's limit on a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a weight is: a file, and the bytes in it."""
+
+    location: str
+    offset: int
+    length: int
+
+
+class TypedFolder:
+    """A folder in which the typed graphs of all plans of one writer share one weights file.
+
+    A weight is appended once, when the first graph needs it, so a further trial writes only its
+    small graph. Those that a data file of the model has in the same type are not copied if readers
+    look for files from the `root` of the file system on: its pages are in memory already. The
+    weights file is begun anew: graphs that an earlier object saved there lose their weights. Nodes
+    have no documentation in them: TensorRT 8.6 and 9 write it behind a node's name in the metadata
+    of layers. Several threads may save at a time. Raises RunFolderError where the folder cannot be
+    written.
+    """
+
+    def __init__(self, path: Path, *, from_root: bool = False) -> None:
+        self.path = path
+        self.root = Path(path.absolute().anchor) if from_root else None
+        self._location = _WEIGHTS if self.root is None else _below(self.root, path / _WEIGHTS)
+        self._places: dict[str, Place] = {}
+        self._saving = threading.Lock()
+        self._numbers = count()
+        with _explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+            (path / _WEIGHTS).write_bytes(b"")
+
+    def save(self, typed: TypedGraph, name: str) -> Path:
+        """Write the graph under `name` in this folder and return its path.
+
+        Raises RunFolderError where it cannot be written.
+        """
+        file = self.path / name
+        # One at a time: offsets are those of the file's end.
+        with _explained(self.path), self._saving:
+            with (self.path / _WEIGHTS).open("ab") as stream:
+                for weight_name, weight in typed.weights.items():
+                    if weight_name not in self._places:
+                        place = self._own(weight) or _append(stream, weight, self._location)
+                        self._places[weight_name] = place
+            proto = _pointing_to(typed.proto, self._places)
+            _clear_documentation(proto)
+            file.write_bytes(proto.SerializeToString())
+        return file
+
+    def _own(self, weight: TypedWeight) -> Place | None:
+        """Return where a data file of the model has a weight as it is stored; None for nowhere."""
+        source = weight.source
+        if not isinstance(source, np.memmap) or not source.filename or not weight.as_it_is:
+            return None
+        file = Path(source.filename)
+        # Windows has a root for each drive.
+        if self.root is None or Path(file.absolute().anchor) != self.root:
+            return None
+        return Place(_below(self.root, file), source.offset, source.nbytes)
+
+    @contextmanager
+    def saved(self, typed: TypedGraph) -> Iterator[Path]:
+        """Yield the path of the graph, which has a name of its own and is gone afterwards.
+
+        Raises RunFolderError where it cannot be written.
+        """
+        file = self.save(typed, f"model-{next(self._numbers)}.onnx")
+        try:
+            yield file
+        finally:
+            file.unlink(missing_ok=True)
+
+
+def _below(root: Path, file: Path) -> str:
+    return file.absolute().relative_to(root).as_posix()
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turn OSError into RunFolderError, with the folder and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write typed graphs to {folder}: {error.strerror}",
+            "point TMPDIR to a writable folder with free space, then go on with --resume",
+        ) from error
+
+
+def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
+    """Write a typed graph by itself: one file below protobuf's 2 GiB, else with a data file.
+
+    The data file lies beside `path` and has its name with `.data` appended; `again` tells that it
+    is there already. Each file appears complete under its name, or the old one stays. Weights pass
+    through memory in pieces. Raises OSError where the files cannot be written.
+    """
+    contained = SelfContained(typed)
+    data = path.with_name(f"{path.name}.data")
+    again = again and data.exists()
+    if contained.nbytes <= _LARGEST_FILE and not again:
+        with whole(path) as stream:
+            contained.write(stream)
+        return
+    # The data first: a graph without its data would be damaged, data without a graph is only in
+    # the way.
+    places = dict(_places(typed, data.name))
+    if not again:
+        with whole(data) as stream:
+            for weight in typed.weights.values():
+                _append(stream, weight, data.name)
+    with whole(path) as stream:
+        stream.write(_pointing_to(typed.proto, places).SerializeToString())
+
+
+def _append(stream: IO[bytes], weight: TypedWeight, location: str) -> Place:
+    """Append a weight in its type, aligned, to the file at `location`; return where it is."""
+    stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+    offset = stream.tell()
+    write_weight(stream, weight)
+    return Place(location, offset, weight.nbytes)
+
+
+def _places(typed: TypedGraph, location: str) -> Iterator[tuple[str, Place]]:
+    """Yield the name of each weight with where `_append` puts it."""
+    end = 0
+    for name, weight in typed.weights.items():
+        offset = end + -end % _ALIGNMENT
+        end = offset + weight.nbytes
+        yield name, Place(location, offset, weight.nbytes)
+
+
+def _pointing_to(proto: onnx.ModelProto, places: Mapping[str, Place]) -> onnx.ModelProto:
+    """Return a copy whose stubs say where their values are."""
+    pointing = onnx.ModelProto()
+    pointing.CopyFrom(proto)
+    for tensor in pointing.graph.initializer:
+        if tensor.name in places and tensor.data_location == onnx.TensorProto.EXTERNAL:
+            del tensor.external_data[:]
+            for key, value in asdict(places[tensor.name]).items():
+                tensor.external_data.add(key=key, value=str(value))
+    return pointing
+
+
+def _clear_documentation(proto: onnx.ModelProto) -> None:
+    nodes = [node for graph in all_graphs(proto.graph) for node in graph.node]
+    for node in (*nodes, *(node for function in proto.functions for node in function.node)):
+        node.ClearField("doc_string")

@@ -1,0 +1,103 @@
+"""Layers that a search does not decide on, since they have no form in one of the types."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from precision_bisect.errors import ModelError
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.quantized_layers import not_quantizable
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.typed_constants import OutOfRange
+from precision_bisect.layer_table import FIXED_BY_RUNG, Exclusion, LayerName
+from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair
+from precision_bisect.protocols import Described
+
+
+class NothingLow(ModelError):
+    """A model in which no candidate can run low."""
+
+
+def pin(model: Model, reasons: Mapping[LayerName, str], fixed: Form | None = None) -> Model:
+    """Return the model in which these layers are no candidates any more, each for its reason."""
+    return replace(model, table=model.table.pinned(reasons, fixed)) if reasons else model
+
+
+def pin_formless(model: Model, pair: Pair) -> Model:
+    """Return the model without the candidates that have no form in one of the pair's types.
+
+    Those without a low form stay high, those without a high one FP32.
+    """
+    if pair.high == "fp16" or pair.high == "bf16":
+        # Only a high type of 16 bits can lack a form; then FP32 is what is left.
+        model = pin(model, _formless(model, pair.high), Form(stored="fp32"))
+    if pair.low == "int8" or pair.low == "fp8":
+        return pin(model, not_quantizable(model, pair.low))
+    return pin(model, _formless(model, pair.low))
+
+
+def pin_unbuildable(model: Model, backend: Described, low: LowName) -> Model:
+    """Return the model without the candidates that a backend cannot run low.
+
+    Raises NothingLow where none is left.
+    """
+    model = pin(model, backend.unbuildable())
+    if not model.table.candidates:
+        name, reason = next(iter(pinned_layers(model).items()))
+        raise NothingLow(
+            f"no layer of {model.path} can run in {low}: {name}: {reason}",
+            "list them with `precision-bisect layers`",
+        )
+    return model
+
+
+def pinned_layers(model: Model) -> dict[str, str]:
+    """Return the layers that have no form to choose, each with its reason, in network order."""
+    return {
+        str(layer.name): layer.detail
+        for layer in model.table.layers
+        if layer.exclusion is Exclusion.PINNED and layer.detail != FIXED_BY_RUNG
+    }
+
+
+def pinned_remarks(model: Model, high: HighName) -> list[str]:
+    """Return one sentence for all layers that were pinned to the same type for the same reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for layer in model.table.layers:
+        if layer.exclusion is Exclusion.PINNED and layer.detail != FIXED_BY_RUNG:
+            kind = layer.fixed.precision if layer.fixed else high
+            groups.setdefault((kind.upper(), layer.detail), []).append(layer.name)
+    return [
+        f"{names[0]} stays {kind}: {reason}"
+        if len(names) == 1
+        else f"{len(names)} layers stay {kind}: {reason} (the first is {names[0]})"
+        for (kind, reason), names in groups.items()
+    ]
+
+
+def may_run_high(backend: Described, low: LowName) -> str:
+    """Return a sentence on low layers that the backend may run in FP32 all the same, or ""."""
+    if backend.versions().get("typing") != "weak":
+        return ""
+    return (
+        f"weak typing allows {low.upper()} in the layers that are not kept, and asks for it in "
+        "none: TensorRT runs those in FP32 where that is faster"
+    )
+
+
+def weights_beyond(model: Model, pair: Pair) -> Sequence[OutOfRange]:
+    """Return the weights that become infinite in a 16-bit low type."""
+    return TypedWriter(model, pair).out_of_range
+
+
+def beyond_remark(beyond: Sequence[OutOfRange], pair: Pair) -> str:
+    """Return a sentence about weights that become infinite in the low type, "" for none."""
+    if not beyond:
+        return ""
+    worst = max(beyond, key=lambda weight: weight.largest)
+    count = f"{len(beyond)} weights leave" if len(beyond) > 1 else "one weight leaves"
+    return f"{count} the range of {pair.low}, the largest is {worst.largest:.3g} in {worst.name}"
+
+
+def _formless(model: Model, kind: HalfName) -> Mapping[LayerName, str]:
+    """Return the candidates without a form in a 16-bit type, with the reasons."""
+    return TypedWriter(model, Pair(low=kind, high="fp32")).not_low

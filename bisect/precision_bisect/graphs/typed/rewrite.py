@@ -1,0 +1,172 @@
+"""From a model and a plan to a strongly typed graph: the types say what the plan says.
+
+Each layer reads and writes the type that it computes in. Casts stand only where a value crosses
+from one float type to another, one per tensor and direction, shared by all readers. Weights cross
+in the file instead, as a copy in that type. Inputs of INT8 and FP8 layers go through
+QuantizeLinear and DequantizeLinear; their weights are stored quantized. The graph computes what
+the emulator predicts, up to the order and precision of sums inside an operator.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import onnx
+
+from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.graphs.convert import at_least_opset
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.names import Names
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.biases import with_float_biases
+from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes
+from precision_bisect.graphs.typed.layout import Assignment, Layout, every_form
+from precision_bisect.graphs.typed.typed_constants import OutOfRange, TypedConstants
+from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.graphs.typed.writing import Writing
+from precision_bisect.layer_table import LayerName, forms_of
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Form, Pair
+
+__all__ = ["OutOfRange", "TypedGraph", "TypedWeight", "TypedWriter"]
+
+_BF16_OPSET = 22
+"""The first opset at which convolutions, pooling and the like take bfloat16."""
+_PER_CHANNEL_OPSET = 13
+"""The first opset whose DequantizeLinear takes a scale per channel."""
+_HALF_SCALES_OPSET = 19
+"""The first opset whose DequantizeLinear gives 16-bit floats."""
+
+
+class TypedWriter:
+    """Writes plans of one model into typed graphs.
+
+    Candidates that a plan drops compute in the pair's low form, kept and pinned layers in the high
+    one, unless they are fixed. `scales` are those of everything that an INT8 or FP8 layer reads.
+    `not_low` has the candidates without a low form, each with the reason: they stay high whatever
+    a plan says. Raises RefusedError for a model that computes in 16-bit floats already, ModelError
+    if a type needs a newer opset and onnx cannot convert the model.
+    """
+
+    def __init__(self, model: Model, pair: Pair, scales: Scales | None = None) -> None:
+        self.model = model
+        self.pair = pair
+        self._scales = scales or Scales()
+        forms = every_form(model.table, pair)
+        lowest, needing = _lowest_opset(forms)
+        typed = with_float_biases(_with_its_types(model))
+        self._converted = at_least_opset(typed, lowest, needing)
+        self._layout = Layout(self._converted, pair, self._scales)
+        # Only if it helps: the files that are written have the newer opset, too.
+        if BF16.name in self._layout.forms and self._layout.without_form:
+            self._take_newer_opset()
+        if any(form.quantized for form in forms):
+            self._converted = _in_matching_format(self._converted)
+        self._names = Names(self._converted.proto.graph)
+        self.not_low: Mapping[LayerName, str] = self._layout.not_low
+
+    def _take_newer_opset(self) -> None:
+        """Convert the model if that gives more of its layers a form in BF16."""
+        try:
+            model = at_least_opset(self._converted, _BF16_OPSET)
+        except ModelError:
+            return
+        layout = Layout(model, self.pair, self._scales)
+        if layout.without_form < self._layout.without_form:
+            self._converted, self._layout = model, layout
+
+    @cached_property
+    def out_of_range(self) -> Sequence[OutOfRange]:
+        """The weights of layers and followers that become infinite in the low type, in order.
+
+        None for 8-bit types, whose scales take care of the range.
+        """
+        low = LOW_TYPES.get(self.pair.low)
+        if low is None:
+            return ()
+        forms = self._layout.forms[low.name]
+        read = (
+            node.input[i]
+            for node in self._converted.proto.graph.node
+            if node.name in forms
+            for i in sorted(forms[node.name].inputs)
+        )
+        return tuple(self._layout.constants.out_of_range(read, low))
+
+    def write(self, plan: Plan, guard_islands: bool = True) -> TypedGraph:
+        """Return the typed graph of a plan.
+
+        With `guard_islands` zero is added to an FP32 input of each kept layer that builders would
+        turn back into a low one, or fail to build: see `islands`.
+        """
+        return self.write_as(self._assignment(plan), guard_islands)
+
+    def write_as(self, assignment: Assignment, guard_islands: bool = True) -> TypedGraph:
+        """Return the typed graph in which each layer has the form that the assignment gives it.
+
+        The forms must be among those of the writer's pair and of the model's fixed layers.
+        """
+        placement = self._layout.place(assignment)
+        writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
+        return writing.write(guard_islands)
+
+    def high_nodes(self, plan: Plan) -> Mapping[LayerName, HighNode]:
+        """Return every node that the typed graph of a plan has above the low type, in order.
+
+        Nodes that only move values or read them are among them, layers of other types are not.
+        """
+        placement = self._layout.place(self._assignment(plan))
+        return high_nodes(self._converted, self.pair, self._layout, placement)
+
+    def _assignment(self, plan: Plan) -> Assignment:
+        table = self._converted.table
+        kept = {table.names[index] for index in plan.kept}
+        forms = forms_of(table, self.pair).items()
+        return {name: form.high if name in kept else form.low for name, form in forms}
+
+
+def _with_its_types(model: Model) -> Model:
+    """Return the model with the 16-bit floats of its file, if it computes with any.
+
+    Weights in 16 bits alone may as well be FP32. What a node converts to 16 bits is computed, even
+    from a weight. Raises RefusedError if the types of the file are not known.
+    """
+    constants = TypedConstants(model)
+    for name, kind in model.low_tensors.items():
+        weight = constants.source(name)
+        if constants.array(weight) is not None and model.low_tensors.get(weight) == kind:
+            continue
+        if model.in_file is None:
+            raise RefusedError(
+                f"{name!r} has a 16-bit float type already, which a typed graph would lose",
+                "give the FP32 model, before it was converted",
+            )
+        return model.typed_as_in_file()
+    return model
+
+
+def _in_matching_format(model: Model) -> Model:
+    """Return the model with the version of ONNX's file format that belongs to its opset.
+
+    Conversion to a newer opset keeps the old version, which has no 8-bit floats.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    needed = onnx.helper.find_min_ir_version_for(list(proto.opset_import), True)
+    proto.ir_version = max(proto.ir_version, needed)
+    return replace(model, proto=proto)
+
+
+def _lowest_opset(forms: Sequence[Form]) -> tuple[int, str]:
+    """Return the first opset that has all types in use, and what needs it."""
+    needs = [(1, "")]
+    for form in forms:
+        if form.stored in LOW_TYPES:
+            needs.append((LOW_TYPES[form.stored].lowest_opset, form.stored))
+        if form.quantized is not None:
+            kind = QUANTIZED[form.quantized]
+            around = _HALF_SCALES_OPSET if form.stored in LOW_TYPES else _PER_CHANNEL_OPSET
+            what = f"{kind.name} between {form.stored} layers"
+            needs.append((max(kind.lowest_opset, around), what))
+    return max(needs)

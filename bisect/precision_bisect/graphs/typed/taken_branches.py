@@ -1,0 +1,186 @@
+"""`--take-branches`: the model with the branches that all samples take in place of their Ifs.
+
+A search sees an If as one unit. If inputs decide alike for every sample, as a sampling rate does,
+the layers of the taken branch become layers of the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from precision_bisect.errors import InputError, ModelError, counted
+from precision_bisect.graphs.graph import all_graphs, attribute, subgraphs
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.names import Names
+from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.layer_table import LayerName
+from precision_bisect.protocols import Sample
+from precision_bisect.runs.runfolder import TAKEN_MODEL
+
+_BRANCHES = {True: "then_branch", False: "else_branch"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The model without these Ifs, or the model itself if none could go.
+
+    `both` are the Ifs of which samples take both branches.
+    """
+
+    model: Model
+    ifs: Sequence[LayerName]
+    both: Sequence[LayerName]
+
+    @property
+    def remark(self) -> str:
+        """What was done, in one sentence; "" where nothing was."""
+        if not self.ifs:
+            return ""
+        count = f"{len(self.ifs)} Ifs ({self.ifs[0]}, …)" if len(self.ifs) > 1 else self.ifs[0]
+        return (
+            f"the branches that every sample takes stand in place of {count}: the answer and "
+            "the exports are for inputs that take the same ones"
+        )
+
+
+def take_branches(model: Model, samples: Sequence[Sample], work: Path) -> Taken:
+    """Return the model with the branches in place that every sample takes.
+
+    That goes for Ifs with FP32 layers inside, also for those inside taken branches. The new
+    model's file lies below the folder `work`. Raises InputError where the model cannot be run on
+    the samples, ModelError where the new one cannot be written.
+    """
+    ifs: list[LayerName] = []
+    both: list[LayerName] = []
+    # A taken branch may hold Ifs of its own.
+    while True:
+        wanted = [
+            layer.name
+            for layer in model.table.layers
+            if layer.inside and layer.op_type == "If" and layer.name not in both
+        ]
+        ways = _ways(model, wanted, samples)
+        both += [name for name in wanted if name not in ways]
+        if not ways:
+            return Taken(model=model, ifs=ifs, both=both)
+        ifs += ways
+        # Each round has its own folder: the model of the last one is mapped while it is read.
+        model = _written(model, ways, work / f"taken-{len(ifs)}")
+
+
+def layers_inside(model: Model) -> str:
+    """Return which nodes hold FP32 layers that no search sees, and how many; "" for none."""
+    units = [layer for layer in model.table.layers if layer.inside]
+    told = [f"{layer.op_type} {layer.name!r} holds {layer.inside}" for layer in units[:3]]
+    more = [f"{counted(len(units) - 3, 'more node')} with some"] if len(units) > 3 else []
+    return ", ".join([*told, *more])
+
+
+def _ways(
+    model: Model, names: Sequence[LayerName], samples: Sequence[Sample]
+) -> Mapping[LayerName, bool]:
+    """Return the way that each of these Ifs goes, without those that go both."""
+    if not names:
+        return {}
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    del proto.graph.output[:]
+    conditions = {node.name: node.input[0] for node in proto.graph.node if node.name in names}
+    free = Names(proto.graph)
+    asked = {name: free(f"precision_bisect/condition/{i}") for i, name in enumerate(names)}
+    for name, out in asked.items():
+        # An Identity, since a graph input or a constant may not be an output itself.
+        proto.graph.node.append(helper.make_node("Identity", [conditions[name]], [out]))
+        proto.graph.output.append(helper.make_tensor_value_info(out, onnx.TensorProto.BOOL, None))
+    session = Session(proto, model.weights)
+    found: dict[LayerName, set[bool]] = {name: set() for name in names}
+    for sample in samples:
+        try:
+            values = session.run(sample)
+        except RuntimeError as error:
+            raise InputError(
+                f"ONNX Runtime cannot run the model on these inputs: {error}",
+                "check the inputs' shapes and values",
+            ) from error
+        for name, out in asked.items():
+            found[name].add(bool(np.all(values[out])))
+    return {name: ways.pop() for name, ways in found.items() if len(ways) == 1}
+
+
+def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
+    """Return the model with these branches in place, from a file in the new folder `work`."""
+    # As in the file: it is written and read again, and widening is not to happen twice.
+    source = model.typed_as_in_file()
+    proto = onnx.ModelProto()
+    proto.CopyFrom(source.proto)
+    for name, way in ways.items():
+        _put_in_place(proto.graph, name, _BRANCHES[way])
+    weights = {
+        name: TypedWeight(source=array, dtype=array.dtype)
+        for name, array in source.weights.items()
+    }
+    path = work / TAKEN_MODEL
+    try:
+        work.mkdir()
+        save_typed(TypedGraph(proto=proto, weights=weights, guarded=()), path)
+    except OSError as error:
+        raise ModelError(
+            f"cannot write the model without its Ifs: {error.strerror}",
+            "point TMPDIR to a writable folder with free space",
+        ) from error
+    return load_model(path)
+
+
+def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
+    """Put a branch of the If of this name in its place."""
+    place = next(i for i, node in enumerate(graph.node) if node.name == name)
+    taken = onnx.NodeProto()
+    taken.CopyFrom(graph.node[place])
+    before, after = list(graph.node[:place]), list(graph.node[place + 1 :])
+    found = attribute(taken, which)
+    assert found is not None
+    branch = found.g
+    # A branch's output takes the name of the If's, so that readers need no change.
+    ends = {out.name: outer for out, outer in zip(branch.output, taken.output, strict=True)}
+    # Bodies inside the branch keep their names, so no new name may be one of those.
+    nested = [onnx.NodeProto(attribute=node.attribute) for node in branch.node]
+    others = onnx.GraphProto(input=graph.input, output=graph.output, initializer=graph.initializer)
+    others.node.extend([*before, *after, *nested])
+    free = Names(others)
+    made = [tensor.name for tensor in branch.initializer]
+    made += [out for node in branch.node for out in node.output if out]
+    renamed = {each: ends.get(each) or free(each) for each in made}
+    nodes = [_renamed(node, renamed, free) for node in branch.node]
+    # An output that the branch merely passes on has no maker to rename.
+    nodes += [
+        helper.make_node("Identity", [renamed.get(out.name, out.name)], [outer], name=free(outer))
+        for out, outer in zip(branch.output, taken.output, strict=True)
+        if outer and renamed.get(out.name) != outer
+    ]
+    for tensor in branch.initializer:
+        tensor.name = renamed[tensor.name]
+        graph.initializer.append(tensor)
+    del graph.node[:]
+    graph.node.extend([*before, *nodes, *after])
+
+
+def _renamed(node: onnx.NodeProto, renamed: Mapping[str, str], free: Names) -> onnx.NodeProto:
+    """Return a copy of a node with new names of tensors, inside its bodies, too."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    if copy.name:
+        copy.name = free(copy.name)
+    copy.output[:] = [renamed.get(name, name) for name in copy.output]
+    for graph in (each for inner in subgraphs(copy) for each in all_graphs(inner)):
+        for out in graph.output:
+            out.name = renamed.get(out.name, out.name)
+        for each in graph.node:
+            each.input[:] = [renamed.get(name, name) for name in each.input]
+    copy.input[:] = [renamed.get(name, name) for name in copy.input]
+    return copy

@@ -1,0 +1,1 @@
+"""Judging: which samples, what the FP32 reference is, and whether outputs pass."""

@@ -1,0 +1,97 @@
+"""The comparator that the options ask for: an installed one, a check, or the user's own script.
+
+Checks that come along are named by `--check top1`, `--check boxes:dets,labels`.
+
+To add a metric, write a `MakeComparator` and name it in the entry points of the group
+`precision_bisect.comparators`, under what `--metric` calls it.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from precision_bisect.errors import UsageError
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.judging.comparators.guarded import Guarded
+from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
+from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.script import ScriptComparator
+from precision_bisect.judging.comparators.task_checks import judge_task
+from precision_bisect.judging.comparators.tolerance import tolerance_from
+from precision_bisect.options import Options
+from precision_bisect.plugins import COMPARATORS, load
+from precision_bisect.protocols import Comparator, Judgement, Sample
+from precision_bisect.settings.check_words import READY_MADE, judged_outputs, read_check
+from precision_bisect.trial import Verdict
+
+MakeComparator: TypeAlias = Callable[[Options, Sequence[str], Collection[str]], Comparator]
+"""Makes a comparator from the options, the model's outputs, and those that are classes.
+
+Raises UsageError for limits that are missing, not positive, or of unknown outputs.
+"""
+
+
+def choose_comparator(
+    options: Options, outputs: Sequence[str], classes: Collection[str] = ()
+) -> Comparator:
+    """Return the comparator for a model with these outputs; see `MakeComparator`.
+
+    Raises what that does, and PluginError for a metric that is not installed.
+    """
+    if options.check is not None:
+        return _check(options, options.check, outputs)
+    make = cast("MakeComparator", load(COMPARATORS, options.metric))
+    made = make(options, outputs, classes)
+    ours = isinstance(made, PolygraphyComparator)
+    return made if ours else Guarded(comparator=made, name=options.metric)
+
+
+def _check(options: Options, check: str, outputs: Sequence[str]) -> Comparator:
+    words = read_check(check)
+    if options.atol is not None or options.rtol is not None:
+        raise UsageError("--check has one figure of its own", "give its limit by --tol")
+    if isinstance(options.tol, Mapping):
+        raise UsageError("--check judges all outputs at once", "give one number to --tol")
+    tolerance = tolerance_from(options.tol).default
+    if words.script is None:
+        judged = judged_outputs(words, outputs)
+        if tolerance is None:
+            raise UsageError(
+                f"--check {words.name} has no default tolerance",
+                f"give --tol {READY_MADE[words.name]}",
+            )
+        return ReadyMade(name=words.name, outputs=judged, tolerance=tolerance)
+    return ScriptComparator(words.script, words.name, tolerance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyMade:
+    """Judges these outputs of all samples by a check of READY_MADE."""
+
+    name: str
+    outputs: Sequence[str]
+    tolerance: float
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the check, its outputs and the limit, for the fingerprint."""
+        return {"check": self.name, "outputs": list(self.outputs), "tolerance": self.tolerance}
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge all samples. Raises UsageError for a reference that the check is not made for."""
+        if not outputs or len(outputs) != len(reference):
+            raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
+        if trouble := non_finite(outputs):
+            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+        given, wanted = (
+            [{n: s[n] for n in self.outputs} for s in x] for x in (outputs, reference)
+        )
+        try:
+            with np.errstate(all="ignore"):
+                error, told = judge_task(self.name, given, wanted)
+        except DoesNotFit as why:
+            hint = f"name the outputs that it judges, as --check {self.name}:OUTPUT"
+            raise UsageError(f"--check {self.name}: {why}", f"{hint}, or write a check") from why
+        verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
+        return Judgement(verdict=verdict, error=error, message=told)

@@ -1,0 +1,163 @@
+"""What should be known of verdicts before they are believed: exact outputs, overlooked ones."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.judging.comparators.polygraphy import DIFFERENCES, PolygraphyComparator
+from precision_bisect.options import Options
+from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE, Limits
+from precision_bisect.trial import Kind, Trial, Verdict
+
+_ABSOLUTE = ("elementwise", "max", "mean", "quantile", "l2")
+"""Metrics with a limit that does not depend on how large the reference is."""
+
+_OTHERWISE = "give inputs that reach larger values, or judge relatively by"
+
+
+def limits_in_words(comparator: Comparator) -> str:
+    """Return the limits that errors are multiples of, "" where the tolerance is the only one."""
+    if not isinstance(comparator, PolygraphyComparator):
+        return ""
+    settings = comparator.settings()
+    limits = {
+        kind: {each for each in settings.get(kind, {}).values() if each}
+        for kind in ("atol", "rtol", "classes")
+    }
+    if len(set().union(*limits.values())) < 2:
+        return ""
+    told = {kind: sorted({min(each), max(each)}) for kind, each in limits.items() if each}
+    return ", ".join(
+        f"{kind} {' to '.join(f'{x:g}' for x in ends)}" for kind, ends in told.items()
+    )
+
+
+def wide_remark(comparator: Comparator, options: Options) -> str:
+    """Say which limits of --tol are so wide that they are absolute alone, or none; "" for none.
+
+    Beside --atol a limit of --tol would be the relative one.
+    """
+    if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in DIFFERENCES:
+        return ""
+    absolute, asked = (
+        {name for name, limit in _by_name(limits).items() if limit is not None}
+        for limits in (options.atol, options.rtol)
+    )
+    told: dict[bool, list[str]] = {}
+    given = _by_name(options.tol)
+    for name, limit in given.items():
+        of = [
+            each
+            for each in comparator.measured
+            if name == (each if each in given else "") and asked.isdisjoint(("", each))
+        ]
+        if limit is None or limit < WIDE or not of:
+            continue
+        used = any(absolute.isdisjoint(("", each)) for each in of)
+        said = f"{shlex.quote(name)}={limit:g}" if name else f"{limit:g}"
+        told.setdefault(used, []).append(said)
+    does = {True: "is an absolute limit", False: "sets none beside --atol"}
+    return "; ".join(
+        f"--tol {','.join(said)} {does[used]}: from {WIDE:g} on a relative one has to be asked "
+        "for by --rtol"
+        for used, said in told.items()
+    )
+
+
+def _by_name(limits: Limits) -> Mapping[str, float | None]:
+    return limits if isinstance(limits, Mapping) else {"": limits}
+
+
+def exact_remark(comparator: Comparator, kinds: Mapping[str, str]) -> str:
+    """Say which outputs are judged as classes, with their types from `kinds`; "" for none."""
+    shares = _shares(comparator)
+    if not shares:
+        return ""
+    exact = [name for name, share in shares.items() if not share]
+    parts = [
+        f"output {name!r} ({kinds[name]}) may differ in {share:.3g} of its elements"
+        for name, share in shares.items()
+        if share
+    ]
+    if exact:
+        named = ", ".join(f"{name!r} ({kinds[name]})" for name in exact)
+        one = f"output {named} is" if len(exact) == 1 else f"outputs {named} are"
+        parts.append(
+            f"{one} judged exactly, every element must be equal; {_allowing(exact[0])}, "
+            f"--atol {shlex.quote(exact[0])}=1 judges numbers"
+        )
+    return "; ".join(parts)
+
+
+def decided_remark(comparator: Comparator, trials: Sequence[Trial]) -> str:
+    """Say how many trials failed by classes alone; "" for none. Forecasts do not count."""
+    shares = _shares(comparator)
+    failed = [
+        trial.outcome.evidence.by_classes
+        for trial in trials
+        if trial.outcome.verdict is Verdict.FAIL and trial.proposal.kind is not Kind.PREDICT
+    ]
+    decided = sum(failed)
+    if not decided:
+        return ""
+    names = ", ".join(map(repr, shares))
+    return (
+        f"integer or boolean outputs ({names}) decided: {decided} of {len(failed)} failing trials "
+        f"failed by them alone; {_allowing(next(iter(shares)))}"
+    )
+
+
+def overlooked_remarks(comparator: Comparator, reference: Sequence[Sample]) -> list[str]:
+    """Say which outputs are too small for their tolerance, and by which flags they are judged."""
+    if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in _ABSOLUTE:
+        return []
+    if non_finite(reference):
+        return []
+    small = {name: _largest(name, reference) for name in comparator.overlooked(reference)}
+    zero = [name for name, largest in small.items() if not largest]
+    advice = _advice(comparator, [name for name in small if name not in zero])
+    remarks = [
+        f"output {name!r} is smaller than its tolerance (at most {largest:.2g}, limit "
+        f"{comparator.atol.of(name):g}), so zeros in its place would pass; {advice}"
+        for name, largest in small.items()
+        if largest
+    ]
+    remarks += [
+        f"output {name!r} is {_nothing(name, reference)} in every sample, so zeros in its place "
+        "pass; give inputs that reach it"
+        for name in zero
+    ]
+    return remarks
+
+
+def _shares(comparator: Comparator) -> Mapping[str, float]:
+    found = comparator.settings().get("classes", {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _allowing(name: str) -> str:
+    return f"--tol {shlex.quote(name)}=0.02 lets 2% of them differ"
+
+
+def _nothing(name: str, reference: Sequence[Sample]) -> str:
+    return "0" if any(sample[name].size for sample in reference) else "empty"
+
+
+def _largest(name: str, reference: Sequence[Sample]) -> float:
+    return max(float(np.abs(sample[name]).max(initial=0)) for sample in reference)
+
+
+def _advice(comparator: PolygraphyComparator, small: Sequence[str]) -> str:
+    """Return the flags that judge these outputs by their own size, "" where there are none."""
+    if not small:
+        return ""
+    share = DEFAULT_TOLERANCE
+    if comparator.metric != "l2":
+        shares = [comparator.rtol.of(name) for name in small]
+        share = min(each if 0 < each < 1 else DEFAULT_TOLERANCE for each in shares)
+    # Not by --rtol: where values are near 0, FP32's own rounding is beyond it.
+    return f"{_OTHERWISE} --metric snr --tol {20 * math.log10(1 / share):.0f}"

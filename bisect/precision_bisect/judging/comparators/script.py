@@ -1,0 +1,120 @@
+"""A task metric from the user's own script: `--check metric.py:accuracy_drop`."""
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_bisect.errors import UsageError
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.judging.comparators.guarded import copied
+from precision_bisect.machine.user_scripts import (
+    OutOfMemory,
+    ScriptFailed,
+    load_function,
+    running_script,
+)
+from precision_bisect.protocols import Judgement, Sample
+from precision_bisect.trial import Verdict
+
+
+class ScriptComparator:
+    """Judges by `function(outputs, reference)` over all samples at once.
+
+    Both arguments are lists of dicts from output name to array, one per sample. The function
+    returns an error, smaller is better, that passes when it is at most the tolerance; or a bool,
+    where there is no figure. NaN or Inf in an output fails before the function is asked.
+    """
+
+    def __init__(self, path: Path, name: str, tolerance: float | None) -> None:
+        self._path = path
+        self._name = name
+        self._function: Callable[..., Any] = load_function(path, name)
+        self._source = path.read_bytes()
+        self._settings = {
+            "check": f"{path.name}:{name}",
+            "script": hashlib.sha256(self._source).hexdigest(),
+            "tolerance": tolerance,
+        }
+        self.tolerance = tolerance
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes load the script themselves: its functions cannot be sent."""
+        return _again, (self._path.absolute(), self._source, self._name, self.tolerance)
+
+    @property
+    def path(self) -> Path:
+        """Where the script lies."""
+        return self._path.absolute()
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the script's name and hash and the limit, for the fingerprint."""
+        return self._settings
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge all samples.
+
+        Raises UsageError when the function fails or returns no figure.
+        """
+        if not outputs or len(outputs) != len(reference):
+            raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
+        if trouble := non_finite(outputs):
+            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+        check = self._settings["check"]
+        try:
+            with running_script(self._path):
+                value = self._function(copied(outputs), copied(reference))
+                if isinstance(value, bool | np.bool_):
+                    return Judgement(verdict=Verdict.PASS if value else Verdict.FAIL, error=None)
+                error = _as_float(value)
+        except ScriptFailed as failed:
+            lack = isinstance(failed.__cause__, MemoryError)
+            kind = OutOfMemory if lack else UsageError
+            raise kind(f"{check} failed: {failed}", "run it on its own first") from failed
+        if error is None:
+            raise UsageError(
+                f"{check} returned {type(value).__name__}, which is no float",
+                "return an error as a float, or a bool",
+            )
+        return self._by_figure(error)
+
+    def _by_figure(self, error: float) -> Judgement:
+        if self.tolerance is None:
+            raise UsageError(
+                f"{self._settings['check']} returned a figure and there is no limit for it",
+                "give --tol, or return a bool",
+            )
+        if math.isnan(error):
+            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message="metric is NaN")
+        verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
+        return Judgement(verdict=verdict, error=error)
+
+
+def _as_float(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _again(path: Path, source: bytes, name: str, tolerance: float | None) -> ScriptComparator:
+    """Return the comparator in another process, maybe of another machine.
+
+    It runs a copy where the script is not at its path, or has changed since. Raises UsageError
+    where that does not run, as without a module that lies beside the script.
+    """
+    if not _holds(path, source):
+        path = Path(tempfile.mkdtemp(prefix="precision-bisect-check-")) / path.name
+        path.write_bytes(source)
+    return ScriptComparator(path, name, tolerance)
+
+
+def _holds(path: Path, source: bytes) -> bool:
+    try:
+        return path.read_bytes() == source
+    except OSError:
+        return False

@@ -1,0 +1,95 @@
+"""Whether a model gives the same outputs for the same inputs, as no verdict means anything else.
+
+The reference runs twice in one session. What differs is judged like a plan, within a part of the
+tolerance: random numbers that hardly move an output are no obstacle.
+"""
+
+from collections.abc import Sequence
+
+import onnx
+
+from precision_bisect.errors import ModelError
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, distances, non_finite
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.randomness import TRAINED, changing_nodes
+from precision_bisect.judging.comparators.share import shared
+from precision_bisect.judging.inputs.reference import Reference
+from precision_bisect.protocols import Comparator, Judgement, Sample
+from precision_bisect.trial import Verdict
+
+SHARE = 0.1
+"""Share of the tolerance that two runs may differ by. Of taste; nothing was measured."""
+RUNS = 8
+"""Runs of samples beside the first ones, at least: a Dropout of few elements may drop none."""
+_NAMED = 3
+
+
+def steadiness(
+    model: Model,
+    samples: Sequence[Sample],
+    reference: Reference,
+    comparator: Comparator,
+    threads: int,
+) -> str:
+    """Return what to say of nodes that change from run to run and are no obstacle, "" for none.
+
+    `samples` are those that judge. Only a model that was seen to differ, or that has such nodes,
+    is run again. Raises ModelError where two runs differ by more than a part of the tolerance,
+    with the nodes and what to do.
+    """
+    changing = changing_nodes(model, {spec.name for spec in model.outputs})
+    if not reference.runs or (reference.steady and not changing):
+        return ""
+    # Optimised as plans are, even if the reference is not: that alone may make a norm learn on.
+    run = ReferenceSession(model, threads)
+    first = [run(sample) for sample in samples]
+    if non_finite(first):
+        return ""
+    within = shared(comparator, SHARE, first)
+    worst, moved = Judgement(verdict=Verdict.PASS, error=0.0), set[str]()
+    for _ in range(max(1, RUNS // len(samples))):
+        again = [run(sample) for sample in samples]
+        for one, other in zip(first, again, strict=True):
+            moved |= {name for name, share in distances(other, one).items() if share}
+        found = within.judge(again, first)
+        if found.verdict is Verdict.FAIL:
+            nodes = changing_nodes(model, moved)
+            raise _changed(model, nodes, _by(found.error, comparator.tolerance))
+        worst = max(worst, found, key=lambda each: each.error or 0.0)
+    if not changing:
+        return ""
+    if not moved:
+        return f"{_named(changing)} may change from run to run; the reference does not"
+    by = _by(worst.error, comparator.tolerance)
+    return f"{_named(changing)} changed the outputs of another run{by}: no obstacle"
+
+
+def _changed(model: Model, nodes: Sequence[onnx.NodeProto], by: str) -> ModelError:
+    """Return the error for a model of which two runs differ."""
+    said = f"{model.path} is not deterministic: two runs of the same samples differ{by}"
+    if not nodes:
+        return ModelError(
+            f"{said}; no standard node of it draws random numbers",
+            "export it so that equal inputs give equal outputs",
+        )
+    trained = [each.op_type in TRAINED for each in nodes]
+    ways = ["export it in eval mode"] * any(trained)
+    ways += ["make what is drawn an input, since no seed repeats it"] * (not all(trained))
+    why = f"{_named(nodes)} change{'s' * (len(nodes) == 1)} from run to run"
+    return ModelError(f"{said}; {why}", ", and ".join(ways))
+
+
+def _by(error: float | None, tolerance: float | None) -> str:
+    if error is None or tolerance is None:
+        return ""
+    return f" by {error:.2g}, tolerance {tolerance:g}"
+
+
+def _named(nodes: Sequence[onnx.NodeProto]) -> str:
+    """Return the nodes by name and operator."""
+    told = [
+        f"{node.name or node.output[0]!r} "
+        f"({node.op_type}{' in training mode' * (node.op_type in TRAINED)})"
+        for node in nodes[:_NAMED]
+    ]
+    return ", ".join(told) + f" and {len(nodes) - _NAMED} more" * (len(nodes) > _NAMED)

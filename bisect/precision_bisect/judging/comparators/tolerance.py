@@ -1,0 +1,61 @@
+"""Tolerances: one number, or one per output."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from precision_bisect.errors import UsageError
+from precision_bisect.settings.sample_options import Limits, relative_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """A default limit and limits of single outputs. Limits are finite and not negative."""
+
+    default: float | None = None
+    per_output: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, output: str) -> float:
+        """Return the limit for an output. Raises UsageError where there is none."""
+        limit = self.per_output.get(output, self.default)
+        if limit is None:
+            raise UsageError(
+                f"no tolerance is given for output {output!r}",
+                "add a bare number for the outputs not named, such as --tol 1e-2",
+            )
+        return limit
+
+    @property
+    def relative(self) -> "Tolerance":
+        """The relative limits of a tolerance that is for both kinds."""
+        return Tolerance(
+            default=None if self.default is None else relative_of(self.default),
+            per_output={name: relative_of(limit) for name, limit in self.per_output.items()},
+        )
+
+    def without(self, outputs: Collection[str]) -> "Tolerance":
+        """Return the tolerance whose default is not for these outputs: their limit is 0."""
+        return replace(self, per_output={**dict.fromkeys(outputs, 0.0), **self.per_output})
+
+    def over(self, other: "Tolerance") -> "Tolerance":
+        """Return these limits, and where there are none those of `other`."""
+        if self.default is not None:
+            return self
+        return Tolerance(default=other.default, per_output={**other.per_output, **self.per_output})
+
+    def check_outputs(self, outputs: Sequence[str], needed: Sequence[str]) -> None:
+        """Raise UsageError for a limit of an unknown output, and for a needed one without any."""
+        for name in self.per_output:
+            if name not in outputs:
+                raise UsageError(
+                    f"a tolerance is given for {name!r}, which is no output of the model",
+                    f"its outputs are {', '.join(outputs)}",
+                )
+        for name in needed:
+            self.of(name)
+
+
+def tolerance_from(limits: Limits) -> Tolerance:
+    """Return the tolerance for limits as the options hold them."""
+    by_name = dict(limits) if isinstance(limits, Mapping) else {"": limits}
+    found = {name: float(limit) for name, limit in by_name.items() if limit is not None}
+    return Tolerance(default=found.pop("", None), per_output=found)

@@ -1,0 +1,157 @@
+"""Copies of the samples that differ by one part in 100,000, or by one step of the low type.
+
+One evaluation of a plan is a draw: another order of sums, another kernel or a rebuild rounds
+otherwise, and near the tolerance that decides. Copies draw again. A smaller change would be lost
+where the first layer runs low and rounds its input; a larger one draws the same spread. Where an
+input's values are exact in the low type, as pixels and stored FP16 are, one part in 100,000 is
+lost, too: they change by one step of that type, and stay exact in it.
+
+Where no input is a float, only the emulator can draw again: it takes a factor for what each layer
+computes, before that is rounded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.errors import InputError
+from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
+from precision_bisect.options import Options
+from precision_bisect.protocols import Sample
+from precision_bisect.trial import SampleSet
+
+CHANGE = 1e-5
+"""The standard deviation of the relative change of each element of a float input."""
+_MOSTLY_EXACT = 0.9
+"""From this share of values on an input counts as exact in the low type."""
+FACTOR_CHANGE = 1e-6
+"""The same of a layer's factor: about what the order of FP32 sums changes."""
+FACTORS = "precision_bisect/factors"
+"""The emulator's input of one factor per layer, shape (layers,), where there is no float input."""
+
+Samples: TypeAlias = Mapping[SampleSet, tuple[Sequence[Sample], Sequence[Sample]]]
+"""For each sample set the feeds and their reference outputs, in the same order."""
+Pair: TypeAlias = tuple[Sequence[Sample], Sequence[Sample]]
+
+
+class Refers(Protocol):
+    """Computes the FP32 outputs of one feed, by name; after `rest` it holds no memory."""
+
+    def __call__(self, feed: Sample) -> Sample: ...
+
+    def rest(self) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Copies:
+    """Makes copies of the samples, each with its own reference; the same for the same numbers.
+
+    `count` of them make a draw, `allowed` of which may fail. `refer` computes the FP32 outputs of
+    one feed, or raises RuntimeError. With `layers` above 0 a copy has that many factors instead of
+    changed inputs. `half` is the 16-bit type that a layer may round its inputs to. `rest` frees
+    what `refer` holds.
+    """
+
+    samples: Samples
+    count: int
+    refer: Callable[[Sample], Sample]
+    allowed: int = 0
+    seed: int = 0
+    layers: int = 0
+    half: LowType = FP16
+    rest: Callable[[], None] = field(default=lambda: None)
+    _first: tuple[tuple[SampleSet, int], Pair] | None = field(init=False, default=None)
+
+    def make(self, where: SampleSet, draw: int, number: int) -> Pair:
+        """Return the feeds of one copy of a sample set, and their reference outputs."""
+        if number > 0:
+            return self._make(where, draw, number)
+        # Most plans that are judged on one draw fail on its first copy.
+        first = self._first
+        if first is None or first[0] != (where, draw):
+            first = self._first = (where, draw), self._make(where, draw, 0)
+        return first[1]
+
+    def _make(self, where: SampleSet, draw: int, number: int) -> Pair:
+        feeds, reference = self.samples[where]
+        rng = np.random.default_rng((self.seed, draw, number, *where.encode()))
+        if self.layers:
+            factors = 1 + FACTOR_CHANGE * rng.standard_normal(self.layers)
+            return [{**feed, FACTORS: factors.astype(np.float32)} for feed in feeds], reference
+        changed = [
+            {name: _changed(array, rng, self.half) for name, array in feed.items()}
+            for feed in feeds
+        ]
+        try:
+            return changed, [self.refer(feed) for feed in changed]
+        except RuntimeError as error:  # such as an index that is computed from a float
+            raise InputError(
+                f"FP32 does not run on a copy of the samples: {error}",
+                "judge on the samples alone by --copies 0",
+            ) from error
+
+
+def copies_for(
+    options: Options,
+    samples: Samples,
+    refer: Refers,
+    *,
+    emulated: bool,
+    layers: int,
+) -> Copies | None:
+    """Return the copies of a run; None where it wants none, or an engine has nothing to change.
+
+    The other parameters are as in `Copies`.
+    """
+    feeds, _ = samples[SampleSet.JUDGED]
+    changes = can_change(feeds)
+    if options.copies == 0 or not (changes or emulated):
+        return None
+    return Copies(
+        samples=samples,
+        count=options.copies,
+        allowed=options.copies_failing,
+        refer=refer,
+        rest=refer.rest,
+        seed=options.seed,
+        layers=0 if changes else layers,
+        half=LOW_TYPES.get(options.low, FP16),
+    )
+
+
+def can_change(feeds: Sequence[Sample]) -> bool:
+    """Tell whether any input is a float that may change."""
+    return any(_changes(array) for feed in feeds for array in feed.values())
+
+
+def _changes(array: NDArray[Any]) -> bool:
+    """Tell whether an input has values to change: what is only 0 and 1 is a mask, and exact."""
+    return array.dtype.kind == "f" and not bool(np.isin(array, (0, 1)).all())
+
+
+def _changed(array: NDArray[Any], rng: np.random.Generator, half: LowType) -> NDArray[Any]:
+    if not _changes(array):
+        return array
+    exact = _share_exact(array, half) >= _MOSTLY_EXACT
+    change = 2.0 ** (1 - half.digits) if exact else CHANGE
+    changed = moved(array, rng, change)
+    if exact:
+        limited = np.clip(changed, -half.largest, half.largest, out=changed)
+        return limited.astype(half.numpy_type).astype(array.dtype)
+    return changed.astype(array.dtype)
+
+
+def moved(array: NDArray[Any], rng: np.random.Generator, change: float) -> NDArray[np.float64]:
+    """Return an array of the same shape, each element changed by about that share."""
+    # numpy makes a scalar of the product of arrays without dimensions, and no session takes one.
+    return np.asarray(array * (1 + change * rng.standard_normal(array.shape)))
+
+
+def _share_exact(array: NDArray[Any], half: LowType) -> float:
+    """Return the share of an input's values, but for zeros, that the 16-bit type holds exactly."""
+    values = array[array != 0]
+    with np.errstate(over="ignore"):
+        return float((values.astype(half.numpy_type).astype(array.dtype) == values).mean())

@@ -1,0 +1,132 @@
+"""The FP32 reference: every float in FP32, run by Polygraphy's ONNX Runtime runner.
+
+What ONNX Runtime's optimizer does to a graph may change its results. A run compares the optimised
+session with one that is not on its first sample, and believes the latter where they differ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.graphs.fp32_outputs import (
+    MOST_DIFFERENT,
+    distances,
+    judgeable,
+    non_finite,
+    timed_outputs,
+)
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import CheckedGraph, check
+from precision_bisect.judging.inputs.copies import moved
+from precision_bisect.judging.inputs.given_outputs import same_samples
+from precision_bisect.machine.stopping import Stopped
+from precision_bisect.protocols import Sample
+
+LIBRARIES_DIFFER = 1e-2
+"""Other FP32 libraries differ by a smaller share of the largest value, other samples by more."""
+_NUDGE = 1e-7
+"""The relative change of an input that rounding it to FP32 might have brought."""
+_AS_ROUNDING = 10
+"""So many times what nudged inputs change is still rounding.
+
+Measured on PP-OCR det and rec and a ConvNeXt: 0.7 to 5 times. In det both are up to 4e-3.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The FP32 outputs of every sample, by name.
+
+    All cores together take `seconds` for a sample in an optimised session. The outputs are those
+    of a session that is `optimised`, or else not; `remark` says why not, or what was not checked.
+    They can be given although no session `runs` the model. It is `steady` if a session gave the
+    same outputs of the first sample twice.
+    """
+
+    outputs: list[Sample]
+    seconds: float
+    optimised: bool = True
+    remark: str = ""
+    runs: bool = True
+    steady: bool = True
+
+
+def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Reference:
+    """Return the outputs of an optimised session, or of one that is not where those differ.
+
+    Raises as `reference_outputs` does. One session is open at a time.
+    """
+    graph = check(model.proto, model.weights)
+    (*outputs, again), seconds = timed_outputs(graph, [*samples, samples[0]], threads)
+    apart = max(distances(again, outputs[0]).values())
+    found = Reference(outputs=outputs, seconds=seconds, steady=not apart)
+    # Of random outputs nobody can tell what the optimizer changes.
+    if apart > MOST_DIFFERENT:
+        return found
+    try:
+        remark = _changed(graph, samples[0], outputs[0], threads)
+    except Stopped:
+        raise
+    except PrecisionBisectError as error:
+        return replace(
+            found, remark=f"the reference is unchecked: without optimisation, {error.message}"
+        )
+    if not remark:
+        return found
+    outputs, _ = timed_outputs(graph, samples, threads, optimised=False)
+    return replace(found, outputs=outputs, optimised=False, remark=remark)
+
+
+def given_reference(
+    model: Model, samples: Sequence[Sample], outputs: Sequence[Sample], threads: int
+) -> Reference:
+    """Return outputs that were given, beside what ONNX Runtime makes of the first sample.
+
+    Raises ModelError for outputs that no comparator can judge.
+    """
+    found = [judgeable(each, number) for number, each in enumerate(outputs)]
+    try:
+        graph = check(model.proto, model.weights)
+        (own, again), seconds = timed_outputs(graph, [samples[0]] * 2, threads)
+    except Stopped:
+        raise
+    except PrecisionBisectError as error:
+        remark = (
+            "nothing forecasts, since ONNX Runtime cannot run the model; layers are ranked by "
+            f"engine builds: {error.message}"
+        )
+        return Reference(outputs=found, seconds=0.0, runs=False, remark=remark)
+    apart = [*distances({**own}, {name: found[0][name] for name in own}).items()]
+    remark = same_samples(apart, LIBRARIES_DIFFER)
+    steady = not any(distances(again, own).values())
+    return Reference(outputs=found, seconds=seconds, remark=remark, steady=steady)
+
+
+def _changed(graph: CheckedGraph, sample: Sample, outputs: Sample, threads: int) -> str:
+    """Return what the optimizer changes of a sample's outputs beyond rounding, "" for nothing."""
+    (plain,), _ = timed_outputs(graph, [sample], threads, optimised=False)
+    apart = distances(outputs, plain)
+    # Leaving FP32's range where fused nodes do not makes no better reference.
+    if max(apart.values()) <= MOST_DIFFERENT or non_finite([plain]):
+        return ""
+    (nudged,), _ = timed_outputs(graph, [_nudged(sample)], threads, optimised=False)
+    rounding = distances(nudged, plain)
+    for name, share in apart.items():
+        if share > max(MOST_DIFFERENT, _AS_ROUNDING * rounding[name]):
+            of = "its largest value" if plain[name].dtype.kind == "f" else "its values"
+            return (
+                "the FP32 reference is computed without optimisation: ONNX Runtime's optimizer "
+                f"changes output {name!r} of the first sample by {share:.2g} of {of}"
+            )
+    return ""
+
+
+def _nudged(sample: Sample) -> Sample:
+    """Return the sample with its floats changed as rounding might have."""
+    rng = np.random.default_rng(0)
+    return {
+        name: moved(array, rng, _NUDGE).astype(array.dtype) if array.dtype.kind == "f" else array
+        for name, array in sample.items()
+    }

@@ -1,1 +1,0 @@
-"""Model intake: from an untrusted file to a graph that the rest of the package can rely on."""

@@ -1,0 +1,236 @@
+"""A run over a ladder of types: one search per rung, then the whole is judged.
+
+The rungs are searched from the top. The first search finds the layers that cannot have the second
+highest type. With those fixed, the next finds which of the others cannot have the next lower one,
+and so on. The error is that of everything decided so far, so each rung but the last must leave a
+part of the tolerance to those below (`RUNG_SHARE`).
+
+The result is then judged as a whole, within the full tolerance: for each rung its upper layers
+are the candidates, and everything else is fixed. A layer that can go one type down after all goes,
+until a pass over all rungs changes nothing. Dropping any kept layer by one type has then failed in
+the final composition.
+
+Every search is an ordinary run of one pair with its own ledger, in a folder inside the run folder,
+so a ladder is resumed like any run.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from precision_bisect.execution.executor import Executor
+from precision_bisect.graphs.layers_file import write_layers
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.calibration import scales_for
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers
+from precision_bisect.judging.comparators.share import shared
+from precision_bisect.layer_table import LayerName
+from precision_bisect.options import Options
+from precision_bisect.pipeline.keep_fused import keep_made
+from precision_bisect.pipeline.ladder.climbed import Climbed, Floor, RungSearch
+from precision_bisect.pipeline.ladder.composition import Composition
+from precision_bisect.pipeline.ladder.ladder_answer import conclude_ladder
+from precision_bisect.pipeline.loading import Loaded, load_run
+from precision_bisect.pipeline.prepare import Prepared, assemble
+from precision_bisect.pipeline.run import run_prepared
+from precision_bisect.precisions import Pair, pairs_of
+from precision_bisect.runs.locking import RunLock
+from precision_bisect.runs.monitoring.events import (
+    Event,
+    Observer,
+    RunStarted,
+    TrialsEnded,
+    Warned,
+)
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import RunFolder
+from precision_bisect.search.budget import Budget
+
+RUNG_SHARE = 0.5
+"""Share of what is left of the tolerance that each rung but the last may use up. Of taste; nothing
+was measured."""
+
+
+def climb(
+    options: Options, observer: Observer, work: Path, lock: RunLock, executor: Executor
+) -> Result:
+    """Search all rungs of the options' ladder, write the run folder, and return the result.
+
+    `work` is an empty folder; `lock` is for the run folder; the `executor` evaluates
+    trials. Raises as a run of one pair does.
+    """
+    budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
+    loaded = load_run(options, observer, work)
+    options = loaded.options
+    lowest = pairs_of(options.ladder)[0]
+    model = _lowest_model(loaded, lowest)
+    scales = scales_for(model, lowest, loaded.sets.judging, options)
+    folder = lock.open(overwrite=options.overwrite, rungs=True)
+    loaded = keep_made(loaded, work, folder)
+    course = _Climb(loaded, scales, _Once(observer), work, executor)
+    course.take_floors(model, level=1)
+    climbed = course.run(folder, budget)
+    write_layers(loaded.model, folder)
+    observer(TrialsEnded())
+    return conclude_ladder(climbed, budget, folder)
+
+
+def _lowest_model(loaded: Loaded, lowest: Pair) -> Model:
+    """Return the model without the layers that have no form in the lowest type.
+
+    Raises NothingLow where no layer is left.
+    """
+    model = pin_formless(loaded.model, lowest)
+    if not model.table.candidates:
+        reason = next(iter(pinned_layers(model).values()))
+        raise NothingLow(
+            f"no layer of {model.path} can run in {lowest.low}: {reason}",
+            "leave that type out of the ladder",
+        )
+    return model
+
+
+class _Climb:
+    """The searches of a ladder, in order: each takes the composition a step further."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        scales: Scales,
+        observer: Observer,
+        work: Path,
+        executor: Executor,
+    ) -> None:
+        self._loaded = loaded
+        self._scales = scales
+        self._observer = observer
+        self._work = work
+        self._executor = executor
+        ladder = loaded.options.ladder
+        self._composition = Composition.at_top(ladder, loaded.model.table.names)
+        self._steps: list[RungSearch] = []
+        self._floors: dict[LayerName, Floor] = {}
+        self._decided: dict[int, Composition] = {}
+
+    def run(self, top: RunFolder, budget: Budget) -> Climbed:
+        interrupted = False
+        try:
+            self._all_rungs(top, budget)
+        except KeyboardInterrupt:
+            # Without a first search there is no result to write: let the interrupt through.
+            if not self._steps:
+                raise
+            interrupted = True
+        return Climbed(
+            comparator=self._loaded.comparator,
+            steps=self._steps,
+            floors=self._floors,
+            interrupted=interrupted,
+        )
+
+    def _all_rungs(self, top: RunFolder, budget: Budget) -> None:
+        """Search all rungs from the top, then again until nothing changes."""
+        rungs = range(len(self._composition.ladder) - 1)
+        share = 0.0
+        for rung in reversed(rungs):
+            # What is left halves with each rung, and the last one may use all of it.
+            share = 1.0 if rung == 0 else share + RUNG_SHARE * (1.0 - share)
+            if not self._search(rung, share, top, budget):
+                return
+        while True:
+            # A rung is decided if its search saw this very composition; a change elsewhere makes
+            # it stale.
+            stale = [r for r in reversed(rungs) if self._decided.get(r) != self._composition]
+            if not stale or not self._search(stale[0], 1.0, top, budget):
+                return
+
+    def _search(self, rung: int, share: float, top: RunFolder, budget: Budget) -> bool:
+        """Search one rung within a share of the tolerance; False where that ends the run."""
+        pair = self._composition.pair(rung)
+        model = self._composition.on_rung(self._loaded.model, rung)
+        number = len(self._steps) + 1
+        try:
+            if not model.table.candidates:
+                raise NothingLow(
+                    "no layer is left for this rung", "leave its type out of the ladder"
+                )
+            prepared = self._prepared(model, pair, share, number)
+        # No layer of this rung has a form in its lower type: nothing to search, and no step.
+        except NothingLow:
+            self.take_floors(pin_formless(model, pair), rung + 1)
+            if share == 1.0:
+                self._decided[rung] = self._composition
+            return True
+        self.take_floors(prepared.model, rung + 1)
+        folder = RunFolder(top.rung(number, pair.low))
+        observer = _Rung(self._observer, f"{pair.low} against {pair.high}")
+        result = run_prepared(prepared, observer, budget, folder, part=True)
+        self._take(rung, prepared, result, folder.ledger)
+        if share == 1.0:
+            self._decided[rung] = self._composition
+        return result.status.answers
+
+    def _prepared(self, model: Model, pair: Pair, share: float, number: int) -> Prepared:
+        work = self._work / f"rung-{number}"
+        # A rung on which no layer has a form is no step, and leaves its number to the next one.
+        work.mkdir(exist_ok=True)
+        options = replace(self._loaded.options, low=pair.low, high=pair.high, ladder=())
+        comparator = shared(self._loaded.comparator, share, self._loaded.reference)
+        loaded = replace(self._loaded, options=options, model=model, comparator=comparator)
+        return assemble(loaded, self._observer, work, self._scales, self._executor)
+
+    def take_floors(self, model: Model, level: int) -> None:
+        """Note the layers that have no form below a level: those that the model's table pins."""
+        for name, reason in pinned_layers(model).items():
+            known = self._floors.get(LayerName(name))
+            if known is None or known.level < level:
+                self._floors[LayerName(name)] = Floor(level=level, reason=reason)
+
+    def _take(self, rung: int, prepared: Prepared, result: Result, ledger: Path) -> None:
+        """Take what a search has found into the composition."""
+        names = prepared.model.table.names
+        found = bool(result.rungs)
+        # Without an answer every candidate stays in the upper type.
+        kept = [LayerName(name) for name in result.kept] if found else list(names)
+        self._composition = self._composition.lowered(frozenset(names).difference(kept))
+        no_answer = result.status in WITHOUT_ANSWER
+        self._steps.append(
+            RungSearch(
+                rung=rung,
+                prepared=prepared,
+                result=result,
+                kept=kept,
+                after=self._composition,
+                ledger=ledger,
+                answered=not no_answer and (found or bool(self._steps)),
+            )
+        )
+
+
+class _Rung:
+    """Passes events on, and says in which rung a run began."""
+
+    def __init__(self, observer: Observer, rung: str) -> None:
+        self._observer = observer
+        self._rung = rung
+
+    def __call__(self, event: Event, /) -> None:
+        if isinstance(event, RunStarted):
+            event = replace(event, rung=self._rung)
+        self._observer(event)
+
+
+class _Once:
+    """Passes a warning on only once: every rung repeats what holds for the model."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._said: set[str] = set()
+
+    def __call__(self, event: Event, /) -> None:
+        if isinstance(event, Warned):
+            if event.message in self._said:
+                return
+            self._said.add(event.message)
+        self._observer(event)

@@ -1,0 +1,178 @@
+"""The answer of a ladder: its searches put together as one result."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from precision_bisect.explaining.diagnosis.findings import Findings
+from precision_bisect.layer_table import LayerName, assigned
+from precision_bisect.pipeline.conclude import tolerance_of
+from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
+from precision_bisect.pipeline.elsewhere import other_targets
+from precision_bisect.pipeline.ladder.climbed import Climbed, RungSearch
+from precision_bisect.pipeline.ladder.rung_causes import explain_ladder, nearest
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.runs.results.certificates import Certificate, Forecasts, Need
+from precision_bisect.runs.results.chosen_point import ExportedPoint
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Pinned, Result, Rung
+from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
+from precision_bisect.search.budget import Budget
+from precision_bisect.trial import SampleSet
+
+
+def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
+    """Return the result of a ladder's run, and write the run folder's files."""
+    last = climbed.steps[-1]
+    results = [step.result for step in climbed.steps]
+    # In network order, which the composition has.
+    chosen = frozenset(name for layers in climbed.chosen.values() for name in layers)
+    kept = [name for name in climbed.composition.levels if last.answered and name in chosen]
+    ladder = climbed.composition.ladder
+    findings = Findings(low=ladder[0])
+    part = last.result.deployment
+    options = part or deployed_session(last.prepared.options.engine)
+    judge = judge_of(last.prepared, climbed.comparator, options)
+    held = ExportedPoint(kept=last.kept) if last.answered else None
+    others = []
+    with deploying(last.prepared, held, folder, judge, check=not climbed.interrupted) as completed:
+        if last.answered:
+            findings = explain_ladder(climbed, late=budget.late)
+        if last.answered and last.result.status.answers and not climbed.interrupted:
+            whole = replace(last.prepared, comparator=climbed.comparator)
+            others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
+        diagnosis = [each.short for name, each in nearest(findings).items() if name in chosen]
+        written = completed(diagnosis)
+    notes = [*(note for each in results for note in each.notes), *written.notes]
+    result = replace(
+        last.result,
+        status=_status(climbed, kept),
+        other_targets=others,
+        low=climbed.composition.pair(0).low,
+        high=climbed.composition.pair(-1).high,
+        tolerance=tolerance_of(climbed.comparator),
+        candidates=len(climbed.steps[0].prepared.model.table.candidates),
+        kept=kept,
+        # The ends of a rung are no plans of the model: all but its candidates is fixed.
+        latency_ms=_own(last.result.latency_ms),
+        rungs=_rungs(climbed) if last.answered else [],
+        export_point=written.point,
+        layer_precisions=written.string,
+        layer_precisions_reason=written.reason,
+        certificate=_certificate(climbed, kept),
+        trials=sum(each.trials for each in results),
+        builds=sum(each.builds for each in results),
+        evaluations=sum(each.evaluations for each in results),
+        unresolved=_unresolved(results),
+        non_monotone=[row for each in results for row in each.non_monotone],
+        wall_s=round(budget.elapsed_s(), 3),
+        pinned=_pinned(climbed, kept),
+        notes=list(dict.fromkeys(notes)),
+        deployment=written.deployment,
+        diagnosis=diagnosis,
+        fingerprint={**last.result.fingerprint, "ladder": list(ladder)},
+        message=_message(climbed),
+        out=folder.path,
+    )
+    folder.write(DIAGNOSIS, findings.to_text())
+    folder.write(RESULT, result.to_text())
+    return result
+
+
+def _pinned(climbed: Climbed, kept: Sequence[LayerName]) -> list[Pinned]:
+    """Return why layers that are not kept do not have the lowest type, in network order."""
+    floors = climbed.floors
+    return [
+        Pinned(layer=name, reason=floors[name].reason)
+        for name in climbed.composition.levels
+        if name in floors and name not in frozenset(kept)
+    ]
+
+
+def _status(climbed: Climbed, kept: Sequence[LayerName]) -> Status:
+    if climbed.interrupted:
+        return Status.INTERRUPTED
+    last = climbed.steps[-1].result.status
+    if not last.answers:
+        return last
+    return Status.FOUND if kept else Status.NOTHING_TO_KEEP
+
+
+def _message(climbed: Climbed) -> str:
+    """Return the message of the last search, with its types if it ended the run."""
+    last = climbed.steps[-1]
+    if last.result.status.answers:
+        return "" if last.result.status is Status.NOTHING_TO_KEEP else last.result.message
+    options = last.prepared.options
+    return f"{options.low} against {options.high}: {last.result.message}".rstrip(": ")
+
+
+def _rungs(climbed: Climbed) -> list[Rung]:
+    """Return what computes in each type of the ladder, highest first."""
+    last, ladder = climbed.steps[-1], climbed.composition.ladder
+    table, options = last.prepared.model.table, last.prepared.options
+    pair = Pair(low=options.low, high=options.high)
+    counts = Counter(assigned(table, pair, _plan(last)).values())
+    rungs = [
+        Rung(precision=ladder[level], layers=layers, count=counts[ladder[level]])
+        for level, layers in reversed(list(climbed.chosen.items()))
+    ]
+    return [*rungs, Rung(precision=ladder[0], layers=None, count=counts[ladder[0]])]
+
+
+def _plan(step: RungSearch) -> Plan:
+    """Return what a search keeps, as a plan of its candidates."""
+    kept = frozenset(step.kept)
+    return Plan.of(i for i, name in enumerate(step.prepared.model.table.names) if name in kept)
+
+
+def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
+    """Put the certificates of the rungs together, as far as they hold for the whole.
+
+    The proof of a rung holds only if its search saw the final composition.
+    """
+    needs: dict[str, Need] = {}
+    for level, layers in climbed.chosen.items():
+        needs |= {name: _untested(name) for name in layers}
+        proof = climbed.proof_of(level - 1)
+        if proof is not None:
+            needs |= {need.layer: need for need in proof.result.certificate.evidence}
+    evidence = [needs[name] for name in kept]
+    proven = [step for rung in climbed.chosen if (step := climbed.proof_of(rung - 1))]
+    reasons = {step.result.certificate.uncertified for step in proven}
+    return Certificate(
+        minimal=climbed.steps[-1].answered and all(need.needed for need in evidence),
+        checked=[need.layer for need in evidence if need.needed],
+        unchecked=[n.layer for n in evidence if not n.needed and n.how != "predicted"],
+        mode=climbed.steps[-1].result.certificate.mode,
+        uncertified=reasons.pop() if len(reasons) == 1 else None,
+        evidence=evidence,
+        forecasts=forecasts_of([step.result.certificate for step in proven]),
+    )
+
+
+def forecasts_of(rungs: Sequence[Certificate]) -> Forecasts | None:
+    """Return what the forecasts of all rungs rest on: those of each may be wrong."""
+    told = [each.forecasts for each in rungs if each.forecasts]
+    keys = ("builds", "right", "drawn", "wrong_at_most")
+    sums = {key: sum(getattr(each, key) for each in told) for key in keys}
+    confidence = 1 - sum(1 - each.confidence for each in told)
+    return Forecasts(**sums, confidence=confidence) if told else None
+
+
+def _untested(name: LayerName) -> Need:
+    return Need(layer=name, needed=None, reason="not tried: the run ended before")
+
+
+def _unresolved(results: Sequence[Result]) -> Mapping[str, int]:
+    counts = Counter[str]()
+    for each in results:
+        counts.update(each.unresolved)
+    return dict(counts)
+
+
+def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | None] | None:
+    """Return the latency of the answer alone; None where it was not measured."""
+    kept = None if latency_ms is None else latency_ms["kept"]
+    return None if kept is None else {"all_high": None, "all_low": None, "kept": kept}

@@ -1,0 +1,171 @@
+"""One build of a finished run's plan, in a process of its own, which has limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from precision_bisect.backends.backend_plugin import BackendTask, Message
+from precision_bisect.backends.choose_backend import backend_plugin, choose_builder
+from precision_bisect.backends.tensorrt.log import LAYERS_HEADING
+from precision_bisect.errors import InputError, RefusedError
+from precision_bisect.execution.logs import tail
+from precision_bisect.execution.slot import Death, Limits, Slot
+from precision_bisect.exports.finished import Finished, read_finished
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.judging.inputs.synthetic import synthetic_samples
+from precision_bisect.options import Options
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import BackendFailure, Engine
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import Evidence, Outcome
+
+_PLAIN = Pair(low="fp16", high="fp32")
+"""Of this pair a plan with every layer high is the model in FP32, whatever the run's types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to build: the plan of `result` for the model, or with `plain` every layer in FP32."""
+
+    model: Path
+    result: Path
+    backend: str
+    settings: EngineSettings
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneBuild:
+    """What became of a build; `failure` is how it failed, if it did.
+
+    `engine` are the library's own words on the engine's layers, `log` its messages and what its
+    process printed; either may be "".
+    """
+
+    evidence: Evidence = field(default_factory=Evidence)
+    failure: Outcome | None = None
+    engine: str = ""
+    log: str = ""
+
+
+def build_once(order: Order, limits: Limits, work: Path) -> OneBuild:
+    """Build in a child process; `work` is a folder for files. What ends the child is a failure.
+
+    Where CUDA failed or its memory was full, another child tries once more, as in a search. Raises
+    the PrecisionBisectErrors of `build_here`, and RunFolderError.
+    """
+    built = _build_in_child(order, limits, work)
+    if built.failure is None or not built.failure.retry:
+        return built
+    again = _build_in_child(order, limits, work)
+    return replace(
+        again, log=f"{built.log}\nonce more, after {built.failure.message}:\n{again.log}"
+    )
+
+
+def _build_in_child(order: Order, limits: Limits, work: Path) -> OneBuild:
+    slot = Slot(spec=work / "no.spec", folder=work / ("plain" if order.plain else "plan"))
+    try:
+        built = slot.call_bare(build_here, order, limits=limits)
+    except Death as death:
+        built = OneBuild(failure=death.outcome)
+    finally:
+        slot.end()
+    printed = tail(slot.log).decode("utf-8", errors="replace")
+    return replace(built, log=built.log + printed)
+
+
+def build_here(order: Order, work: Path) -> OneBuild:
+    """Build in this process and look into the engine; `work` is an empty folder.
+
+    Raises a PrecisionBisectError for bad input, and where nothing here can build engines. A build
+    that fails is a finding, not an error.
+    """
+    use_custom_ops(order.settings.ort_custom_ops)
+    model = load_model(order.model)
+    finished = read_finished(order.result, model)
+    builder = choose_builder(order.backend, order.settings, finished.pair.low)
+    asked = _plain(finished, model) if order.plain else finished
+    searched, kept = asked.with_pinned(model), frozenset(asked.kept)
+    options = Options(
+        model=order.model,
+        backend=builder.name,
+        low=asked.pair.low,
+        high=asked.pair.high,
+        engine=builder.settings,
+    )
+    task = BackendTask(
+        options=options, shapes=asked.shapes, work=work, scales=asked.scales(), timed=True
+    )
+    plan = Plan.of(i for i, name in enumerate(searched.table.names) if name in kept)
+    with builder.listening() as messages:
+        evidence, failure, engine = Evidence(), None, ""
+        try:
+            with backend_plugin(builder.name).make(task)(searched).build(plan) as built:
+                evidence, engine = seen(built, model, finished)
+        except BackendFailure as failed:
+            failure = failed.outcome
+    return OneBuild(evidence=evidence, failure=failure, engine=engine, log=_log(messages))
+
+
+def seen(engine: Engine, model: Model, finished: Finished) -> tuple[Evidence, str]:
+    """Return what an engine shows and the library's words on it; a look that fails is a remark.
+
+    Raises BackendFailure where the look fails and nothing is kept that would then not show.
+    """
+    evidence, words = Evidence(), ""
+    try:
+        evidence = looked_into(engine, model, finished) if finished.kept else engine.evidence()
+        words = engine.description() if isinstance(engine, _Described) else ""
+    except BackendFailure as failed:
+        if not (finished.kept or finished.fixed):
+            raise
+        note = f"the engine was built, and a look into it failed: {failed.outcome.message}"
+        evidence = replace(evidence, notes=(*evidence.notes, note))
+    return evidence, words
+
+
+def looked_into(engine: Engine, model: Model, finished: Finished) -> Evidence:
+    """Return what an engine shows; where that is nothing, it runs once on made-up inputs.
+
+    ONNX Runtime shows its kernels only then. Raises BackendFailure.
+    """
+    evidence = engine.evidence()
+    if evidence.honours:
+        return evidence
+    seen = {name: each[0] for name, each in finished.shapes.items()}
+    # Of an input that gives a shape the run has noted the values.
+    values = shape_inputs(model.proto.graph, model.inputs)
+    shapes = {name: each for name, each in seen.items() if name not in values}
+    try:
+        sample = {**synthetic_samples(model, shapes, count=1, seed=0)[0]}
+        for name in values & seen.keys():
+            like = sample[name]
+            sample[name] = np.array(seen[name], like.dtype).reshape(like.shape)
+        engine.run(sample)
+    except (InputError, RefusedError):
+        return evidence
+    return engine.evidence()
+
+
+@runtime_checkable
+class _Described(Protocol):
+    """An engine of which its library says something."""
+
+    def description(self) -> str: ...
+
+
+def _plain(finished: Finished, model: Model) -> Finished:
+    return replace(finished, kept=model.table.names, fixed={}, pinned={}, pair=_PLAIN)
+
+
+def _log(messages: Sequence[Message]) -> str:
+    """Return the library's messages, one after the other; that of the layers is kept elsewhere."""
+    loud = (each for each in messages if not each.text.startswith(LAYERS_HEADING))
+    return "".join(f"[{each.severity}] {each.text.strip()}\n" for each in loud)

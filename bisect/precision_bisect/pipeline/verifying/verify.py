@@ -1,0 +1,167 @@
+"""`precision-bisect verify`: build a found plan once and say what the engine made of it."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from precision_bisect.backends.backend_plugin import Builder
+from precision_bisect.backends.choose_backend import choose_builder
+from precision_bisect.errors import (
+    PluginError,
+    RefusedError,
+    RunFolderError,
+    UsageError,
+    printable,
+)
+from precision_bisect.execution.slot import Limits
+from precision_bisect.exports.finished import Finished, read_finished
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.machine.workdir import workdir
+from precision_bisect.pipeline.verifying.one_build import OneBuild, Order, build_once
+from precision_bisect.pipeline.verifying.run_settings import AskedSettings, AsRun, engine_as_in_run
+from precision_bisect.runs.locking import RunLock
+from precision_bisect.runs.results.run_status import told_of
+from precision_bisect.runs.results.saved import last_run
+from precision_bisect.runs.results.verification import Verification
+from precision_bisect.runs.runfolder import (
+    LEDGER,
+    LOCK,
+    RESULT,
+    STATUS,
+    VERIFIED,
+    VERIFIED_ENGINE,
+    VERIFIED_LOG,
+    RunFolder,
+)
+from precision_bisect.settings.engine_settings import EngineSettings
+
+BUILD_TIMEOUT_S = 1800.0
+MEMORY_SHARE = 0.75
+"""What a build may take unless it is told: half an hour, this share of the memory that is free."""
+_GRACE_S = 60.0
+"""A build that does not end itself this long after its limit, the loading included, is ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What a build showed, and the run folder in which it is recorded.
+
+    `run` is None where the result lies in no run folder, or cannot be recorded: `trouble` says
+    why.
+    """
+
+    found: Verification
+    run: Path | None = None
+    trouble: str = ""
+
+
+def verify(
+    path: Path,
+    plan_path: Path | None,
+    asked: AskedSettings,
+    memory_mib: float | None = None,
+) -> Verified:
+    """Build the plan of a finished run once and look into the engine.
+
+    `path` is the model, or a run folder. What is not asked for is as the run had it. Where the
+    build fails, that of every layer in FP32 tells what is at fault. `memory_mib` is what a build
+    may take, None for a share of what is free. Raises a PrecisionBisectError for bad input, and
+    where nothing here can build engines. A build that fails is a finding, not an error.
+    """
+    use_custom_ops(asked.settings.ort_custom_ops)
+    model_path, result = model_and_result(path, plan_path)
+    finished = read_finished(result, load_model(model_path))
+    chosen = engine_as_in_run(finished, asked)
+    settings = chosen.settings
+    builder = _builder(chosen, finished, told=asked.backend is not None)
+    if settings.build_timeout_s is None:
+        settings = replace(settings, build_timeout_s=BUILD_TIMEOUT_S)
+    limits = _limits(settings, memory_mib)
+    order = Order(model=model_path, result=finished.path, backend=builder.name, settings=settings)
+    with workdir() as work:
+        built = build_once(order, limits, work)
+        plain = build_once(replace(order, plain=True), limits, work) if built.failure else None
+    found = Verification(
+        backend=builder.name,
+        remark="; ".join(filter(None, (builder.remark, _unlike(chosen)))),
+        kept=[*finished.fixed, *finished.kept],
+        evidence=built.evidence,
+        failure=built.failure,
+        plain=plain.failure if plain else None,
+    )
+    try:
+        return Verified(found=found, run=_record(found, built, plain, finished))
+    except RunFolderError as error:
+        return Verified(found=found, trouble=printable(f"not recorded: {error.message}"))
+
+
+def _builder(chosen: AsRun, finished: Finished, *, told: bool) -> Builder:
+    """Return what builds; of a backend that only the run asks for it is said that it does."""
+    try:
+        return choose_builder(chosen.backend, chosen.settings, finished.pair.low)
+    except (PluginError, RefusedError) as error:
+        if told or chosen.backend == "auto":
+            raise
+        message = f"the run used {chosen.backend}, as verify does: {error.message}"
+        raise type(error)(message, "--backend auto takes what can build here") from error
+
+
+def _unlike(chosen: AsRun) -> str:
+    return f"unlike the run: {', '.join(chosen.unlike)}" if chosen.unlike else ""
+
+
+def _limits(settings: EngineSettings, memory_mib: float | None) -> Limits:
+    if memory_mib is None:
+        memory_mib = MEMORY_SHARE * psutil.virtual_memory().available / 2**20
+    assert settings.build_timeout_s is not None
+    return Limits(time_s=settings.build_timeout_s + _GRACE_S, memory_mib=memory_mib)
+
+
+def model_and_result(path: Path, plan_path: Path | None) -> tuple[Path, Path]:
+    """Return the model and the result that the arguments name: either, or both.
+
+    Raises UsageError, and RunFolderError for a model without a run.
+    """
+    if not (os.path.isdir(path) or path.suffix == ".json"):  # noqa: PTH112 - never raises
+        return path, plan_path or last_run(path)
+    if plan_path is not None:
+        raise UsageError(f"{path} is a run, which has its plan", "leave --plan out, or name MODEL")
+    run = path.parent if path.suffix == ".json" else path
+    return model_of(run, f"name it beside the run: MODEL --plan {run}"), path
+
+
+def model_of(run: Path, hint: str) -> Path:
+    """Return the model of a run: where the run had it, else in its folder or beside that.
+
+    Raises UsageError, with the hint, where it is in none of these places.
+    """
+    status = told_of(run)
+    if status is None:
+        raise UsageError(f"{run} does not say which model it is of", hint)
+    told = Path(status.run.model)
+    places = (told, run.parent / told, run / told.name, run.parent / told.name)
+    found = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
+    if found is None:
+        raise UsageError(f"the model of {run} is not at {told} any more", hint)
+    return found
+
+
+def _record(
+    found: Verification, built: OneBuild, plain: OneBuild | None, finished: Finished
+) -> Path | None:
+    """Write what was found beside the result, where that is a run's. Raises RunFolderError."""
+    run = finished.path.parent
+    if finished.path.name != RESULT or not any(
+        (run / name).exists() for name in (LOCK, LEDGER, STATUS)
+    ):
+        return None
+    log = built.log + (f"\nevery layer in FP32:\n{plain.log}" if plain else "")
+    with RunLock(run):
+        folder = RunFolder(run)
+        folder.write(VERIFIED, found.to_json())
+        folder.write(VERIFIED_ENGINE, built.engine)
+        folder.write(VERIFIED_LOG, log)
+    return run

@@ -1,1 +1,0 @@
-"""Where a run writes, who may write there, and how untrusted JSON is read back."""

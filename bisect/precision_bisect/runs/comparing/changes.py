@@ -1,0 +1,105 @@
+"""What changed between two runs. Layers are the same where their names are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.comparing.sides import Side
+from precision_bisect.runs.ledger.fingerprint import Difference, differing_fields
+
+COMPARISON_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a layer was in one run and is in the other."""
+
+    layer: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two runs: kept layers that were `added` and `removed`, and those that are in `common`.
+
+    All are in network order. `retyped` are common layers that are kept in another type, `causes`
+    those whose cause is another one. `depends` are the differences of the fingerprints.
+    `only_before` and `only_after` count the layers that one model has and the other does not;
+    None where a run does not list its layers.
+    """
+
+    before: Side
+    after: Side
+    depends: Sequence[Difference]
+    added: Sequence[str]
+    removed: Sequence[str]
+    common: Sequence[str]
+    retyped: Sequence[Change]
+    causes: Sequence[Change]
+    only_before: int | None
+    only_after: int | None
+
+    @property
+    def same(self) -> bool:
+        """Whether both runs keep the same layers in the same types, or have no answer both."""
+        changed = self.added or self.removed or self.retyped
+        return not changed and self.before.saved.answered == self.after.saved.answered
+
+    def is_foreign(self, layer: str) -> bool | None:
+        """Return whether the model of only one run has the layer; None where it is not known."""
+        known = (self.before.layers, self.after.layers)
+        return None if None in known else any(layer not in each for each in known if each)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `compare --json` prints (docs/ci.md)."""
+        return {
+            "schema": COMPARISON_SCHEMA,
+            "same": self.same,
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+            "depends": list(self.depends),
+            "added": [self._row(layer) for layer in self.added],
+            "removed": [self._row(layer) for layer in self.removed],
+            "common": list(self.common),
+            "retyped": list(self.retyped),
+            "causes": list(self.causes),
+            "only_before": self.only_before,
+            "only_after": self.only_after,
+        }
+
+    def to_text(self) -> str:
+        """Return the same as JSON text."""
+        return plain_json.dumps(self.to_json(), indent=2) + "\n"
+
+    def _row(self, layer: str) -> dict[str, Any]:
+        causes = {**self.before.causes, **self.after.causes}
+        return {"layer": layer, "cause": causes.get(layer), "foreign": self.is_foreign(layer)}
+
+
+def compare(before: Side, after: Side) -> Comparison:
+    """Return what changed from one run to the other."""
+    first, second = before.precisions, after.precisions
+    known = before.layers is not None and after.layers is not None
+    ours, theirs = before.layers or frozenset(), after.layers or frozenset()
+    return Comparison(
+        before=before,
+        after=after,
+        depends=differing_fields(before.saved.result.fingerprint, after.saved.result.fingerprint),
+        added=[name for name in second if name not in first],
+        removed=[name for name in first if name not in second],
+        common=[name for name in second if name in first],
+        retyped=_changes(first, second),
+        causes=_changes(before.causes, after.causes),
+        only_before=len(ours - theirs) if known else None,
+        only_after=len(theirs - ours) if known else None,
+    )
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+    return [
+        Change(layer=layer, before=before[layer], after=now)
+        for layer, now in after.items()
+        if layer in before and before[layer] != now
+    ]

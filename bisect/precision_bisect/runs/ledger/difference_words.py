@@ -1,0 +1,115 @@
+"""How two fingerprints differ, in the words of flags."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from precision_bisect.runs.ledger.fingerprint import Difference, differing_fields
+from precision_bisect.settings.sample_options import relative_of
+
+MOST_TOLD = 3
+_SHOWN = 60
+"""Longest value that a difference quotes."""
+_OTHER = {
+    **dict.fromkeys(("model", "layers"), "another model"),
+    **dict.fromkeys(("inputs", "samples", "shapes"), "other inputs"),
+    "code": "another build of precision-bisect or of a plug-in",
+    "reference": "another --reference",
+    "fixed": "another answer of the rungs before",
+}
+"""What is said of fields whose values tell nobody anything, by the first part of their keys."""
+_FLAGS = {
+    "workspace_mib": "workspace",
+    "optimization_level": "builder-optimization-level",
+    "ort_options": "ort-option",
+    "tolerance": "tol",
+}
+"""The flags of settings that are called otherwise."""
+_COPIES = ("--copies", "--copies-failing")
+_LIMITS = {"atol": "--atol", "rtol": "--rtol", "classes": "--tol"}
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+_Change: TypeAlias = tuple[Any, Any]
+_Shown: TypeAlias = tuple[str, str]
+
+
+def difference_words(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> str:
+    """Return in which flags, files and versions two fingerprints differ, "" for none.
+
+    At most `MOST_TOLD` are named, models and inputs first.
+    """
+    found = differing_fields(recorded, present)
+    others = {_OTHER.get(each.key.partition(".")[0]) for each in found}
+    told = [each for each in dict.fromkeys(_OTHER.values()) if each in others]
+    told += _limits(found, present.get("comparator", {}))
+    told += [phrase for each in found for phrase in _phrase(each)]
+    if found and not told:
+        told = ["other limits"]
+    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    return ", ".join(told[:MOST_TOLD]) + more
+
+
+def _phrase(each: Difference) -> Iterator[str]:
+    """Yield what one field comes to, nothing where that is said elsewhere."""
+    head, _, rest = each.key.partition(".")
+    if head in _OTHER:
+        return
+    if head == "copies" and isinstance(each.before, list) and isinstance(each.after, list):
+        pairs = zip(_COPIES, each.before, each.after, strict=False)
+        yield from (_was(flag, old, new) for flag, old, new in pairs if old != new)
+    elif head in ("machine", "versions"):
+        yield _was(rest or head, each.before, each.after)
+    else:
+        name, _, of = (rest if head in ("comparator", "engine") else head).partition(".")
+        if name not in _LIMITS:
+            flag = _FLAGS.get(name, name.replace("_", "-"))
+            yield _was(f"--{flag} {of}".rstrip(), each.before, each.after)
+
+
+def _limits(found: Sequence[Difference], comparator: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which limits differ of outputs that both have, alike ones together."""
+    by_output: defaultdict[str, dict[str, _Change]] = defaultdict(dict)
+    for each in found:
+        head, part, name = [*each.key.split(".", 2), "", ""][:3]
+        if head == "comparator" and part in _LIMITS and None not in (each.before, each.after):
+            by_output[name][part] = (each.before, each.after)
+    alike: defaultdict[tuple[str, _Shown], list[str]] = defaultdict(list)
+    for name, changes in by_output.items():
+        single = _by_tol(name, changes, comparator)
+        for part, (before, after) in changes.items():
+            if single and part == "rtol":
+                continue
+            change = (_show(before), _show(after))
+            flag = "--tol" if single else _LIMITS[part]
+            alike[flag, change].append(name)
+    outputs = len({*comparator.get("atol", ()), *comparator.get("classes", ())})
+    for (flag, (old, new)), names in alike.items():
+        where = f" of {', '.join(map(repr, names))}" if len(names) < outputs else ""
+        yield _was(f"{flag}{where}", old, new)
+
+
+def _by_tol(name: str, changes: Mapping[str, _Change], comparator: Mapping[str, Any]) -> bool:
+    """Tell whether one limit by --tol says both of an output's limits, before and now."""
+    if "rtol" not in comparator:
+        return True
+    atol, rtol = (
+        changes.get(part) or (comparator.get(part, {}).get(name),) * 2 for part in ("atol", "rtol")
+    )
+    return all(
+        absolute is not None and relative_of(absolute) == relative
+        for absolute, relative in zip(atol, rtol, strict=True)
+    )
+
+
+def _was(what: str, before: Any, after: Any) -> str:
+    if _HASH.fullmatch(str(before)) or _HASH.fullmatch(str(after)):
+        return f"other {what.removeprefix('--')}"
+    return f"{what} was {_show(before)}, now {_show(after)}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = "not given" if value is None else str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

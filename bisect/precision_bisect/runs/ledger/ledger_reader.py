@@ -1,0 +1,79 @@
+"""Reading a ledger without ever writing to it, also while a run goes on."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precision_bisect.errors import RunFolderError
+from precision_bisect.machine.plain_files import plain_size
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.ledger.rows import ENDED, LEDGER_SCHEMA, trial_of
+from precision_bisect.runs.runfolder import LEDGER
+from precision_bisect.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a ledger holds: its header, and the trials that have ended, in order of their start."""
+
+    header: Mapping[str, Any]
+    trials: Sequence[Trial]
+
+
+def read_ledger(path: Path) -> Recorded:
+    """Return what the ledger at `path` holds at this moment; a run that writes to it goes on.
+
+    Raises RunFolderError for a file that is no ledger, or cannot be read.
+    """
+    check_file(path)
+    try:
+        found = _read(path)
+    except (sqlite3.Error, ValueError) as error:
+        raise _unreadable(path, str(error)) from error
+    if (schema := found.header.get("schema")) != LEDGER_SCHEMA:
+        raise _unreadable(path, f"its schema is {schema}")
+    return found
+
+
+def check_file(path: Path) -> None:
+    """Raise RunFolderError for a ledger that is there and is a folder, a pipe or a device."""
+    try:
+        plain_size(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot use the ledger {path}: {error.strerror}",
+            "remove it, or choose another --out",
+        ) from error
+
+
+def recorded_trials(folder: Path) -> list[Trial]:
+    """Return the trials of a run, of a ladder those of all its searches. Raises RunFolderError."""
+    ledgers = [folder / LEDGER] if (folder / LEDGER).exists() else folder.glob(f"*/{LEDGER}")
+    return [trial for path in sorted(ledgers) for trial in read_ledger(path).trials]
+
+
+def _read(path: Path) -> Recorded:
+    # Without a log no run is at work. To take locks all the same, SQLite would leave files beside
+    # the ledger, and fail in a folder that cannot be written to.
+    at_work = path.with_name(f"{path.name}-wal").exists()
+    address = f"{path.absolute().as_uri()}?mode=ro{'' if at_work else '&immutable=1'}"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        connection.execute("BEGIN")
+        header = connection.execute("SELECT key, value FROM header").fetchall()
+        trials = connection.execute(ENDED).fetchall()
+    return Recorded(
+        header={key: plain_json.parse(value) for key, value in header},
+        trials=[trial_of(row) for row in trials],
+    )
+
+
+def _unreadable(path: Path, why: str) -> RunFolderError:
+    return RunFolderError(
+        f"{path} is no ledger that this version can read: {why}",
+        "name the run folder of a run of this version",
+    )

@@ -1,0 +1,62 @@
+"""Which plan of the curve the exports hold: the answer, or another point that was evaluated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.errors import UsageError
+from precision_bisect.layer_table import LayerName
+from precision_bisect.options import ANSWER
+from precision_bisect.runs.results.result import Culprit, CurvePoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPoint:
+    """What exports hold: the point as it was asked for, and the names of its kept layers."""
+
+    kept: Sequence[LayerName]
+    point: str = ANSWER
+
+
+def find_point(point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culprit]) -> CurvePoint:
+    """Return the point of a curve by its name or its number of kept layers.
+
+    Of several with one number that with a name is taken, else the one with the least error. The
+    culprits are found by their layers, as they may be the answer, too. Raises UsageError where
+    there is no such point.
+    """
+    blamed = [each.layer for each in culprits]
+    found = [
+        each
+        for each in curve
+        if (point == str(each.kept_count))
+        or (point == "culprits" and blamed and list(each.kept) == blamed)
+        or (point == each.point)
+    ]
+    if not found:
+        raise UsageError(f"--export-point {point}: {_why(point, curve)}", _choice(curve, blamed))
+    return min(found, key=lambda each: (not each.point, each.error_median or 0.0))
+
+
+def exported_point(
+    point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culprit]
+) -> ExportedPoint:
+    """Return what exports of a point other than the answer hold. Raises as `find_point` does."""
+    kept = find_point(point, curve, culprits).kept
+    return ExportedPoint(kept=list(map(LayerName, kept)), point=point)
+
+
+def _why(point: str, curve: Sequence[CurvePoint]) -> str:
+    if not curve:
+        return "the run has no curve"
+    what = f"of {point} layers" if point.isdecimal() else f"named {point}"
+    return f"the curve has no point {what}"
+
+
+def _choice(curve: Sequence[CurvePoint], culprits: Sequence[str]) -> str:
+    """Name the points that there are."""
+    if not curve:
+        return "leave it out, which exports the answer"
+    names: list[str] = [each.point for each in curve if each.point in ("answer", "margin")]
+    names += ["culprits"] if any(list(each.kept) == culprits for each in curve if culprits) else []
+    counts = dict.fromkeys(str(each.kept_count) for each in curve)
+    return f"choose {', '.join([*sorted(names), *counts])}"

@@ -1,0 +1,86 @@
+"""How an answer is deployed: what opens the exported model, and what the last check made of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, Self, TypeAlias
+
+from precision_bisect.runs.typed_json import Count
+from precision_bisect.trial import Figure
+
+OutcomeName: TypeAlias = Literal["pass", "fail", "not_judged", "broken"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """How ONNX Runtime on CUDA opens a model, as far as results depend on it.
+
+    `provider_options` are those of the CUDA provider, `session_config` further entries.
+    """
+
+    provider_options: Mapping[str, str]
+    session_config: Mapping[str, str]
+    graph_optimization_level: str = "ORT_ENABLE_ALL"
+    disabled_optimizers: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByDefaults:
+    """What the exported model comes to with ONNX Runtime's own options.
+
+    `options` are those of ours that cure it where it fails, as KEY=VALUE.
+    """
+
+    outcome: OutcomeName
+    error: Figure | None = None
+    options: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recheck:
+    """What a fresh process made of the exported files.
+
+    `pass` and `fail` are verdicts by ONNX Runtime on CUDA; `not_judged`: the files fit together;
+    `broken`: they do not. `message` is a sentence, `error` the worst output's.
+    """
+
+    outcome: OutcomeName
+    message: str
+    error: Figure | None = None
+    library_defaults: ByDefaults | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment(SessionOptions):
+    """How the answer is opened, and judged, where it is deployed.
+
+    The options judged the answer where ONNX Runtime did; else they are what this package would
+    judge with. `samples` of all `samples_total` are stored. `polygraphy` judges with TensorRT, in
+    the run folder; None where Polygraphy cannot. `recheck` is None where nothing was checked.
+    """
+
+    samples: Count = 0
+    samples_total: Count = 0
+    polygraphy: str | None = None
+    recheck: Recheck | None = None
+
+    @classmethod
+    def by(
+        cls,
+        options: SessionOptions,
+        *,
+        samples: int = 0,
+        samples_total: int = 0,
+        polygraphy: str | None = None,
+    ) -> Self:
+        """Return how an answer is deployed that is opened with these options."""
+        opening = {each.name: getattr(options, each.name) for each in fields(SessionOptions)}
+        return cls(**opening, samples=samples, samples_total=samples_total, polygraphy=polygraphy)
+
+    @property
+    def left_out(self) -> str:
+        """What of the samples is not stored, in one sentence; "" where all are."""
+        if self.samples == self.samples_total:
+            return ""
+        return (
+            f"the first {self.samples} of {self.samples_total} samples are stored for the target"
+        )

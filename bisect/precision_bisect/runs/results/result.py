@@ -1,0 +1,305 @@
+"""What a run comes to: `result.json`, version 1, declared once.
+
+The file is written from these dataclasses, read back into them, and its JSON Schema is made of
+them (`docs/make_schema.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
+
+from precision_bisect.errors import ExitCode, counted, printable
+from precision_bisect.plan_costs import SpeedLimits
+from precision_bisect.plugins import REPORTS, load
+from precision_bisect.precisions import HighName, LowName, PrecisionName
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.advised import Advised
+from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.deployment import Deployment
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.input_ranges import InputRange
+from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.other_targets import OnTargets
+from precision_bisect.runs.results.unseen import OverSamples, Unseen
+from precision_bisect.runs.typed_json import Count
+from precision_bisect.settings.targets import TargetChoice, TargetName
+from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
+
+RESULT_SCHEMA: Literal[1] = 1
+ROUNDING = "rounding"
+"""The cause that is left where nothing graver is seen."""
+PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
+HARDLY = 0.9
+"""Share of the candidates above which a plan that keeps them gains little. A bound of taste."""
+_EXIT_CODES = {
+    Status.FOUND: ExitCode.OK,
+    Status.NOTHING_TO_KEEP: ExitCode.OK,
+    Status.NO_BASELINE: ExitCode.NOT_BUILT,
+    Status.NOT_PRECISION: ExitCode.NO_PLAN,
+    Status.INFEASIBLE: ExitCode.NO_PLAN,
+    Status.BUDGET_EXHAUSTED: ExitCode.BUDGET,
+    Status.INTERRUPTED: ExitCode.INTERRUPTED,
+    Status.ABORTED: ExitCode.BUDGET,
+    Status.STOPPED: ExitCode.BUDGET,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why a kept layer needs the precision: one cause, with its evidence in one sentence.
+
+    `largest` is the largest magnitude that it reads or computes, None where that is not known.
+    """
+
+    layer: str
+    cause: str
+    evidence: str
+    largest: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A layer that breaks the low type: the error when it alone of the culprits runs low.
+
+    `error_with` is that of keeping all culprits; `cause` is one line, or "".
+    """
+
+    layer: str
+    error_without: Figure | None
+    error_with: Figure | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """A plan that was evaluated: how many layers it keeps and which, and its error over copies.
+
+    `point` is "" for one between those with a name; `kept` are in network order.
+    """
+
+    kept_count: Count
+    error_median: Figure | None
+    error_max: Figure | None
+    latency_ms: Figure | None
+    point: PointName
+    kept: Sequence[str] = ()
+    over_samples: OverSamples | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A plan that none beats in error and speed, see `speed.front.Point`."""
+
+    kept_count: Count
+    kept: Sequence[str]
+    passed: bool
+    error: Figure | None
+    latency_ms: Figure | None
+    spread_ms: Figure | None
+    speedup: Figure | None
+    cost: Figure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptError:
+    """How many layers a plan keeps, and its error."""
+
+    kept: Count
+    error: Figure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonMonotone:
+    """A plan that passed, and one that keeps more and failed; `layers` are some of the added."""
+
+    passed: KeptError
+    failed: KeptError
+    layers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """A layer that stays high because it cannot run low, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """What computes in one type: `count` layers, those among them that the search chose `layers`.
+
+    The rest of the count has no form in the next lower type. `layers` is None for the lowest type,
+    in which everything computes that is not listed.
+    """
+
+    precision: PrecisionName
+    layers: Sequence[str] | None
+    count: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Whether the inputs were made up, and how many samples there were."""
+
+    synthetic: bool
+    samples: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedReport:
+    """The speed limits and what was measured of the answer; None for what was not.
+
+    `latency_ms` is scaled to the clock of the preflight. `met` is decided by the medians;
+    `within_spread` tells that the spread leaves it open. `found_first` has the layers of the
+    certified plan, if another one was taken for its speed.
+    """
+
+    max_latency_ms: Figure | None
+    min_speedup: Figure | None
+    latency_ms: Figure | None = None
+    speedup: Figure | None = None
+    speedup_spread: Figure | None = None
+    met: bool | None = None
+    within_spread: bool | None = None
+    found_first: Sequence[str] | None = None
+
+    def limits(self) -> SpeedLimits:
+        """Return the limits alone. Raises UsageError for what cannot be one."""
+        return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Result:
+    """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
+
+    `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
+    output and `error` a multiple of the limits. `export_point` is what the exports hold, None
+    where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
+    where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
+    answer does elsewhere. `costs` are of an engine. `message` and `out` are not part of the file.
+    """
+
+    schema: Literal[1] = RESULT_SCHEMA
+    status: Status
+    backend: str
+    emulated: bool
+    target: TargetChoice | None = None
+    low: LowName
+    high: HighName
+    tolerance: Figure | Mapping[str, Any] | None
+    error: Figure | None
+    noise_floor: Figure | None
+    stability: Stability | None = None
+    other_targets: Sequence[OnTargets] = ()
+    output_errors: Sequence[OutputError] = ()
+    unseen: Unseen | None = None
+    layers_total: Count
+    candidates: Count
+    kept: Sequence[str]
+    kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
+    rungs: Sequence[Rung] = ()
+    export_point: str | None = None
+    layer_precisions: str | None
+    layer_precisions_reason: str | None
+    certificate: Certificate
+    culprits: Sequence[Culprit] = ()
+    curve: Sequence[CurvePoint] = ()
+    non_monotone: Sequence[NonMonotone] = ()
+    trials: Count
+    unresolved: Mapping[str, Count] = field(default_factory=dict)
+    builds: Count
+    evaluations: Count
+    wall_s: Figure
+    latency_ms: Mapping[str, Figure | None] | None
+    latency_spread_ms: Figure | None = None
+    latency_method: LatencyMethod | None = None
+    costs: Costs | None = None
+    speed: SpeedReport | None = None
+    front: Sequence[FrontPoint] = ()
+    honoured: bool | None
+    honoured_layers: Sequence[LayerHonour] = ()
+    pinned: Sequence[Pinned] = ()
+    notes: Sequence[str] = ()
+    deployment: Deployment | None = None
+    diagnosis: Sequence[Diagnosis]
+    advice: Sequence[Advised] = ()
+    inputs: Inputs | None = None
+    input_ranges: Sequence[InputRange] = ()
+    fingerprint: Mapping[str, Any]
+    message: str = ""
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kept_fraction", len(self.kept) / max(self.candidates, 1))
+
+    @property
+    def gains_little(self) -> bool:
+        """Whether hardly a layer runs low, so that the model has to change first."""
+        return len(self.kept) > HARDLY * self.candidates
+
+    @property
+    def gains_nothing(self) -> bool:
+        """Whether the plan is the one that was there before the search: every candidate high."""
+        highest = self.rungs[0].layers if self.rungs else self.kept
+        return len(highest or ()) == self.candidates > 0
+
+    @property
+    def not_passed(self) -> frozenset[TargetName]:
+        """The targets on which the answer is known to fail, or is not known to pass."""
+        found = (each for each in self.other_targets if not each.passed)
+        return frozenset(target for each in found for target in each.targets)
+
+    @property
+    def rest(self) -> str:
+        """What the layers do that are not kept: run low, or may."""
+        return f"{runs(self.fingerprint)} in {self.low.upper()}"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What a command that ends with this result returns."""
+        return _EXIT_CODES[self.status]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the contents of `result.json`; infinite figures become the string "inf"."""
+        return {key: plain_json.plain(getattr(self, key)) for key in KEYS}
+
+    def to_text(self) -> str:
+        """Return `result.json` as text."""
+        return plain_json.dumps(self.to_json(), indent=2) + "\n"
+
+    def __str__(self) -> str:
+        """Return the answer in one line."""
+        said = self.status.value.replace("_", " ")
+        if self.rungs:
+            layers = counted(self.candidates, "layer")
+            said += f": {len(self.kept)} of {layers} stay {self.high.upper()}"
+        elif self.message:
+            said += f": {printable(self.message)}"
+        if self.error is not None:
+            said += f", error {self.error:.4g}"
+        if self.inputs is not None and self.inputs.synthetic:
+            said += ", on made-up inputs"
+        return f"{said}, in {self.out}" if self.out is not None else said
+
+    def __repr__(self) -> str:
+        return f"<Result {self}>"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        html: str = load(REPORTS, "notebook")(self)
+        return html
+
+
+KEYS = tuple(each.name for each in fields(Result) if each.name not in ("message", "out"))
+"""The keys of `result.json`, version 1, in order."""
+
+
+def runs(fingerprint: Mapping[str, Any]) -> str:
+    """Return what low layers do: weakly typed, TensorRT takes FP32 for them where it is faster."""
+    versions = fingerprint.get("versions")
+    weak = isinstance(versions, Mapping) and versions.get("typing") == "weak"
+    return "may run" if weak else "runs"

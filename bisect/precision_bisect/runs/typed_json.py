@@ -1,0 +1,32 @@
+"""Parsed JSON that nobody vouches for, as the dataclass that declares it."""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from precision_bisect.runs import plain_json
+
+T = TypeVar("T")
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_SHOWN = 80
+"""Characters of a reason that are shown from either end: it quotes what a file says."""
+
+
+def typed(kind: type[T], told: Any) -> T:
+    """Return parsed JSON as a dataclass of this kind.
+
+    Fields with a default may be missing, and keys that are no fields are left out. Raises
+    ValueError for what does not fit the types of the fields, with the place as a JSON path.
+    """
+    try:
+        return msgspec.convert(told, kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        said = str(error)
+        shown = said if len(said) <= 2 * _SHOWN else f"{said[:_SHOWN]}…{said[-_SHOWN:]}"
+        raise ValueError(shown[:1].lower() + shown[1:]) from error
+
+
+def read_typed(kind: type[T], path: Path) -> T:
+    """Return what a file of JSON says. Raises OSError as `plain_json.read`, and ValueError."""
+    return typed(kind, plain_json.read(path))

@@ -1,0 +1,144 @@
+"""What the trials of a run show of each kept layer, read off the ledger.
+
+It is computed from the trials alone, whoever proposed them. So it also holds for a run that was
+cut short, and claims nothing that was only planned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from precision_bisect.options import Certify
+from precision_bisect.plan import Plan
+from precision_bisect.runs.results.certificates import Certificate, Forecasts, Need, Uncertified
+from precision_bisect.search.certificate.confirmed_forecasts import (
+    RISK,
+    confirmed,
+    sample_of,
+    standing,
+    wrong_of,
+)
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.limits_and_noise import passing_within
+from precision_bisect.trial import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a certificate may rest on.
+
+    `uncertified` tells why nothing may be tried, None where something may; `untested` the reason,
+    for people. `limit` is the error that the search stayed below, None where that is the
+    tolerance. `seed` is the run's.
+    """
+
+    mode: Certify
+    untested: str
+    uncertified: Uncertified | None = None
+    limit: float | None = None
+    seed: int = 0
+
+
+def certificate(
+    plan: Plan | None, seen: JudgedTrials, names: Sequence[str], terms: Terms
+) -> Certificate:
+    """Return what trials show of a plan; `names` are the candidates'.
+
+    Trials of exactly the plan without a layer count. With the mode `forecasts` forecasts of it
+    count, too, if enough of them were confirmed. With `none` nothing counts.
+    """
+    if plan is None:
+        return Certificate(
+            minimal=False,
+            checked=(),
+            unchecked=(),
+            mode=terms.mode,
+            uncertified=terms.uncertified,
+        )
+    stand, drawn = _drawn(seen, plan, terms)
+    evidence = [_need(seen, plan, layer, names[layer], terms, stand) for layer in plan.indices]
+    checked = [need.layer for need in evidence if need.needed]
+    predicted = sum(need.how == "predicted" for need in evidence)
+    told = confirmed(seen)
+    return Certificate(
+        minimal=len(checked) == len(plan),
+        checked=checked,
+        unchecked=[n.layer for n in evidence if not n.needed and n.how != "predicted"],
+        mode=terms.mode,
+        uncertified=terms.uncertified,
+        evidence=evidence,
+        forecasts=Forecasts(
+            builds=told.builds,
+            right=told.right,
+            drawn=drawn,
+            wrong_at_most=min(predicted, wrong_of(len(stand), drawn)),
+            confidence=1 - RISK,
+        )
+        if predicted
+        else None,
+        limit=terms.limit,
+    )
+
+
+def _drawn(seen: JudgedTrials, plan: Plan, terms: Terms) -> tuple[Sequence[int], int]:
+    """Return the layers for which forecasts stand, and how many of them were drawn and built."""
+    if terms.mode != "forecasts":
+        return (), 0
+    stand = standing(seen, plan, terms.seed)
+    built = (seen.proof(plan.without((layer,))) is not None for layer in stand)
+    drawn = sum(takewhile(bool, built))
+    return (stand, drawn) if drawn >= sample_of(len(stand)) else ((), 0)
+
+
+def _need(
+    seen: JudgedTrials, plan: Plan, layer: int, name: str, terms: Terms, stand: Sequence[int]
+) -> Need:
+    """Return what is known of one layer, by the strongest trial there is."""
+    if terms.mode == "none":
+        return Need(layer=name, needed=None, reason=terms.untested)
+    drop = plan.without((layer,))
+    outcome = seen.proof(drop)
+    if outcome is not None:
+        return _dropped(name, outcome, terms.limit)
+    if layer in stand:
+        return Need(
+            layer=name,
+            needed=None,
+            reason="without it the plan is forecast to fail",
+            how="predicted",
+            error=seen.forecasts[drop].error,
+        )
+    return Need(layer=name, needed=None, reason=_untold(seen, drop) or terms.untested)
+
+
+def _dropped(name: str, outcome: Outcome, limit: float | None) -> Need:
+    stability = outcome.evidence.stability
+    beyond = passing_within(outcome, limit).failed
+    if outcome.failed:
+        what = "the plan fails"
+        if stability is not None and stability.failed:
+            what = f"{stability.failed} of {stability.copies} copies of the samples fail"
+    elif beyond:
+        what = f"the plan passes, but not below {limit:.4g}, where the search stays for the noise"
+    else:
+        what = "the plan passes, too"
+    return Need(
+        layer=name,
+        needed=outcome.failed,
+        needed_at_limit=None if limit is None else beyond,
+        reason=f"without it {what}",
+        how="dropped",
+        error=outcome.error,
+    )
+
+
+def _untold(seen: JudgedTrials, drop: Plan) -> str:
+    """Say why a drop that was tried shows nothing; "" for one that was not tried."""
+    tried = seen.counting(drop)
+    if not tried:
+        return ""
+    if any(seen.lucky(each) for each in tried):
+        return "without it the samples fail and their copies hold"
+    if tried[-1].verdict is not None:
+        return "builds disagree on the plan without it"
+    return f"{tried[-1].status}: {tried[-1].message}" if tried[-1].message else tried[-1].status

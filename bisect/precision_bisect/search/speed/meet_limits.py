@@ -1,0 +1,250 @@
+"""Bringing an answer within the speed limits, or showing how near both limits can be met."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from precision_bisect.errors import counted
+from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
+from precision_bisect.protocols import Problem, Search
+from precision_bisect.search.speed.forecast import emulated_outcomes
+from precision_bisect.search.speed.front import FrontTrial, front
+from precision_bisect.search.speed.improve import improve
+from precision_bisect.search.speed.measuring import (
+    Measured,
+    Record,
+    all_high_ms,
+    measure_pace,
+    timed,
+)
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+
+MOST_AFRESH = 3
+"""Plans that hold both limits in one build and are built afresh, at most. A bound on builds."""
+_FORECAST_UP_TO = 256
+"""Kept layers above which single drops are not forecast: what costs most goes first then. A bound
+on forecasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedAnswer:
+    """What became of a plan that was found: one within the speed limits, or None.
+
+    `message` says why there is none, or what speed made of the plan that was found.
+    """
+
+    found: Plan
+    plan: Plan | None
+    message: str = ""
+
+
+def given(plan: Plan) -> Search[Plan]:
+    """Return a search that has nothing to search for."""
+    yield from ()
+    return plan
+
+
+def fast_enough(problem: Problem, search: Search[Plan]) -> Search[SpeedAnswer]:
+    """Run a search; where the problem has speed limits, time it and see them met."""
+    if problem.speed is None:
+        plan = yield from search
+        return SpeedAnswer(found=plan, plan=plan)
+    record = Record()
+    # Timed trials run alone, so with several workers only what needs a latency is timed.
+    course = _course(problem, search, problem.speed, record)
+    return (yield from timed(course, record, whole=problem.workers == 1))
+
+
+def _course(
+    problem: Problem, search: Search[Plan], limits: SpeedLimits, record: Record
+) -> Search[SpeedAnswer]:
+    plan = yield from search
+    return (yield from meet_limits(problem, plan, limits, record))
+
+
+def still_fast(problem: Problem, plan: Plan) -> Search[bool]:
+    """Tell whether a plan that was changed last of all is within the problem's speed limits."""
+    high_ms = yield from all_high_ms(problem)
+    if high_ms is None or problem.speed is None:
+        return False
+    found = yield from measure_pace(plan, high_ms, "how fast the plan is")
+    return isinstance(found, Measured) and found.pace.meets(problem.speed.needed(high_ms))
+
+
+def meet_limits(
+    problem: Problem, plan: Plan, limits: SpeedLimits, record: Record
+) -> Search[SpeedAnswer]:
+    """Make a plan that passed faster, and tell whether the speed limits hold.
+
+    `record` holds what the run has timed before. If the limits do not hold, plans between the
+    fastest that passes and all-low are measured, until the most accurate one that is fast enough
+    is known. A measured plan within both limits is the answer if it also holds them when it is
+    built afresh: a plan that was made faster is not minimal, and models need not be monotone.
+    Otherwise the message names the nearest miss on either side.
+    """
+    graph = problem.graph or CostGraph((0.0,) * problem.size, ())
+    high_ms = yield from all_high_ms(problem)
+    if high_ms is None:
+        return SpeedAnswer(
+            found=plan, plan=None, message="with every layer high nothing was timed"
+        )
+    start = yield from measure_pace(plan, high_ms, "how fast the plan is")
+    if not isinstance(start, Measured) or not start.outcome.passed:
+        return SpeedAnswer(found=plan, plan=None, message=_unmeasured(start))
+    best = yield from improve(problem, start, graph, high_ms)
+    needed, low, slower = limits.needed(high_ms), None, ""
+    if best.pace.meets(needed):
+        slower = yield from _slower_afresh(best.plan, limits, high_ms)
+        if not slower:
+            return SpeedAnswer(found=plan, plan=best.plan, message=_changed(start, best))
+    else:
+        low = yield from descend(best, graph, high_ms, needed)
+    other = yield from _another(record, {best.plan, Plan.all_high(problem.size)}, needed, high_ms)
+    if other is not None:
+        return SpeedAnswer(found=plan, plan=other.plan, message=_changed(start, other))
+    if slower:
+        return SpeedAnswer(found=plan, plan=None, message=slower)
+    found = [
+        _slow(best, limits, high_ms),
+        _fast(front(record.outcomes, high_ms), needed, problem.tolerance),
+        f"even all low is only {low.speedup:.3g} times as fast"
+        if low is not None and not low.meets(needed)
+        else "",
+    ]
+    return SpeedAnswer(found=plan, plan=None, message="; ".join(part for part in found if part))
+
+
+def _another(
+    record: Record, tried: Set[Plan], needed: float, high_ms: float
+) -> Search[Measured | None]:
+    """Return the smallest plan in the record that holds both limits, built afresh too; or None.
+
+    One measurement may have passed, or been fast, by luck.
+    """
+    paces = {
+        plan: Pace.of(outcome.evidence.latency, high_ms)
+        for plan, outcome in record.outcomes.items()
+        if outcome.passed and plan not in tried
+    }
+    within = sorted(plan for plan, pace in paces.items() if pace and pace.meets(needed))
+    for plan in within[:MOST_AFRESH]:
+        outcome, pace = yield from _afresh(plan, high_ms)
+        if outcome.passed and pace and (pace.meets(needed) or pace.is_close_to(needed)):
+            return Measured(plan=plan, outcome=outcome, pace=pace)
+    return None
+
+
+def _afresh(plan: Plan, high_ms: float) -> Search[tuple[Outcome, Pace | None]]:
+    """Build an answer afresh, as the re-check does: builders may choose other kernels."""
+    (outcome,) = yield (
+        Proposal(
+            plan=plan,
+            phase=Phase.RECHECK,
+            kind=Kind.REBUILD,
+            timed=True,
+            reason="the answer, built afresh",
+        ),
+    )
+    return outcome, Pace.of(outcome.evidence.latency, high_ms)
+
+
+def _slower_afresh(plan: Plan, limits: SpeedLimits, high_ms: float) -> Search[str]:
+    """Build an answer afresh; say by how much it misses the limits then, or "".
+
+    A miss within the spread does not count.
+    """
+    outcome, pace = yield from _afresh(plan, high_ms)
+    needed = limits.needed(high_ms)
+    if not outcome.passed or pace is None or pace.meets(needed) or pace.is_close_to(needed):
+        return ""
+    return (
+        f"the answer was fast enough, but built afresh it takes {pace.latency_ms(high_ms):.3g} ms,"
+        f" {pace.speedup:.3g} times as fast as all high, and is to be {limits}"
+    )
+
+
+def descend(
+    slow: Measured, graph: CostGraph, high_ms: float, needed: float
+) -> Search[Pace | None]:
+    """Measure plans below one that is too slow, to find the largest that is fast enough.
+
+    They are nested: layers that save most error per millisecond are kept longest. It ends at once
+    if even all-low is too slow. Returns the pace of all-low, None if it cannot be timed.
+    """
+    low = yield from measure_pace(Plan.of(()), high_ms, "every layer low")
+    if not isinstance(low, Measured):
+        return None
+    if not low.pace.meets(needed):
+        return low.pace
+    order = yield from _by_worth(slow, graph)
+    fast, too_slow = 0, len(order)
+    while too_slow - fast > 1:
+        middle = (fast + too_slow) // 2
+        plan = Plan.of(order[:middle])
+        found = yield from measure_pace(plan, high_ms, f"fast enough with {middle} kept?")
+        if not (isinstance(found, Measured) and found.pace.meets(needed)):
+            too_slow = middle
+        # Fast enough, and it passes as well: that is an answer, which the record now holds.
+        elif found.outcome.passed:
+            break
+        else:
+            fast = middle
+    return low.pace
+
+
+def _slow(best: Measured, limits: SpeedLimits, high_ms: float) -> str:
+    """Say how far the fastest plan within the tolerance is from the speed limits."""
+    off = 100 * (limits.needed(high_ms) / best.pace.speedup - 1)
+    return (
+        f"of the plans within the tolerance none is {limits}: the fastest keeps "
+        f"{counted(len(best.plan), 'layer')} and takes {best.pace.latency_ms(high_ms):.3g} ms, "
+        f"{best.pace.speedup:.3g} times as fast as all high, {off:.2g}% too slow"
+    )
+
+
+def _fast(points: Sequence[FrontTrial], needed: float, tolerance: float | None) -> str:
+    """Say how far the most accurate plan within the speed limits is from the tolerance."""
+    # A limit that is met exactly must not be missed by rounding.
+    fast = [p for p in points if p.speedup is not None and p.speedup >= needed * (1 - 1e-9)]
+    if not fast:
+        return ""
+    near = min(fast, key=lambda point: (point.axes[1], point.axes[0]))
+    figure = "fails the check" if near.error is None else f"has error {near.error:.3g}"
+    allowed = "" if tolerance is None else f", {tolerance:g} is allowed"
+    return f"the most accurate that is fast enough keeps {len(near.plan)} and {figure}{allowed}"
+
+
+def _by_worth(slow: Measured, graph: CostGraph) -> Search[list[int]]:
+    """Return the kept layers, the most error that they save per millisecond first."""
+    layers = slow.plan.indices
+    costs = {
+        # At least a little, as error per millisecond is divided by it.
+        layer: max(graph.gain(slow.plan.kept, slow.plan.kept - {layer}), 1e-9)
+        for layer in layers
+    }
+    if len(layers) > _FORECAST_UP_TO:
+        return sorted(layers, key=lambda layer: (costs[layer], layer))
+    plans = [slow.plan.without((layer,)) for layer in layers]
+    outcomes = yield from emulated_outcomes(plans, "what dropping each costs")
+    errors = {
+        layer: float("inf") if outcome.error is None else outcome.error
+        for layer, outcome in zip(layers, outcomes, strict=True)
+    }
+    return sorted(layers, key=lambda layer: (-errors[layer] / costs[layer], layer))
+
+
+def _unmeasured(found: Measured | Outcome) -> str:
+    outcome = found.outcome if isinstance(found, Measured) else found
+    why = outcome.message or "; ".join(outcome.evidence.notes) or "the backend gave no figure"
+    return f"the answer could not be timed: {why}"
+
+
+def _changed(start: Measured, best: Measured) -> str:
+    """Say how the improvement changed the plan, "" if it did not."""
+    if best.plan == start.plan:
+        return ""
+    return (
+        f"kept for speed: {counted(len(best.plan), 'layer')} instead of the {len(start.plan)} "
+        f"found first, {best.pace.speedup:.3g} instead of {start.pace.speedup:.3g} times as fast "
+        "as all high; that no fewer would do is not claimed of them"
+    )
