@@ -87,6 +87,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def counted(count: int, what: str) -> str:
+    """Return a count with what is counted, in the plural where that is due."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def shortened(text: str, most: int = 120) -> str:
     """Return a library's text on one line of at most so many characters."""
     line = " ".join(text.split())

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from precision_bisect.errors import UsageError, printable
+from precision_bisect.errors import UsageError, counted, printable
 from precision_bisect.options import ANSWER
 from precision_bisect.results.advised import Tried
 from precision_bisect.results.chosen_point import find_point
@@ -140,7 +140,7 @@ def _rest(result: Result, from_count: int, start: float | None) -> str:
         and (about := needed(points, COARSER * limit))
         and about <= most
     ):
-        told.append(f"{COARSER * limit:.2g} takes about {_rounded(about)} layers")
+        told.append(f"{COARSER * limit:.2g} takes about {counted(_rounded(about), 'layer')}")
     if answer is not None and answer.kept_count:
         told.append(f"{limit:g} {'' if told else 'takes '}{answer.kept_count}")
     elif about := needed(points, limit):

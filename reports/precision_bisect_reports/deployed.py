@@ -9,7 +9,7 @@ from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RUN_SCRIPT
 from precision_bisect.settings.targets import TargetName
 
-_ROUNDED = ("rounding", "cancellation")
+_ROUNDED = ("rounding", "cancellation", "indices")
 """Causes that more digits cure, which TF32 does not have."""
 
 

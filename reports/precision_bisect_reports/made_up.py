@@ -1,6 +1,6 @@
 """Whether the samples were made up, in words."""
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.results.input_ranges import InputRange
 from precision_bisect.results.result import Inputs
 
@@ -11,7 +11,7 @@ def made_up(inputs: Inputs | None) -> str:
         return ""
     count = inputs.samples
     return (
-        f"made up, {count} sample{'s' * (count != 1)}: real ones may reach ranges that these do "
+        f"made up, {counted(count, 'sample')}: real ones may reach ranges that these do "
         "not, and layers that overflow there are missed; give --inputs"
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import REPORT, TRTEXEC, default_run_folder
@@ -93,6 +93,12 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             yield NextStep(what="Next: make the model run in FP32, for the reason that is given")
         case Status.INFEASIBLE if result.speed is not None and result.front:
             yield NextStep(what="Next: loosen one of the limits; result.json lists the front")
+        case Status.INFEASIBLE if judge := [e for e in result.advice if e.id == "selection"]:
+            yield from (
+                NextStep(what=printable(f"Next: {e.title[:1].lower()}{e.title[1:]}"))
+                for e in judge
+            )
+            yield from _explain(result, model)
         case Status.INFEASIBLE:
             yield NextStep(what="Next: loosen the tolerance, or find what makes the outputs vary")
 
@@ -179,7 +185,11 @@ def _judge(result: Result) -> Iterator[NextStep]:
     if not result.emulated:
         return
     undone = kept_for_rounding(each.cause for each in result.diagnosis)
-    tf32 = f"TF32 off ({undone} layers need that)" if undone else "TF32 off"
+    tf32 = (
+        f"TF32 off ({counted(undone, 'layer')} need{'s' * (undone == 1)} that)"
+        if undone
+        else "TF32 off"
+    )
     for number, (target, command) in enumerate(judging_steps(result).items()):
         if number:
             yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)

@@ -6,7 +6,7 @@ Layer names and messages come from an untrusted file, so every text is escaped.
 from collections.abc import Iterator
 from html import escape
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
@@ -33,7 +33,8 @@ def as_html(result: Result) -> str:
 
 
 def _headline(result: Result) -> str:
-    kept = f"{len(result.kept)} of {result.candidates} layers kept above {result.low.upper()}"
+    of = counted(result.candidates, "layer")
+    kept = f"{len(result.kept)} of {of} kept above {result.low.upper()}"
     if result.gains_nothing:
         kept = f"no plan has passed that runs a layer in {result.low.upper()}"
     return f"{result.status.value.replace('_', ' ')}: {kept if result.rungs else result.message}"

@@ -1,5 +1,6 @@
 """What an answer promises about inputs that nobody has shown, in words."""
 
+from precision_bisect.errors import counted
 from precision_bisect.results.result import Result
 from precision_bisect.results.unseen import Calibrating, Unseen
 
@@ -19,7 +20,7 @@ def unseen(result: Result) -> str:
     alike = told.alike
     if alike is None:
         return ""
-    samples = f"{told.took_part} sample{'s' * (told.took_part != 1)}"
+    samples = counted(told.took_part, "sample")
     return (
         f"{samples} promise{'s' * (told.took_part == 1)} nothing: {_seen(alike.mean)} of fresh "
         f"inputs failed, up to {_seen(alike.worst)}{_estimate(told)}{_waiting(result, told)}"

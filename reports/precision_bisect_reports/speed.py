@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.results.endings import Status
 from precision_bisect.results.layer_costs import IslandCost
 from precision_bisect.results.result import FrontPoint, Result, SpeedReport
@@ -47,7 +47,7 @@ def no_faster(result: Result) -> str:
     if not pays:
         return said
     count, faster = max(pays)
-    return f"{said}; {count} kept layers take {faster:.3g} ms"
+    return f"{said}; {faster:.3g} ms with {counted(count, 'kept layer')}"
 
 
 def cost(result: Result) -> str:
@@ -67,7 +67,7 @@ def cost(result: Result) -> str:
 
 
 def _islands(count: int) -> str:
-    return f"{count} island" + "s" * (count != 1)
+    return counted(count, "island")
 
 
 def _shown(island: IslandCost) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.monitoring.status_text import spent
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Result
@@ -133,13 +133,13 @@ def _headline(result: Result) -> Text:
             f": {why}", style="default not bold"
         )
     if result.gains_nothing:
-        kept = f": every plan that passed keeps all {result.candidates} layers"
+        kept = f": every plan that passed keeps all {counted(result.candidates, 'layer')}"
         return Text(NOTHING_GAINED, style="bold yellow").append(
             f"{kept} {result.high.upper()}", style="default not bold"
         )
     if len(result.rungs) > 2:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
-    kept = f"{len(result.kept)} of {result.candidates} layers"
+    kept = f"{len(result.kept)} of {counted(result.candidates, 'layer')}"
     text = f": {kept} stay {result.high.upper()}, the rest {result.rest}"
     if result.gains_little:
         text = f": {kept} stay {result.high.upper()}, few run in {result.low.upper()}"
@@ -155,7 +155,7 @@ def _by_rung(result: Result) -> str:
     ]
     lowest = result.rungs[-1]
     counts = f"{lowest.count} run {lowest.precision.upper()}"
-    return f"of {result.candidates} layers {', '.join([*kept, counts])}"
+    return f"of {counted(result.candidates, 'layer')} {', '.join([*kept, counts])}"
 
 
 def _without_plan(result: Result) -> bool:
@@ -200,7 +200,7 @@ def _patterns(
         yield from folded(title, width, 4)
     rest = [name for each in groups[named:] for name in each.layers]
     if rest:
-        count = f"{len(rest)} {'more ' * bool(named)}layer{'s' * (len(rest) > 1)}"
+        count = counted(len(rest), "more layer" if named else "layer")
         count += _counted(result, rest)
         # Where there is no space for a pattern, one layer is named all the same.
         more = f"… and {count}" if named else f"{count}, such as {printable(rest[0])}"

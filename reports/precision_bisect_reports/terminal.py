@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.machine.signals import turn_away
 from precision_bisect.monitoring.attend import command_line
 from precision_bisect.monitoring.run_progress import STEPS, Progress
@@ -168,7 +168,7 @@ def _opening(event: RunStarted) -> str:
     limit = "" if event.tolerance is None else f", tolerance {event.tolerance:g}"
     limit += f" (a multiple of {event.limits})" if event.limits else ""
     limit += f", {event.speed}" if event.speed else ""
-    samples = "1 sample" if event.samples == 1 else f"{event.samples} samples"
+    samples = counted(event.samples, "sample")
     rung = f"{event.rung}: " if event.rung else ""
     return (
         f"{rung}{event.model}: {event.candidates} of {event.layers_total} nodes are candidates, "

@@ -56,7 +56,7 @@ def test_new_layers_are_named(
 def test_too_many_layers_are_counted(found: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The limit itself passes, one layer more does not."""
     assert 1 == again(found, "--max-kept", "3")
-    assert "4 layers are kept, --max-kept is 3" in capsys.readouterr().err
+    assert "4 layers kept, --max-kept is 3" in capsys.readouterr().err
 
 
 def test_a_run_that_was_cut_off_keeps_its_own_code(found: Path, tmp_path: Path) -> None:

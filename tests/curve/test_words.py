@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from precision_bisect.errors import counted
 from precision_bisect.results.advised import Advised, Tried
 from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.endings import Status
@@ -197,10 +198,9 @@ def test_an_answer_that_is_no_faster_is_told_with_how_many_layers_pay() -> None:
         replace(each, latency_ms=ms) for each, ms in zip(POINTS, (3.1, 4.4, 34.0), strict=False)
     ]
     said = no_faster(replace(RESULT, latency_ms=times, curve=points))
-    count = points[1].kept_count
     assert (
         "This answer is no faster than FP32: 25 ms, every layer high 24.4 ms; "
-        f"{count} kept layers take 4.4 ms" == said
+        f"4.4 ms with {counted(points[1].kept_count, 'kept layer')}" == said
     )
 
 

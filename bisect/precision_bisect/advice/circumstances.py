@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from precision_bisect.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.advice.editing import Editor
 from precision_bisect.diagnosis.findings import Advice
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.results.advised import Tried
@@ -33,7 +33,7 @@ def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
             text="Add samples for which they compute something: what they need is not known.",
             layers=layers,
             evidence=f"{_listed(layers)} gave nothing but {value} in all "
-            f"{len(case.samples)} samples",
+            f"{counted(len(case.samples), 'sample')}",
         )
 
 

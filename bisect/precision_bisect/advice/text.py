@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from precision_bisect.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 
 _WIDTH = 80
 _MOST_SPREAD = 5
@@ -31,14 +31,18 @@ def advice_text(found: Findings, *, verbose: bool = False) -> str:
     for each in layers:
         lines += _layer(each, found.low, verbose=verbose)
     lines += [""] * (bool(layers) and not verbose)
+    if found.stopped:
+        low = printable(found.low).upper()
+        lines += [*_wrapped(f"With every layer {low} the model does not run: {found.stopped}", 0)]
+        lines.append("")
     if found.spread and not verbose:
         count = len(found.spread)
-        lines += [f"With every layer low, NaN or Inf is born in {count} layers.", ""]
+        lines += [f"With every layer low, NaN or Inf is born in {counted(count, 'layer')}.", ""]
     elif found.spread:
         lines += ["With every layer low, NaN or Inf is born in", *_spread(found.spread), ""]
     if not verbose and found.layers:
         more = len(found.layers) - len(layers)
-        rest = f"{more} more layers, " if more else ""
+        rest = f"{counted(more, 'more layer')}, " if more else ""
         lines.append(f"-v shows {rest}where values are largest, and how errors grow.")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -60,7 +64,7 @@ def _verdict(found: Findings) -> Iterator[str]:
     low = printable(found.low).upper()
     near = len(found.layers) - len(told)
     more = f"; {near} more come close" if near else ""
-    count = f"{len(told)} layer{'s' * (len(told) != 1)}"
+    count = counted(len(told), "layer")
     kept_from = f" kept from {low}" if kept else ""
     yield f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
     helping = [each for each in found.advice if each.holds]
@@ -93,7 +97,7 @@ def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
     if hurts := found.hurts:
         yield from _wrapped(
             f"hurts output {hurts.output}, by {_number(hurts.error)} of its largest value, "
-            f"{len(hurts.path) - 1} nodes on",
+            f"{counted(len(hurts.path) - 1, 'node')} on",
             2,
         )
         yield from _wrapped(_growth(hurts), 2)

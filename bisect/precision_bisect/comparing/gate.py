@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.errors import RunFolderError, UsageError, counted
 from precision_bisect.options import Options
 from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_saved
@@ -24,7 +24,7 @@ class Gate:
         """Yield one line for each way in which the answer keeps more than it may."""
         kept = len(result.kept)
         if self.max_kept is not None and kept > self.max_kept:
-            yield f"{kept} layers are kept, --max-kept is {self.max_kept}"
+            yield f"{counted(kept, 'layer')} kept, --max-kept is {self.max_kept}"
         new = [name for name in result.kept if name not in (self.baseline or ())]
         if self.baseline is not None and new:
             named = ", ".join(new[:_MOST_NAMED])

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import RunFolderError, counted
 from precision_bisect.results.advised import Tried
 from precision_bisect.results.result import ROUNDING, Diagnosis
 from precision_bisect.run_folder import plain_json
@@ -101,6 +101,46 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """An operator that chooses rows of `outputs`, and otherwise where layers run `low`.
+
+    It does so in `samples` of `of_samples`. In `sample` what it tells of its choice has this
+    `shape` in place of the one that was `expected`, or so many `differing` of its `elements`.
+    `reads` are the computed FP32 tensors that it chooses by.
+    """
+
+    layer: str = ""
+    operator: str = ""
+    low: str = ""
+    reads: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    samples: Count = 0
+    of_samples: Count = 0
+    sample: Count = 0
+    shape: Sequence[Count] = ()
+    expected: Sequence[Count] = ()
+    differing: Count = 0
+    elements: Count = 0
+
+    @property
+    def words(self) -> str:
+        """What it chooses, and how that differs, as a sentence without its end."""
+        what = "what stands in output" if len(self.outputs) == 1 else "the rows of outputs"
+        verb = "is" if len(self.outputs) == 1 else "are"
+        return (
+            f"{what} {', '.join(map(repr, self.outputs))} {verb} chosen by {self.operator} "
+            f"({self.layer}), in {self.low.upper()} otherwise in {self.samples} of "
+            f"{counted(self.of_samples, 'sample')}: {self._differs}"
+        )
+
+    @property
+    def _differs(self) -> str:
+        if list(self.shape) != list(self.expected):
+            return f"the shape is {list(self.shape)} instead of {list(self.expected)}"
+        return f"{self.differing} of {self.elements} choices differ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Something to change, for the layers named, with one sentence of evidence.
 
@@ -122,13 +162,19 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """A diagnosis: layers in network order, births in network order, advice most helpful first."""
+    """A diagnosis: layers in network order, births in network order, advice most helpful first.
+
+    `selections` tell what chooses rows of the outputs otherwise with every layer low.
+    `stopped` is what ONNX Runtime says where it cannot run with every layer low, "" where it can.
+    """
 
     schema: Literal[1] = 1
     low: str
     layers: Sequence[Finding] = ()
     spread: Sequence[Birth] = ()
     advice: Sequence[Advice] = ()
+    selections: Sequence[Selection] = ()
+    stopped: str = ""
 
     @property
     def kept(self) -> Sequence[Diagnosis]:

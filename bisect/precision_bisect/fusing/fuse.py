@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.errors import ModelError, RefusedError, counted
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import SINCE, Decomposed
 from precision_bisect.fusing.fused_graph import fused, is_fusable
@@ -65,7 +65,7 @@ def fuse(
     difference = _difference(new, samples, reference)
     counts = Counter(each.kind for each in taken)
     what = ", ".join(f"{number} {kind}" for kind, number in counts.items())
-    layers = f"{len(model.table.candidates)} layers become {len(new.table.candidates)}"
+    layers = f"{counted(len(model.table.candidates), 'layer')} become {len(new.table.candidates)}"
     told = f"fused {what}: {layers}; in FP32 the outputs change by at most {difference:.2g} of "
     return Fused(model=new, difference=difference, remark=f"{told}the largest value{remark}")
 

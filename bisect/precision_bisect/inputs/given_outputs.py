@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.errors import InputError
+from precision_bisect.errors import InputError, counted
 from precision_bisect.inputs.input_files import read_samples
 from precision_bisect.inputs.input_shapes import fits, show
 from precision_bisect.model.load import Model
@@ -29,7 +29,8 @@ def read_outputs(path: Path, model: Model, count: int) -> list[Sample]:
     found = read_samples(path, [spec.name for spec in model.outputs])
     if len(found) != count:
         raise InputError(
-            f"{_FLAG} {path} holds the outputs of {len(found)} samples, and --inputs {count}",
+            f"{_FLAG} {path} holds the outputs of {counted(len(found), 'sample')}, "
+            f"and --inputs {count}",
             "give those of every sample, in the same order",
         )
     return [of_model(model, outputs, number) for number, outputs in enumerate(found)]

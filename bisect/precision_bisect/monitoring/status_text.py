@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.monitoring.run_watch import RunState, foreign_status
 from precision_bisect.results.run_status import Asked, RunStatus
 
@@ -60,7 +60,7 @@ def _facts(seen: RunState) -> Iterator[tuple[str, str]]:
         left = f", about {spoken(max(1, round(time)))} left" if time else ""
         yield "done", f"{told.done:.0%}{left}; now: {told.phase}"
     if best is not None:
-        yield "best", f"{best.kept} of {run.candidates} layers{_error(best.error)}"
+        yield "best", f"{best.kept} of {counted(run.candidates, 'layer')}{_error(best.error)}"
     else:
         yield "best", "no plan has passed yet" if searching else "no plan"
     yield "effort", _effort(told)
@@ -76,9 +76,9 @@ def spent(builds: int, evaluations: int) -> str:
     """Return what a run has taken, in the words that every view of it has."""
     counts = []
     if builds:
-        counts.append(f"{builds} build{'s' * (builds != 1)}")
+        counts.append(counted(builds, "build"))
     if evaluations or not builds:
-        counts.append(f"{evaluations} evaluation{'s' * (evaluations != 1)} of the emulator")
+        counts.append(f"{counted(evaluations, 'evaluation')} of the emulator")
     return ", ".join(counts)
 
 

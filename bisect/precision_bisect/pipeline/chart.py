@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.diagnosis.findings import Finding
+from precision_bisect.errors import counted
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.explanation import Explained, explain_layers
@@ -110,7 +111,7 @@ def _time(plan: Plan) -> Search[Outcome]:
             phase=Phase.SPEED,
             kind=Kind.AGAIN,
             timed=True,
-            reason=f"{len(plan)} layers: how fast, as deployed",
+            reason=f"{counted(len(plan), 'layer')}: how fast, as deployed",
         ),
     )
     return outcome

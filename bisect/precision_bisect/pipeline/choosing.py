@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
-from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.pipeline.stability import StabilityCheck, first_found
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.results.unseen import Calibrating, Unseen
@@ -119,9 +119,8 @@ def judged_by_others(
 
 def _over(plan: Plan, told: OneByOne) -> str:
     judged = len(told.numbers) - len(told.unjudged)
-    what = f"the {len(plan)} layers found first" if len(plan) else "all layers low"
     failed = f"{len(told.failed)} of {judged} samples that did not choose them"
-    return f"the answer was widened, since {what} fail on {failed}"
+    return f"the answer was widened, since {first_found(plan)} fails on {failed}"
 
 
 def _holds(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Plan | None]:

@@ -52,7 +52,7 @@ from precision_bisect.protocols import Comparator
 from precision_bisect.results.advised import Advised
 from precision_bisect.results.chosen_point import ExportedPoint, exported_point
 from precision_bisect.results.deployment import Deployment
-from precision_bisect.results.endings import Ending, Status
+from precision_bisect.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.results.input_ranges import InputRange
 from precision_bisect.results.layer_costs import Costs
 from precision_bisect.results.other_targets import OnTargets
@@ -141,7 +141,10 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         deploying(prepared, exported, run.folder, judge, check=check) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
-        if plan is not None and ending.status in (Status.FOUND, Status.STOPPED):
+        # Where nothing holds, what the culprits suffer from may say why.
+        if ending.status is Status.INFEASIBLE or (
+            plan is not None and ending.status in (Status.FOUND, Status.STOPPED)
+        ):
             found = explained(prepared, _to_explain(run, culprits_of(prepared, curve)))
             told.findings = found.findings
         if answer is not None:
@@ -160,6 +163,7 @@ def _to_explain(run: _Ended, culprits: Sequence[str]) -> Answer:
         trials=run.driver.trials,
         error=run.answer.error,
         culprits=culprits,
+        found=run.answer.plan is not None,
         late=run.budget.late,
         advice_s=max(LEAST_ADVICE_S, ADVICE * run.budget.elapsed_s()),
     )
@@ -224,7 +228,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         inputs=Inputs(synthetic=options.inputs is None, samples=len(prepared.sets.feeds)),
         input_ranges=told.ranges,
         fingerprint=prepared.fingerprint,
-        message=_message(run),
+        message=_message(run, told.findings),
         out=run.folder.path,
     )
 
@@ -284,11 +288,16 @@ def _unseen(run: _Ended) -> Unseen | None:
     return replace(found, estimate=told)
 
 
-def _message(run: _Ended) -> str:
+def _message(run: _Ended, findings: Findings) -> str:
     """Say what the ending has to say, and in which phase a run without an answer was cut short."""
     ending = run.ending
     if not (is_cut_short(ending, run.answer.plan) and ending.status in CUT_OFF):
-        return "; ".join(part for part in (ending.spread, ending.message) if part)
+        said = [ending.spread, ending.message]
+        if ending.status is Status.INFEASIBLE and findings.selections:
+            said = [*(each.words for each in findings.selections), ending.message]
+        elif ending.unsteady:
+            said.append(BUILDS_DIFFER)
+        return "; ".join(part for part in said if part)
     what = "the budget ended" if ending.status is Status.BUDGET_EXHAUSTED else ending.status.value
     why = f" ({ending.message})" if ending.message else ""
     low = run.prepared.options.low.upper()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from precision_bisect.certificate.certifying import certify
 from precision_bisect.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.certificate.sparing import misled, sparing
-from precision_bisect.errors import PluginError
+from precision_bisect.errors import PluginError, counted
 from precision_bisect.options import Certify, Until
 from precision_bisect.pipeline.choosing import (
     first_chosen,
@@ -105,7 +105,7 @@ def _answered(
     if course.risk is not None:
         plan = yield from on_samples(chosen, safer(ending.plan, holding, course.risk))
         if plan != ending.plan:
-            layers = f"the answer was widened from {len(ending.plan)} layers"
+            layers = f"the answer was widened from {counted(len(ending.plan), 'layer')}"
             said = f"{layers} for --risk {100 * course.risk:.3g}%"
             wider = replace(ending, plan=plan)
             ending = yield from on_samples(chosen, _widest(problem, wider, said))
@@ -185,7 +185,7 @@ def _held(
         if wider is None and recheck.passed:
             break
         if wider is None:
-            return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
+            return not_reproduced(recheck, builds=problem.builds)
         plan = wider
     # Not certified anew: rounding chose its layers, see `holding.spread`.
     if plan == ending.plan:
@@ -198,7 +198,7 @@ def _widest(problem: Problem, ending: Ending, spread: str | None) -> Search[Endi
     assert ending.plan is not None
     if problem.speed is not None and not (yield from still_fast(problem, ending.plan)):
         why = f" ({spread})" if spread else ""
-        message = f"the {len(ending.plan)} layers that hold are too slow{why}"
+        message = f"the plan of {counted(len(ending.plan), 'layer')} that holds is too slow{why}"
         return Ending(status=Status.INFEASIBLE, message=message)
     return Ending(
         status=Status.FOUND,

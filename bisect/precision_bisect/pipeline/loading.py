@@ -17,7 +17,7 @@ from precision_bisect.comparators.comparison_remarks import (
 )
 from precision_bisect.comparators.steadiness import steadiness
 from precision_bisect.comparators.tried_out import try_out
-from precision_bisect.errors import InputError, ModelError, UsageError
+from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import CheckedSamples, check_samples
 from precision_bisect.inputs.input_files import placed_samples
@@ -195,7 +195,7 @@ def _pool(options: Options, count: int, *, each: bool) -> Sequence[int]:
     judging = count - options.holdout
     if judging < 1:
         raise InputError(
-            f"--holdout {options.holdout} of {count} samples leaves none to search with",
+            f"--holdout {options.holdout} of {counted(count, 'sample')} leaves none to search by",
             "give more samples, or hold out fewer",
         )
     if options.risk is not None and not each:
@@ -210,7 +210,7 @@ def _refuse_many(options: Options, strategy: Strategy, layers: int) -> None:
     """Raise UsageError for more layers than the strategy takes."""
     if strategy.largest is not None and layers > strategy.largest:
         raise UsageError(
-            f"--strategy {options.strategy} takes at most {strategy.largest} layers, "
+            f"--strategy {options.strategy} takes at most {counted(strategy.largest, 'layer')}, "
             f"{options.model} has {layers}",
             "choose --strategy guided",
         )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from precision_bisect.errors import ExitCode, printable
+from precision_bisect.errors import ExitCode, counted, printable
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import REPORTS, load
 from precision_bisect.precisions import HighName, LowName, PrecisionName
@@ -275,7 +275,8 @@ class Result:
         """Return the answer in one line."""
         said = self.status.value.replace("_", " ")
         if self.rungs:
-            said += f": {len(self.kept)} of {self.candidates} layers stay {self.high.upper()}"
+            of = counted(self.candidates, "layer")
+            said += f": {len(self.kept)} of {of} stay {self.high.upper()}"
         elif self.message:
             said += f": {printable(self.message)}"
         if self.error is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
+from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.rounding_law import Law, jitter, typical, worst
@@ -150,7 +151,7 @@ class Curve:
                 phase=Phase.CURVE,
                 draw=CURVE_DRAW if self.copies else 0,
                 timed=self.problem.timed,
-                reason=f"{len(plan)} layers: {reason}{self._expected(plan)}",
+                reason=f"{counted(len(plan), 'layer')}: {reason}{self._expected(plan)}",
             ),
         )
         self.tried[plan] = outcome

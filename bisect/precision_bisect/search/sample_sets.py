@@ -6,7 +6,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from precision_bisect.errors import InputError, ModelError
+from precision_bisect.errors import InputError, ModelError, counted
 from precision_bisect.inputs.copies import Pair, Refers
 from precision_bisect.inputs.reference import judgeable, non_finite
 from precision_bisect.protocols import Comparator, Judgement, JudgesEach, Sample
@@ -48,7 +48,7 @@ def summed_up(
     return Judgement(
         verdict=Verdict.FAIL if failed else Verdict.PASS,
         error=max(errors, default=None),
-        message=f"{len(failed)} of {len(judged)} samples fail" if failed else "",
+        message=f"{len(failed)} of {counted(len(judged), 'sample')} fail" if failed else "",
     ), OneByOne(
         numbers=[*numbers],
         errors=[None if each is None else each.error for each in told],

@@ -9,6 +9,7 @@ of moves is built at its end first; only if the engine refuses that, less of it 
 from collections.abc import Set
 from dataclasses import replace
 
+from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Problem, Search
@@ -87,7 +88,7 @@ def _route(graph: CostGraph, plan: Plan, forecasts: ForecastLimit) -> Search[lis
         if move is None:
             break
         now = move.plan
-        several = f"{len(route) + 1} changes, {len(now)} layers kept"
+        several = f"{len(route) + 1} changes, {counted(len(now), 'layer')} kept"
         reason = several if route else move.reason
         route.append(Move(plan=now, gain_ms=graph.gain(plan.kept, now.kept), reason=reason))
     return route

@@ -3,6 +3,7 @@
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.protocols import Problem, Search
@@ -189,9 +190,9 @@ def _slow(best: Measured, limits: SpeedLimits, high_ms: float) -> str:
     """Say how far the fastest plan within the tolerance is from the speed limits."""
     off = 100 * (limits.needed(high_ms) / best.pace.speedup - 1)
     return (
-        f"of the plans within the tolerance none is {limits}: the fastest keeps {len(best.plan)} "
-        f"layers and takes {best.pace.latency_ms(high_ms):.3g} ms, {best.pace.speedup:.3g} times "
-        f"as fast as all high, {off:.2g}% too slow"
+        f"of the plans within the tolerance none is {limits}: the fastest keeps "
+        f"{counted(len(best.plan), 'layer')} and takes {best.pace.latency_ms(high_ms):.3g} ms, "
+        f"{best.pace.speedup:.3g} times as fast as all high, {off:.2g}% too slow"
     )
 
 
@@ -237,7 +238,8 @@ def _changed(start: Measured, best: Measured) -> str:
     if best.plan == start.plan:
         return ""
     return (
-        f"for speed {len(best.plan)} layers are kept instead of the {len(start.plan)} found "
-        f"first: {best.pace.speedup:.3g} instead of {start.pace.speedup:.3g} times as fast as "
-        "all high; that no fewer would do is not claimed of them"
+        f"for speed the answer keeps {counted(len(best.plan), 'layer')} instead of the "
+        f"{len(start.plan)} found first: {best.pace.speedup:.3g} instead of "
+        f"{start.pace.speedup:.3g} times as fast as all high; that no fewer would do "
+        "is not claimed of them"
     )

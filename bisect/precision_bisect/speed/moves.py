@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Search
@@ -64,7 +65,7 @@ def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
         Move(
             plan=Plan.of(kept),
             gain_ms=graph.gain(plan.kept, kept),
-            reason=f"fill {_layers(len(kept) - len(plan))} in between kept ones",
+            reason=f"fill {counted(len(kept) - len(plan), 'layer')} in between kept ones",
         )
         for kept in dict.fromkeys((filled, *parts))
     ]
@@ -101,7 +102,7 @@ def swap(
     the outputs are not finite, or errors are no figures.
     """
     bare = plan.without(dropped)
-    (outcome,) = yield from emulated_outcomes([bare], f"without {_layers(len(dropped))}")
+    (outcome,) = yield from emulated_outcomes([bare], f"without {counted(len(dropped), 'layer')}")
     if forecasts.passes(outcome):
         return _swapped(graph, plan, bare, dropped)
     if outcome.error is None or not math.isfinite(outcome.error):
@@ -205,9 +206,7 @@ def _enough(worth: Sequence[Worth], error: float, limit: float | None) -> int:
 def _swapped(graph: CostGraph, plan: Plan, instead: Plan, dropped: Sequence[int]) -> Move | None:
     gain_ms = graph.gain(plan.kept, instead.kept)
     added = len(instead.kept - plan.kept)
-    reason = f"swap {_layers(len(dropped))} for {added}" if added else f"drop {len(dropped)}"
+    reason = (
+        f"swap {counted(len(dropped), 'layer')} for {added}" if added else f"drop {len(dropped)}"
+    )
     return Move(plan=instead, gain_ms=gain_ms, reason=reason) if gain_ms > 0 else None
-
-
-def _layers(count: int) -> str:
-    return f"{count} layer" + "s" * (count != 1)

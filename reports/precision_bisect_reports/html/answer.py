@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from precision_bisect.errors import counted
 from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Result, runs
@@ -79,7 +80,7 @@ def _so_far(source: Source) -> dict[str, Any]:
     title = NO_ANSWER
     if found:
         stay = f"{header['high'].upper()}, the rest {header['low'].upper()}"
-        title = f"Best so far: {kept} of {candidates} layers {stay}"
+        title = f"Best so far: {kept} of {counted(candidates, 'layer')} {stay}"
     trials = sum(len(search.recorded.trials) for search in source.searches)
     return {
         "title": title,
@@ -130,8 +131,8 @@ def _title(result: Result, status: Status, answered: bool) -> str:
     if not answered:
         return NO_ANSWER
     if result.gains_nothing:
-        return f"Every plan that passed keeps all {result.candidates} layers {high}"
-    of = f"of {result.candidates} layers"
+        return f"Every plan that passed keeps all {counted(result.candidates, 'layer')} {high}"
+    of = f"of {counted(result.candidates, 'layer')}"
     if len(result.rungs) > 2:
         kept = [
             f"{len(rung.layers)} must be {rung.precision.upper()}"
@@ -154,7 +155,7 @@ def _run(source: Source) -> dict[str, str]:
     count = result.fingerprint.get("samples") if result else None
     parts = [
         told.run.model if told else "",
-        f"{count} sample{'s' * (count != 1)}" if count else "",
+        counted(count, "sample") if count else "",
         told.started[:16].replace("T", " ") if told else "",
         f"{result.wall_s:.0f} s" if result else "",
         f"precision-bisect {told.version}" if told else "",
@@ -202,8 +203,8 @@ def _remarks(result: Result, message: str) -> Iterator[str]:
     for broken in result.non_monotone:
         passed, failed = broken.passed, broken.failed
         yield (
-            f"Keeping more hurt: {failed.kept} kept layers failed ({failed.error}) although "
-            f"{passed.kept} of them alone had passed ({passed.error})."
+            f"Keeping more hurt: {counted(failed.kept, 'kept layer')} failed ({failed.error}) "
+            f"although {passed.kept} of them alone had passed ({passed.error})."
         )
     if pinned := result.pinned:
         yield f"{len(pinned)} more stay high because they cannot run lower; marked in the list."
