@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.errors import counted, printable
+from precision_bisect.results.advised import CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import REPORT, TRTEXEC, default_run_folder
@@ -93,7 +94,7 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             yield NextStep(what="Next: make the model run in FP32, for the reason that is given")
         case Status.INFEASIBLE if result.speed is not None and result.front:
             yield NextStep(what="Next: loosen one of the limits; result.json lists the front")
-        case Status.INFEASIBLE if judge := [e for e in result.advice if e.id == "selection"]:
+        case Status.INFEASIBLE if judge := [e for e in result.advice if e.id == CHOSEN_ROWS]:
             yield from (
                 NextStep(what=printable(f"Next: {e.title[:1].lower()}{e.title[1:]}"))
                 for e in judge
@@ -145,9 +146,10 @@ def _without(command: Sequence[str], status: Status) -> Iterator[str]:
 
 def _as_it_is(result: Result) -> NextStep:
     """Return what to do where nothing can go low: nothing was exported for FP32."""
-    other = "bf16" if result.low == "fp16" else "fp16"
-    kept = f"deploy the model with every layer {result.high.upper()}"
-    return NextStep(what=f"Next: {kept}, loosen the tolerance, or try --low {other}")
+    steps = [f"deploy the model with every layer {result.high.upper()}", "loosen the tolerance"]
+    if any(each.id == EVERYWHERE and each.passed for each in result.advice):
+        steps.append("search with --low bf16")
+    return NextStep(what=f"Next: {', '.join(steps[:-1])}, or {steps[-1]}")
 
 
 def _apply(result: Result, model: Path) -> Iterator[NextStep]:

@@ -184,7 +184,13 @@ class DiagnosedModel:
         except (PrecisionBisectError, OSError):
             return None
         model = replace(model, low_tensors=self.model.low_tensors)
-        return self.tried(self.kept.difference(freed), ModelChange(model=model))
+        change = ModelChange(model=model)
+        # Where nothing was searched no layer is kept, and the change may do without any.
+        if not any(one.kept for one in self.findings.layers):
+            tried = self.tried((), change)
+            if tried is not None and tried.holds:
+                return tried
+        return self.tried(self.kept.difference(freed), change)
 
     def loaded(self, proto: onnx.ModelProto, name: str) -> Model:
         """Return a changed graph, with the model's weights, as if read from a file.

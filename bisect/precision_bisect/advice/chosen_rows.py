@@ -7,7 +7,7 @@ from precision_bisect.comparators.choose_comparator import ReadyMade
 from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.diagnosis.findings import Advice, Selection
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.results.advised import Tried
+from precision_bisect.results.advised import CHOSEN_ROWS, Tried
 from precision_bisect.settings.check_words import READY_MADE
 
 _FITTING = ("boxes", "top1")
@@ -28,7 +28,7 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
             told = f"; judged by that, with {counted(tried.kept, 'layer')} kept: {tried}"
         ends = f" at {' and '.join(each.reads)}" if each.reads else ""
         yield Advice(
-            id="selection",
+            id=CHOSEN_ROWS,
             title=judge,
             text=f"Judge a model that ends before {each.layer}{ends}, {text}.",
             layers=[one for one in case.by_name if each.layer in case.wiring.behind(one)],

@@ -4,18 +4,22 @@ Nothing is written before all of it has been checked.
 """
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+from precision_bisect.backends.choose_backend import availabilities
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import own_arithmetic
 from precision_bisect.backends.forecasting import choose_forecasts, choose_target, forecaster
 from precision_bisect.diagnosis.out_of_range import out_of_range
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import ModelError, RefusedError, UsageError
 from precision_bisect.executors.executor import Executor
 from precision_bisect.executors.local_executor import LOCAL
 from precision_bisect.inputs.copies import Copies, copies_for
@@ -57,6 +61,8 @@ from precision_bisect.typed.pinning import (
     weights_beyond,
 )
 
+_CONTRIB = "com.microsoft"
+"""The domain of ONNX Runtime's own operators, of which ONNX has no schema."""
 FORECASTS = 0.5
 """Share of `--max-time` that the ranking may take. A bound: half is left for trials."""
 
@@ -226,7 +232,12 @@ def assemble(
     model = pin_formless(loaded.model, pair)
     if scales is None:
         scales = scales_for(model, pair, loaded.sets.judging, options)
-    placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
+    try:
+        placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
+    except ModelError as error:
+        if loaded.runs:
+            raise
+        raise _unknown(options.model, model) from error
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
     options = choose_forecasts(choose_target(options), model, loaded.seconds)
@@ -279,6 +290,30 @@ def assemble(
             "let the --check return a figure, or search for the answer",
         )
     return prepared
+
+
+def _unknown(path: Path, model: Model) -> RefusedError:
+    """Return the error for operators that ONNX Runtime does not know, where no TensorRT runs."""
+    why = next(each.why for each in availabilities() if each.name == "tensorrt")
+    nodes = [
+        node
+        for node in model.proto.graph.node
+        if node.domain != _CONTRIB and not onnx.defs.has(node.op_type, node.domain)
+    ]
+    told = ", ".join(dict.fromkeys(f"{node.domain or 'ai.onnx'}:{node.op_type}" for node in nodes))
+    cut = ""
+    if nodes and nodes[0].input and nodes[-1].output:
+        read, made = (shlex.quote(name) for name in (nodes[0].input[0], nodes[-1].output[0]))
+        cut = (
+            "; or cut the model there, and search the parts: polygraphy surgeon extract "
+            f"{shlex.quote(str(path))} --outputs {read}:auto -o before.onnx, and "
+            f"--inputs {made}:auto:auto -o behind.onnx"
+        )
+    return RefusedError(
+        f"ONNX Runtime cannot run the model ({told or 'as the warning says'}), and no TensorRT "
+        f"runs here ({why})",
+        f"register the operators by --ort-custom-ops LIB.so, or run where TensorRT has them{cut}",
+    )
 
 
 def _check_backend(options: Options, backend: Described, *, runs: bool) -> None:

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from precision_bisect.errors import counted
 from precision_bisect.trial import Figure
 
+CHOSEN_ROWS = "selection"
+"""The id of the advice on rows that an operator chooses."""
+EVERYWHERE = "bf16-everywhere"
+"""The id of the advice to run every layer in BF16."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
