@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.results.advised import CHOSEN_ROWS, EVERYWHERE
+from precision_bisect.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import REPORT, TRTEXEC, default_run_folder
@@ -75,6 +75,9 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             )
         case Status.NOT_PRECISION if not result.trials:
             return  # its message says what to mend
+        case Status.NOT_PRECISION if _advised(result, ALREADY_ROUNDED):
+            yield from _advised(result, ALREADY_ROUNDED)
+            yield from _explain(result, model)
         case Status.NOT_PRECISION if result.emulated:
             yield NextStep(
                 what="Next: loosen the tolerance, or see why FP32 itself misses it: the check, "
@@ -94,14 +97,17 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             yield NextStep(what="Next: make the model run in FP32, for the reason that is given")
         case Status.INFEASIBLE if result.speed is not None and result.front:
             yield NextStep(what="Next: loosen one of the limits; result.json lists the front")
-        case Status.INFEASIBLE if judge := [e for e in result.advice if e.id == CHOSEN_ROWS]:
-            yield from (
-                NextStep(what=printable(f"Next: {e.title[:1].lower()}{e.title[1:]}"))
-                for e in judge
-            )
+        case Status.INFEASIBLE if _advised(result, CHOSEN_ROWS):
+            yield from _advised(result, CHOSEN_ROWS)
             yield from _explain(result, model)
         case Status.INFEASIBLE:
             yield NextStep(what="Next: loosen the tolerance, or find what makes the outputs vary")
+
+
+def _advised(result: Result, kind: str) -> Sequence[NextStep]:
+    """Return the advice with this id as what to do next."""
+    titles = [printable(each.title) for each in result.advice if each.id == kind]
+    return [NextStep(what=f"Next: {each[:1].lower()}{each[1:]}") for each in titles]
 
 
 def _polygraphy(result: Result, model: Path, *runners: str) -> str:

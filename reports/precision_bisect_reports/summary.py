@@ -12,6 +12,7 @@ from rich.text import Text
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.monitoring.status_text import spent
+from precision_bisect.results.advised import ALREADY_ROUNDED
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import RESULT
@@ -67,6 +68,7 @@ HEADLINES = {
     Status.ABORTED: "Aborted; best so far",
     Status.STOPPED: "Culprits only; not within the tolerance",
 }
+FILE_ROUNDS = "The file loses precision by itself"
 NO_ANSWER = "No answer yet"
 NOTHING_GAINED = "Nothing gained"
 _STYLES = {
@@ -122,8 +124,17 @@ def _screen(
             yield from step(each.what, each.commands, width)
 
 
+def headline_of(result: Result) -> str:
+    """Return how a run ended, in a few words; a file that rounds by itself is said to."""
+    if result.status is Status.NOT_PRECISION and any(
+        each.id == ALREADY_ROUNDED for each in result.advice
+    ):
+        return FILE_ROUNDS
+    return HEADLINES[result.status]
+
+
 def _headline(result: Result) -> Text:
-    headline = Text(HEADLINES[result.status], style=_STYLES[result.status])
+    headline = Text(headline_of(result), style=_STYLES[result.status])
     if result.status in WITHOUT_ANSWER:
         why = f": {printable(result.message)}" if result.message else ""
         return headline.append(why, style="default not bold")

@@ -120,6 +120,35 @@ def test_no_culprit() -> None:
     assert f"{spread}: {takes}" == curve_words(replace(result, diagnosis=[ROUNDING]))
 
 
+def test_no_culprit_beside_a_certificate() -> None:
+    """That each layer is needed is no contradiction to what is said of them."""
+    points = [point(0, 0.02, "all_low"), point(2, 0.009, "answer")]
+    minimal = Certificate(minimal=True, checked=["a", "b"], unchecked=())
+    result = replace(RESULT, culprits=[], curve=points, kept=["a", "b"], certificate=minimal)
+    assert (
+        "No layer stands out: each of 2 layers is needed beside the others: 0.01 takes 2 of 329."
+        == curve_words(result)
+    )
+
+
+def test_culprits_behind_the_answer_are_told() -> None:
+    """Three layers are kept, and six culprits stand behind them in the table: which do is said."""
+    named = [culprit(f"m/n{i}", 0.2, 0.0007) for i in range(6)]
+    points = [point(0, 0.12, "all_low"), point(3, 0.0096, "answer"), point(6, 7e-4, "culprits")]
+    result = replace(RESULT, culprits=named, curve=points, kept=[f"m/n{i}" for i in range(3)])
+    assert "The answer keeps 3 of them, enough for 0.01." in " ".join(screen(result).split())
+    listed = replace(result, kept=[f"m/n{i}" for i in range(6)])
+    assert "layers break FP16" not in screen(listed)
+
+
+def test_a_low_model_that_does_not_run_has_no_first_error() -> None:
+    """No arrow begins with nothing, and the table says that there is none."""
+    nothing = replace(POINTS[0], error_median=None, error_max=None)
+    result = replace(RESULT, curve=[nothing, *POINTS[1:]])
+    assert "(overflow: reaches 1e5): 0.064. The rest" in curve_words(result)
+    assert "none" in dict(curve(result))["worst error"].split()
+
+
 def test_overflow_in_several_layers_is_not_called_rounding() -> None:
     """Where none is a culprit alone and all kept ones overflow, that is what breaks the type."""
     points = [point(0, 0.5, "all_low"), point(2, 0.009, "answer")]

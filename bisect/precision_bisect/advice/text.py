@@ -55,8 +55,20 @@ def _first(layers: Sequence[Finding]) -> Sequence[Finding]:
 def _verdict(found: Findings) -> Iterator[str]:
     """Yield what the layers suffer from, and the first thing that was tried and passes."""
     if not found.layers and not found.advice:
-        yield "Nothing to explain: no layer is kept"
+        why = "no layer is kept" if found.answered else "the run has no answer"
+        yield f"Nothing to explain: {why}"
         return
+    if found.layers:
+        yield _causes(found)
+    helping = [each for each in found.advice if each.holds]
+    if helping:
+        yield from _wrapped(f"What helps: {helping[0].title}", 0)
+    elif not found.advice:
+        yield "Nothing is known that would help"
+
+
+def _causes(found: Findings) -> str:
+    """Return how many layers are told, and how many suffer from what."""
     kept = [each for each in found.layers if each.kept]
     told = kept or found.layers
     causes = Counter(each.cause for each in told)
@@ -66,12 +78,7 @@ def _verdict(found: Findings) -> Iterator[str]:
     more = f"; {near} more come close" if near else ""
     count = counted(len(told), "layer")
     kept_from = f" kept from {low}" if kept else ""
-    yield f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
-    helping = [each for each in found.advice if each.holds]
-    if helping:
-        yield from _wrapped(f"What helps: {helping[0].title}", 0)
-    elif not found.advice:
-        yield "Nothing is known that would help"
+    return f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
 
 
 def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:

@@ -12,6 +12,7 @@ import onnx
 
 from precision_bisect.diagnosis.causes import Observed, cause_of, figures_of, histogram_of
 from precision_bisect.diagnosis.eight_bit_causes import quantized_cause_of, quantized_figures_of
+from precision_bisect.diagnosis.file_rounding import file_rounding
 from precision_bisect.diagnosis.findings import Finding, Findings
 from precision_bisect.diagnosis.holding import constants_of, held_in, read_low, stored_low
 from precision_bisect.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
@@ -105,6 +106,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         layers=layers,
         spread=spread,
         selections=selections(instrument, question.samples) if chooses else [],
+        file=None if brief else file_rounding(instrument, question.samples),
         stopped=shortened(watched.stopped),
     )
     return found, watched

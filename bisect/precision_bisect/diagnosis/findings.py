@@ -15,6 +15,16 @@ from precision_bisect.run_folder.runfolder import DIAGNOSIS
 from precision_bisect.run_folder.typed_json import Count, read_typed
 from precision_bisect.trial import Figure
 
+MOST_LISTED = 3
+"""Layers that a sentence names."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown, more = ", ".join(names[:MOST_LISTED]), len(names) - MOST_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
 Way: TypeAlias = Annotated[Sequence[str], Meta(min_length=1)]
 """Names along a way, which has a beginning."""
 
@@ -141,6 +151,40 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A node in which NaN or Inf is born (`born`) in so many samples."""
+
+    layer: str
+    born: str
+    samples: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRounding:
+    """What a file rounds whatever a plan keeps: its `layers` that store 16-bit `types`.
+
+    `broken` are those that make NaN or Inf there, where FP32 is finite.
+    """
+
+    types: Sequence[str]
+    layers: Sequence[str]
+    broken: Sequence[Broken] = ()
+    of_samples: Count
+
+    @property
+    def words(self) -> str:
+        """Where the file computes low, and what breaks there."""
+        types = " and ".join(each.upper() for each in self.types)
+        parts = [f"the file itself computes in {types} at {listed(self.layers)}"]
+        parts += [
+            f"{each.layer} becomes {each.born} in {each.samples} of "
+            f"{counted(self.of_samples, 'sample')}"
+            for each in self.broken[:MOST_LISTED]
+        ]
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Something to change, for the layers named, with one sentence of evidence.
 
@@ -165,6 +209,7 @@ class Findings:
     """A diagnosis: layers in network order, births in network order, advice most helpful first.
 
     `selections` tell what chooses rows of the outputs otherwise with every layer low.
+    `file` tells what the file itself rounds. It is not `answered` if no plan of the run holds.
     `stopped` is what ONNX Runtime says where it cannot run with every layer low, "" where it can.
     """
 
@@ -174,6 +219,8 @@ class Findings:
     spread: Sequence[Birth] = ()
     advice: Sequence[Advice] = ()
     selections: Sequence[Selection] = ()
+    file: FileRounding | None = None
+    answered: bool = True
     stopped: str = ""
 
     @property

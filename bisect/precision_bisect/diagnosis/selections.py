@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from precision_bisect.diagnosis.findings import Selection
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.diagnosis.wiring import Wiring
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 
@@ -29,6 +30,7 @@ _CHOICES: Mapping[str, Sequence[int]] = {
     "Unique": (1, 2, 3),
 }
 """Operators that choose among values, with the outputs that tell what they have chosen."""
+_UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 
 
@@ -40,7 +42,9 @@ def selections(instrument: Instrument, samples: Sequence[Sample]) -> list[Select
     does not run then, either.
     """
     model, wiring = instrument.model, Wiring(instrument.model)
-    nodes = [node for node in wiring.nodes.values() if _chosen(node)]
+    # What shapes and constants choose is no matter of precision.
+    fixed = {each.name for each in model.table.layers if each.exclusion in _UNSEEN}
+    nodes = [each for each in wiring.nodes.values() if _chosen(each) and each.name not in fixed]
     if not nodes:
         return []
     makers = {name: node.name for node in nodes for name in _chosen(node)}

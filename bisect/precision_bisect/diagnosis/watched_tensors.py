@@ -46,19 +46,20 @@ def watch(
     in FP32 fails.
     """
     try:
-        return _watched(instrument, measured, samples)
+        return watched_under(instrument, measured, samples, Plan.of(()))
     except RuntimeError as error:
         found = measure_exact(instrument, measured, samples)
         found.stopped = str(error)
         return found
 
 
-def _watched(
-    instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample]
+def watched_under(
+    instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample], plan: Plan
 ) -> WatchedTensors:
+    """Return what `watch` does, under any plan. Raises RuntimeError where a run fails."""
     names = dict.fromkeys((*computed(instrument.model), *measured))
     found = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
-    for shown in instrument.shown(list(names), samples, Plan.of(())):
+    for shown in instrument.shown(list(names), samples, plan):
         for name, exact in shown.exact.items():
             if name in found.magnitudes:
                 found.magnitudes[name].add(exact, measured[name], shown.sample)

@@ -142,11 +142,15 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         # Where nothing holds, what the culprits suffer from may say why.
-        if ending.status is Status.INFEASIBLE or (
-            plan is not None and ending.status in (Status.FOUND, Status.STOPPED)
+        breaks = ending.status is Status.NOT_PRECISION and run.driver.trials
+        if (
+            (breaks and prepared.model.low_tensors)
+            or ending.status is Status.INFEASIBLE
+            or (plan is not None and ending.status in (Status.FOUND, Status.STOPPED))
         ):
             found = explained(prepared, _to_explain(run, culprits_of(prepared, curve)))
             told.findings = found.findings
+        told.findings = replace(told.findings, answered=plan is not None)
         if answer is not None:
             told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
             told.ranges = input_ranges(prepared, answer, late=late)
@@ -295,6 +299,8 @@ def _message(run: _Ended, findings: Findings) -> str:
         said = [ending.spread, ending.message]
         if ending.status is Status.INFEASIBLE and findings.selections:
             said = [*(each.words for each in findings.selections), ending.message]
+        elif ending.status is Status.NOT_PRECISION and findings.file is not None:
+            said = [findings.file.words, ending.message]
         elif ending.unsteady:
             said.append(BUILDS_DIFFER)
         return "; ".join(part for part in said if part)

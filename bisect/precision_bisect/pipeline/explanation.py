@@ -81,7 +81,7 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
         own = {*near, *(each.layer for each in findings.layers if each.kept)}
         told = [_with_miss(each, near) for each in findings.layers if each.layer in own]
         others = [each for each in findings.layers if each.layer not in own]
-    findings = replace(findings, layers=told)
+    findings = replace(findings, layers=told, answered=answer.found)
     if answer.late:
         return Explained(findings, others)
     with suppress(KeyboardInterrupt, Exception):

@@ -302,12 +302,14 @@ def _unknown(path: Path, model: Model) -> RefusedError:
     ]
     told = ", ".join(dict.fromkeys(f"{node.domain or 'ai.onnx'}:{node.op_type}" for node in nodes))
     cut = ""
-    if nodes and nodes[0].input and nodes[-1].output:
-        read, made = (shlex.quote(name) for name in (nodes[0].input[0], nodes[-1].output[0]))
+    if nodes:
+        made = {name for node in model.proto.graph.node for name in node.output}
+        read = " ".join(f"{shlex.quote(n)}:auto" for n in nodes[0].input if n in made)
+        behind = " ".join(f"{shlex.quote(n)}:auto:auto" for n in nodes[-1].output if n)
         cut = (
             "; or cut the model there, and search the parts: polygraphy surgeon extract "
-            f"{shlex.quote(str(path))} --outputs {read}:auto -o before.onnx, and "
-            f"--inputs {made}:auto:auto -o behind.onnx"
+            f"{shlex.quote(str(path))} --outputs {read} -o before.onnx, and "
+            f"--inputs {behind} -o behind.onnx"
         )
     return RefusedError(
         f"ONNX Runtime cannot run the model ({told or 'as the warning says'}), and no TensorRT "

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from precision_bisect.errors import counted
 from precision_bisect.trial import Figure
 
+ALREADY_ROUNDED = "already-rounded"
+"""The id of the advice to search the model that a file was made from."""
 CHOSEN_ROWS = "selection"
 """The id of the advice on rows that an operator chooses."""
 EVERYWHERE = "bf16-everywhere"

@@ -19,10 +19,10 @@ from precision_bisect_reports.predicted import predicted
 from precision_bisect_reports.promise import unseen
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.summary import (
-    HEADLINES,
     METHOD_WORDS,
     NO_ANSWER,
     NOTHING_GAINED,
+    headline_of,
     holds_text,
 )
 
@@ -45,7 +45,9 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
     tone = "good" if status in _GOOD and gained else "bad" if status in _BAD else "open"
     return {
         "title": _title(result, status, answered),
-        "badge": HEADLINES[status].partition(";")[0] if gained or not answered else NOTHING_GAINED,
+        "badge": headline_of(result).partition(";")[0]
+        if gained or not answered
+        else NOTHING_GAINED,
         "tone": tone,
         "message": "" if status in _GOOD else message,
         "inputs": made_up(result.inputs),
@@ -127,7 +129,7 @@ def _title(result: Result, status: Status, answered: bool) -> str:
     if status is Status.NOTHING_TO_KEEP:
         return f"Every layer can run {low}"
     if status in WITHOUT_ANSWER:
-        return HEADLINES[status]
+        return headline_of(result)
     if not answered:
         return NO_ANSWER
     if result.gains_nothing:
