@@ -47,9 +47,10 @@ def curve_words(result: Result) -> str:
     if not culprits:
         start = result.curve[0].error_median
         rest = _rest(result, 0, start)
+        if result.certificate.minimal and len(result.kept) == 1:
+            return f"One layer, {printable(result.kept[0])}, breaks {low}{rest}"
         if result.certificate.minimal and result.kept:
-            kept = counted(len(result.kept), "layer")
-            return f"No layer stands out: each of {kept} is needed beside the others{rest}"
+            return f"No layer stands out: each of {len(result.kept)} layers is needed{rest}"
         return f"No single layer breaks {low}; {_several(result, 'rounding is spread')}{rest}"
     together = culprits[0].error_with
     # Where the low model does not run there is no error to begin with.

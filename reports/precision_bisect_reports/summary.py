@@ -124,6 +124,11 @@ def _screen(
             yield from step(each.what, each.commands, width)
 
 
+def every_layer(result: Result) -> str:
+    """Name all candidates."""
+    return "the one layer" if result.candidates == 1 else f"all {result.candidates} layers"
+
+
 def headline_of(result: Result) -> str:
     """Return how a run ended, in a few words; a file that rounds by itself is said to."""
     if result.status is Status.NOT_PRECISION and any(
@@ -144,16 +149,15 @@ def _headline(result: Result) -> Text:
             f": {why}", style="default not bold"
         )
     if result.gains_nothing:
-        kept = f": every plan that passed keeps all {counted(result.candidates, 'layer')}"
+        kept = f": every plan that passed keeps {every_layer(result)}"
         return Text(NOTHING_GAINED, style="bold yellow").append(
             f"{kept} {result.high.upper()}", style="default not bold"
         )
     if len(result.rungs) > 2:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
-    kept = f"{len(result.kept)} of {counted(result.candidates, 'layer')}"
-    text = f": {kept} stay {result.high.upper()}, the rest {result.rest}"
+    text = f": {result.staying}, the rest {result.rest}"
     if result.gains_little:
-        text = f": {kept} stay {result.high.upper()}, few run in {result.low.upper()}"
+        text = f": {result.staying}, few run in {result.low.upper()}"
     return headline.append(text, style="default not bold")
 
 

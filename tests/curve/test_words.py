@@ -125,10 +125,21 @@ def test_no_culprit_beside_a_certificate() -> None:
     points = [point(0, 0.02, "all_low"), point(2, 0.009, "answer")]
     minimal = Certificate(minimal=True, checked=["a", "b"], unchecked=())
     result = replace(RESULT, culprits=[], curve=points, kept=["a", "b"], certificate=minimal)
-    assert (
-        "No layer stands out: each of 2 layers is needed beside the others: 0.01 takes 2 of 329."
-        == curve_words(result)
+    assert "No layer stands out: each of 2 layers is needed: 0.01 takes 2 of 329." == curve_words(
+        result
     )
+
+
+def test_one_layer_that_is_needed_is_named() -> None:
+    """Of a single kept layer nothing is said in the plural."""
+    points = [point(0, 0.02, "all_low"), point(1, 0.009, "answer")]
+    minimal = Certificate(minimal=True, checked=["a"], unchecked=())
+    result = replace(RESULT, culprits=[], curve=points, kept=["a"], certificate=minimal)
+    assert "One layer, a, breaks FP16: 0.01 takes 1 of 329." == curve_words(result)
+    rungs = [Rung(precision="fp32", layers=["a"], count=1)]
+    shown = " ".join(screen(replace(result, candidates=1, rungs=rungs)).split())
+    assert "every plan that passed keeps the one layer FP32" in shown
+    assert "minimal: dropping the one layer fails, as was tried" in shown
 
 
 def test_culprits_behind_the_answer_are_told() -> None:

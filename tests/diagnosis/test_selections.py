@@ -97,6 +97,16 @@ def thresholded() -> tuple[onnx.ModelProto, Samples]:
     ]
 
 
+def different() -> tuple[onnx.ModelProto, Samples]:
+    """The different values of a grid: those next to a half are rounded to either side."""
+    rng = np.random.default_rng(10)
+    model = parse(
+        """(float[400] x) => (float[n] y) <float size = {60.0}> {
+        [scale] s = Mul(x, size) [round] r = Round(s) [unique] y = Unique<sorted = 1>(r) }"""
+    )
+    return model, [{"x": rng.normal(0, 1, 400).astype(np.float32)} for _ in range(4)]
+
+
 def run(
     proto: onnx.ModelProto, feeds: Samples, folder: Path, **options: Any
 ) -> tuple[Result, Findings, str]:
@@ -116,8 +126,9 @@ def run(
         (lambda: detector(first=True), "NonMaxSuppression", ["found", "kinds"], "suppress"),
         (experts, "ArgMax", ["y"], "choose"),
         (thresholded, "NonZero", ["y"], "which"),
+        (different, "Unique", ["y"], "unique"),
     ],
-    ids=["detector", "two stages", "experts", "comparison"],
+    ids=["detector", "two stages", "experts", "comparison", "different"],
 )
 def test_what_chooses_the_rows_is_named(
     make: Callable[[], tuple[onnx.ModelProto, Samples]],

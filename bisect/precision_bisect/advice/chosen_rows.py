@@ -23,7 +23,7 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
         text, told = "or by a --check of your own", ""
         if found is not None:
             flags, tried = found
-            judge = f"Judge by {flags}, or {before}"
+            judge = f"Judge by {flags}, or {before}" if tried.holds else judge
             text = f"or by {flags}, which allows for other rows"
             told = f"; judged by that, with {counted(tried.kept, 'layer')} kept: {tried}"
         ends = f" at {' and '.join(each.reads)}" if each.reads else ""

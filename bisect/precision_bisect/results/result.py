@@ -242,6 +242,13 @@ class Result:
         return len(self.kept) > HARDLY * self.candidates
 
     @property
+    def staying(self) -> str:
+        """How many layers stay high."""
+        stay = "stays" if len(self.kept) == 1 else "stay"
+        of = counted(self.candidates, "layer")
+        return f"{len(self.kept)} of {of} {stay} {self.high.upper()}"
+
+    @property
     def gains_nothing(self) -> bool:
         """Whether the plan is the one that was there before the search: every candidate high."""
         highest = self.rungs[0].layers if self.rungs else self.kept
@@ -275,8 +282,7 @@ class Result:
         """Return the answer in one line."""
         said = self.status.value.replace("_", " ")
         if self.rungs:
-            of = counted(self.candidates, "layer")
-            said += f": {len(self.kept)} of {of} stay {self.high.upper()}"
+            said += f": {self.staying}"
         elif self.message:
             said += f": {printable(self.message)}"
         if self.error is not None:

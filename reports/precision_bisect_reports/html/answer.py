@@ -22,6 +22,7 @@ from precision_bisect_reports.summary import (
     METHOD_WORDS,
     NO_ANSWER,
     NOTHING_GAINED,
+    every_layer,
     headline_of,
     holds_text,
 )
@@ -133,7 +134,7 @@ def _title(result: Result, status: Status, answered: bool) -> str:
     if not answered:
         return NO_ANSWER
     if result.gains_nothing:
-        return f"Every plan that passed keeps all {counted(result.candidates, 'layer')} {high}"
+        return f"Every plan that passed keeps {every_layer(result)} {high}"
     of = f"of {counted(result.candidates, 'layer')}"
     if len(result.rungs) > 2:
         kept = [
@@ -143,7 +144,7 @@ def _title(result: Result, status: Status, answered: bool) -> str:
         ]
         return f"{', '.join(kept)} {of}"
     how = runs(result.fingerprint)
-    return f"{len(result.kept)} {of} stay {high}, the rest {how} in {low}"
+    return f"{result.staying}, the rest {how} in {low}"
 
 
 def _scale(tolerance: Any) -> float | None:
