@@ -170,7 +170,7 @@ def _apply(result: Result, model: Path) -> Iterator[NextStep]:
         yield NextStep(
             what="weak needs TensorRT 10.0 or later: a name holds a wildcard", level=EVIDENCE
         )
-    if result.emulated and "tensorrt" not in result.not_passed:
+    if result.emulated and "tensorrt" not in result.unusable:
         yield NextStep(
             what="Does TensorRT keep them",
             commands=(f"precision-bisect verify {_run(result, model)}",),
@@ -210,7 +210,7 @@ def _build(result: Result) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
     first = "Then" if any(_judge(result)) else "Next:"
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
-    ways = [way for way, target in _BUILDS.items() if target not in result.not_passed]
+    ways = [way for way, target in _BUILDS.items() if target not in result.unusable]
     if ways:
         yield NextStep(
             what=f"{first} build ({', '.join(ways)})", commands=(f"sh {script} {ways[0]}",)

@@ -225,6 +225,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
             Pinned(layer=layer, reason=reason)
             for layer, reason in pinned_layers(prepared.model).items()
         ],
+        unknown_to=prepared.unknown_to,
         notes=_notes(run, told),
         deployment=told.written.deployment,
         diagnosis=told.findings.kept,

@@ -4,22 +4,18 @@ Nothing is written before all of it has been checked.
 """
 
 import math
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import onnx
-
-from precision_bisect.backends.choose_backend import availabilities
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import own_arithmetic
 from precision_bisect.backends.forecasting import choose_forecasts, choose_target, forecaster
 from precision_bisect.diagnosis.out_of_range import out_of_range
-from precision_bisect.errors import ModelError, RefusedError, UsageError
+from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.executors.executor import Executor
 from precision_bisect.executors.local_executor import LOCAL
 from precision_bisect.inputs.copies import Copies, copies_for
@@ -30,6 +26,7 @@ from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, S
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
 from precision_bisect.options import Certify, Options
+from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.run_fingerprint import fingerprint
 from precision_bisect.plan import Plan
@@ -50,6 +47,7 @@ from precision_bisect.run_folder.runfolder import ENGINES
 from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.precision_curve import Curve, drawable
 from precision_bisect.search.sample_sets import SampleSets
+from precision_bisect.settings.targets import TargetName
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.speed.roofline import KERNEL_MS
 from precision_bisect.trial import SampleSet
@@ -61,8 +59,6 @@ from precision_bisect.typed.pinning import (
     weights_beyond,
 )
 
-_CONTRIB = "com.microsoft"
-"""The domain of ONNX Runtime's own operators, of which ONNX has no schema."""
 FORECASTS = 0.5
 """Share of `--max-time` that the ranking may take. A bound: half is left for trials."""
 
@@ -79,7 +75,8 @@ class Prepared:
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
     report. `graph` says what plans cost where speed counts. `beyond_range` is as in `Problem`.
-    `executor` evaluates the trials. `refer` computes the FP32 outputs of copies.
+    `executor` evaluates the trials. `refer` computes the FP32 outputs of copies. Targets that the
+    operators are `unknown_to` cannot run the model.
     """
 
     options: Options
@@ -99,6 +96,7 @@ class Prepared:
     graph: CostGraph | None = None
     executor: Executor = LOCAL
     at_once: int = 1
+    unknown_to: Sequence[TargetName] = ()
     beyond_range: Callable[[], Plan | None]
 
     @property
@@ -237,7 +235,7 @@ def assemble(
     except ModelError as error:
         if loaded.runs:
             raise
-        raise _unknown(options.model, model) from error
+        raise refused(options.model, model) from error
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
     options = choose_forecasts(choose_target(options), model, loaded.seconds)
@@ -267,6 +265,7 @@ def assemble(
         scales=scales,
         why=placed.why,
         at_once=loaded.at_once,
+        unknown_to=unknown_to(model.proto, ort_runs=loaded.runs),
         remarks=[*loaded.remarks, *said],
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
@@ -290,32 +289,6 @@ def assemble(
             "let the --check return a figure, or search for the answer",
         )
     return prepared
-
-
-def _unknown(path: Path, model: Model) -> RefusedError:
-    """Return the error for operators that ONNX Runtime does not know, where no TensorRT runs."""
-    why = next(each.why for each in availabilities() if each.name == "tensorrt")
-    nodes = [
-        node
-        for node in model.proto.graph.node
-        if node.domain != _CONTRIB and not onnx.defs.has(node.op_type, node.domain)
-    ]
-    told = ", ".join(dict.fromkeys(f"{node.domain or 'ai.onnx'}:{node.op_type}" for node in nodes))
-    cut = ""
-    if nodes:
-        made = {name for node in model.proto.graph.node for name in node.output}
-        read = " ".join(f"{shlex.quote(n)}:auto" for n in nodes[0].input if n in made)
-        behind = " ".join(f"{shlex.quote(n)}:auto:auto" for n in nodes[-1].output if n)
-        cut = (
-            "; or cut the model there, and search the parts: polygraphy surgeon extract "
-            f"{shlex.quote(str(path))} --outputs {read} -o before.onnx, and "
-            f"--inputs {behind} -o behind.onnx"
-        )
-    return RefusedError(
-        f"ONNX Runtime cannot run the model ({told or 'as the warning says'}), and no TensorRT "
-        f"runs here ({why})",
-        f"register the operators by --ort-custom-ops LIB.so, or run where TensorRT has them{cut}",
-    )
 
 
 def _check_backend(options: Options, backend: Described, *, runs: bool) -> None:

@@ -223,6 +223,7 @@ class Result:
     honoured: bool | None
     honoured_layers: Sequence[LayerHonour] = ()
     pinned: Sequence[Pinned] = ()
+    unknown_to: Sequence[TargetName] = ()
     notes: Sequence[str] = ()
     deployment: Deployment | None = None
     diagnosis: Sequence[Diagnosis]
@@ -259,6 +260,11 @@ class Result:
         """The targets on which the answer is known to fail, or is not known to pass."""
         found = (each for each in self.other_targets if not each.passed)
         return frozenset(target for each in found for target in each.targets)
+
+    @property
+    def unusable(self) -> frozenset[TargetName]:
+        """The targets that have not passed, and those that lack operators of the model."""
+        return self.not_passed.union(self.unknown_to)
 
     @property
     def rest(self) -> str:
