@@ -54,7 +54,7 @@ def curve_words(result: Result) -> str:
         return f"No single layer breaks {low}; {_several(result, 'rounding is spread')}{rest}"
     together = culprits[0].error_with
     # Where the low model does not run there is no error to begin with.
-    fall = " -> ".join(filter(None, map(_figure, (result.curve[0].error_median, together))))
+    fall = f"{_figure(result.curve[0].error_median) or 'none'} -> {_figure(together)}"
     said = f"{_named(culprits, low)}: {fall}."
     limit = _limit(result)
     if together is None or limit is None:

@@ -153,10 +153,10 @@ def test_culprits_behind_the_answer_are_told() -> None:
 
 
 def test_a_low_model_that_does_not_run_has_no_first_error() -> None:
-    """No arrow begins with nothing, and the table says that there is none."""
+    """No arrow begins with a gap, and the table says that there is none."""
     nothing = replace(POINTS[0], error_median=None, error_max=None)
     result = replace(RESULT, curve=[nothing, *POINTS[1:]])
-    assert "(overflow: reaches 1e5): 0.064. The rest" in curve_words(result)
+    assert "(overflow: reaches 1e5): none -> 0.064. The rest" in curve_words(result)
     assert "none" in dict(curve(result))["worst error"].split()
 
 

@@ -147,6 +147,8 @@ def test_what_chooses_the_rows_is_named(
     assert f"before {operator}" in advice.title
     assert layer in advice.evidence
     assert "builds differ" not in screen
+    if "widened" in result.message or result.status is Status.INFEASIBLE:
+        assert f"chosen by {operator} ({layer})" in result.message
     if result.status is Status.INFEASIBLE:
         assert f"chosen by {operator} ({layer})" in screen
         assert f"before {operator}" in screen.partition("Next: ")[2].splitlines()[0]

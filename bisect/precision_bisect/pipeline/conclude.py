@@ -298,8 +298,11 @@ def _message(run: _Ended, findings: Findings) -> str:
     ending = run.ending
     if not (is_cut_short(ending, run.answer.plan) and ending.status in CUT_OFF):
         said = [ending.spread, ending.message]
-        if ending.status is Status.INFEASIBLE and findings.selections:
-            said = [*(each.words for each in findings.selections), ending.message]
+        choices = [each.words for each in findings.selections]
+        if ending.status is Status.INFEASIBLE and choices:
+            said = [*choices, ending.message]
+        elif ending.spread:
+            said += choices
         elif ending.status is Status.NOT_PRECISION and findings.file is not None:
             said = [findings.file.words, ending.message]
         elif ending.unsteady:
