@@ -1,9 +1,11 @@
 """Rows of outputs that an operator chooses: what judges them in place of a tolerance."""
 
+import shlex
 from collections.abc import Iterator
 
 from precision_bisect.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.comparators.choose_comparator import ReadyMade
+from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tried_out import try_out
 from precision_bisect.diagnosis.findings import Advice, Selection
 from precision_bisect.errors import PrecisionBisectError, counted
@@ -15,7 +17,12 @@ _FITTING = ("boxes", "top1")
 
 
 def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield how to judge what is chosen otherwise, with what a check that fits comes to."""
+    """Yield how to judge what is chosen otherwise, with what a check that fits comes to.
+
+    Nothing where a check judges already.
+    """
+    if not isinstance(case.comparator, PolygraphyComparator):
+        return
     for each in case.findings.selections:
         found = _fitting(case, each)
         before = f"before {each.operator}"
@@ -42,13 +49,12 @@ def _fitting(case: DiagnosedModel, found: Selection) -> tuple[str, Tried] | None
 
     It judges every layer low, or else those low that lead to the choice.
     """
-    if isinstance(case.comparator, ReadyMade):
-        return None
     outputs = found.outputs
     behind = case.wiring.behind(found.layer) - {found.layer}
     for name in _FITTING:
         judge = ReadyMade(name=name, outputs=outputs, tolerance=READY_MADE[name].tol)
-        flags = f"--check {name}:{','.join(outputs)} --tol {judge.tolerance:g}"
+        words = shlex.quote(f"{name}:{','.join(outputs)}")
+        flags = f"--check {words} --tol {judge.tolerance:g}"
         try:
             try_out(judge, case.reference, flags)
         except PrecisionBisectError:

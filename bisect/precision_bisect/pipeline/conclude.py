@@ -141,13 +141,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         deploying(prepared, exported, run.folder, judge, check=check) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
-        # Where nothing holds, what the culprits suffer from may say why.
-        breaks = ending.status is Status.NOT_PRECISION and run.driver.trials
-        if (
-            (breaks and prepared.model.low_tensors)
-            or ending.status is Status.INFEASIBLE
-            or (plan is not None and ending.status in (Status.FOUND, Status.STOPPED))
-        ):
+        if _explainable(run):
             found = explained(prepared, _to_explain(run, culprits_of(prepared, curve)))
             told.findings = found.findings
         told.findings = replace(told.findings, answered=plan is not None)
@@ -158,6 +152,18 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         # The files are checked by now, mostly: what is timed has the device to itself.
         told.costs = costs()
         told.written = completed(told.findings.kept)
+
+
+def _explainable(run: _Ended) -> bool:
+    """Whether the answer can be explained, or why there is none."""
+    match run.ending.status:
+        case Status.FOUND | Status.STOPPED:
+            return run.answer.plan is not None
+        case Status.NOT_PRECISION:
+            # Without a trial the reference itself is to blame.
+            return bool(run.driver.trials and run.prepared.model.low_tensors)
+        case status:
+            return status is Status.INFEASIBLE
 
 
 def _to_explain(run: _Ended, culprits: Sequence[str]) -> Answer:
