@@ -168,7 +168,10 @@ def _limit(result: Result) -> float | None:
 
 def _listed(result: Result) -> bool:
     """Return whether the list of kept layers tells all of the culprits."""
-    if not {each.layer for each in result.culprits}.issubset(result.kept):
+    # A column of culprits behind the answer asks which of them do.
+    if any(
+        each.point == "culprits" and each.kept_count > len(result.kept) for each in result.curve
+    ):
         return False
     together = result.culprits[0].error_with if result.culprits else None
     limit = _limit(result)

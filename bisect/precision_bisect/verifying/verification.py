@@ -151,7 +151,8 @@ class Verification:
         if not count:
             return "Built: no layer is to be kept, so there is nothing to honour"
         if self.honoured:
-            return f"Honoured: the engine computes all {counted(count, 'kept layer')} as asked"
+            every = "the one kept layer" if count == 1 else f"all {count} kept layers"
+            return f"Honoured: the engine computes {every} as asked"
         if self.honoured is None:
             unseen = self._count(Honour.NOT_OBSERVABLE)
             return f"Not observable: the engine does not show how {unseen} of {count} compute"
