@@ -29,12 +29,12 @@ from engine_models import RECIPES, Case
 
 import precision_bisect
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
+from precision_bisect.monitoring.events import Event, TrialFinished
 from precision_bisect.plan import Plan
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, TrialFinished
 from precision_bisect.trial import Kind, Phase
 
 SQUARE = """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)

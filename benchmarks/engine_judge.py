@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from precision_bisect.backends.choose_backend import choose_backend
 from precision_bisect.backends.forecasting import forecaster
 from precision_bisect.comparators.choose_comparator import choose_comparator
-from precision_bisect.inputs.reference import non_finite, reference_outputs
+from precision_bisect.model.fp32_outputs import non_finite, reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan

@@ -9,7 +9,7 @@ from typing import Any
 from engine_judge import Setting
 from engine_models import Case
 
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import Model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend

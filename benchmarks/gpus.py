@@ -22,8 +22,8 @@ from typing import Any
 from engine import machine
 
 import precision_bisect
+from precision_bisect.monitoring.events import Event, TrialFinished, TrialStarted
 from precision_bisect.options import CERTIFY
-from precision_bisect.search.events import Event, TrialFinished, TrialStarted
 from precision_bisect.trial import Kind, Proposal
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.layer_table import LayerName
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.costing import profiling
 from precision_bisect.pipeline.prepare import Prepared, prepare
@@ -27,7 +28,6 @@ from precision_bisect.protocols import Engine, Sample
 from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_result
 from precision_bisect.run_folder.runfolder import RESULT
-from precision_bisect.search.events import ignore
 
 PROFILE_S = 600.0
 

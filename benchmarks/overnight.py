@@ -33,6 +33,7 @@ from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.monitoring.attend import Attended
+from precision_bisect.monitoring.events import Event, RunStarted, TrialFinished, ignore, tell_all
 from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import Prepared, prepare
@@ -42,7 +43,6 @@ from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
-from precision_bisect.search.events import Event, RunStarted, TrialFinished, ignore, tell_all
 from precision_bisect.search.workers import Workers
 from precision_bisect.settings.worker_options import Isolate
 from precision_bisect.trial import Outcome, Proposal

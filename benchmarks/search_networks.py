@@ -30,12 +30,12 @@ from search_oracles import Floats, Mask
 from search_rows import Row, beginning, labels, lines, load, save, spread
 from search_run import Subject, search
 
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem
 from precision_bisect.search.evaluation import Evaluator
-from precision_bisect.search.events import ignore
 from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "nafnet"

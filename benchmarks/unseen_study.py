@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from precision_bisect.api import find
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import ignore
 from precision_bisect.trial import Proposal, SampleSet
 from zoo.judge import Sample
 from zoo.networks import NETWORKS

@@ -11,7 +11,7 @@ from models import save
 from precision_bisect.advice.case import DiagnosedModel
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.diagnosis.diagnose import Question, diagnose
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.precisions import Pair

@@ -1,7 +1,7 @@
 """What a run begins with, for tests of what watches one."""
 
+from precision_bisect.monitoring.events import RunStarted
 from precision_bisect.results.run_status import Process
-from precision_bisect.search.events import RunStarted
 
 PROCESS = Process(pid=7, host="box", version="0.1.0")
 

@@ -18,10 +18,10 @@ from precision_bisect.results.result import (
     Diagnosis,
     Inputs,
     Pinned,
+    PointName,
     Result,
     Rung,
 )
-from precision_bisect.search.precision_curve import PointName
 from precision_bisect.trial import Honour, LayerHonour
 
 GOLDEN = Path(__file__).parent / "golden" / "screens.txt"

@@ -7,22 +7,22 @@ from typing import Any
 
 from beginning import STARTED
 from precision_bisect.ledger.store import open_ledger
-from precision_bisect.model.layers_file import ModelLayers, Row
 from precision_bisect.plan import Plan
 from precision_bisect.results.certificates import Certificate, Need
 from precision_bisect.results.endings import Status
+from precision_bisect.results.model_layers import ModelLayers, Row
 from precision_bisect.results.result import (
     Culprit,
     CurvePoint,
     Diagnosis,
     FrontPoint,
+    PointName,
     Result,
     Rung,
 )
 from precision_bisect.results.run_status import RunStatus
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
-from precision_bisect.search.precision_curve import PointName
 from precision_bisect.trial import (
     Evidence,
     Honour,

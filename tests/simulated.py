@@ -14,12 +14,12 @@ from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.inputs.copies import Copies
 from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import SqliteLedger, open_ledger
+from precision_bisect.monitoring.events import Event, ignore
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, BackendFailure, Sample
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
-from precision_bisect.search.events import Event, ignore
 from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.search.workers import threads

@@ -18,9 +18,9 @@ from onnx import helper, numpy_helper
 
 import precision_bisect
 from precision_bisect.backends.emulation.emulator import EmulatedEngine
+from precision_bisect.monitoring.events import Event, TrialFinished, TrialStarted
 from precision_bisect.protocols import Sample
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, TrialFinished, TrialStarted
 
 FLOAT = onnx.TensorProto.FLOAT
 OVERFLOW = [("Mul", 400.0), ("Mul", None), ("Sqrt", None), ("Mul", 1 / 400.0)]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import Layer
+from precision_bisect.monitoring.events import Observer, Warned, ignore
 from precision_bisect.options import CalibrationName, Certify, Options, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Observer, Warned, ignore
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.sample_options import Limits
 from precision_bisect.settings.targets import TargetChoice

@@ -18,7 +18,6 @@ from precision_bisect.precisions import (
     pairs_of,
     parse_ladder,
 )
-from precision_bisect.run_folder.runfolder import default_run_folder
 from precision_bisect.settings.durations import duration
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import check, flag, flag_name
@@ -57,6 +56,11 @@ DEFAULT_COPIES = 16
 DEFAULT_LOW: LowName = "fp16"
 DEFAULT_HIGH: HighName = "fp32"
 DEFAULT_CALIBRATION: CalibrationName = "minmax"
+
+
+def default_run_folder(model: Path) -> Path:
+    """Return where a run of this model goes unless it is told otherwise."""
+    return Path(f"{model.name}.precision-bisect")
 
 
 def _assumptions() -> str:

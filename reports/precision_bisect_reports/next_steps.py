@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.errors import counted, printable
+from precision_bisect.options import default_run_folder
 from precision_bisect.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.run_folder.runfolder import REPORT, TRTEXEC, default_run_folder
+from precision_bisect.run_folder.runfolder import REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.deployed import judging_steps, kept_for_rounding
 

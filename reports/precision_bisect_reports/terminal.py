@@ -19,15 +19,15 @@ from rich.text import Text
 from precision_bisect.errors import counted, printable
 from precision_bisect.machine.signals import turn_away
 from precision_bisect.monitoring.attend import command_line
-from precision_bisect.monitoring.run_progress import STEPS, Progress
-from precision_bisect.results.result import Result
-from precision_bisect.search.events import (
+from precision_bisect.monitoring.events import (
     Event,
     RunStarted,
     TrialFinished,
     TrialsEnded,
     Warned,
 )
+from precision_bisect.monitoring.run_progress import STEPS, Progress
+from precision_bisect.results.result import Result
 from precision_bisect.trial import Identity, Phase, Trial
 from precision_bisect_reports.predicted import names_of
 from precision_bisect_reports.progress import figures, sentence, trial_line, verdict

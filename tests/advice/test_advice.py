@@ -15,7 +15,7 @@ from precision_bisect.advice.scaling import bits_for, folds_of, scaled
 from precision_bisect.advice.text import advice_text
 from precision_bisect.advice.variants import COPIES_PER_CHANGE
 from precision_bisect.diagnosis.findings import read_diagnosis
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.protocols import Sample
 from precision_bisect_reports.curve import curve

@@ -13,8 +13,8 @@ from precision_bisect.api import run
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError, PluginError
 from precision_bisect.model.ort import use_custom_ops
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
-from precision_bisect.search.events import ignore
 from precision_bisect.settings.engine_settings import EngineSettings
 
 DOMAIN = "ai.onnx.contrib"

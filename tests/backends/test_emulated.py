@@ -29,7 +29,7 @@ from precision_bisect.backends.emulation import self_test as self_testing
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.model.lowtypes import (
     BF16,

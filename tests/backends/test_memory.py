@@ -13,11 +13,11 @@ import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.machine.freed_memory import trim
 from precision_bisect.model.ort import CheckedGraph, Session, check
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.search.events import ignore
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

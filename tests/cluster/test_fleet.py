@@ -17,9 +17,9 @@ from precision_bisect.cluster import cluster_plugin as reach
 from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.errors import ExecutorError
 from precision_bisect.isolation.slot import Limits
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
-from precision_bisect.search.events import ignore
 
 DIES_ONCE = NOTED.replace(
     "    while",

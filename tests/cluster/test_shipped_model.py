@@ -16,10 +16,10 @@ from precision_bisect.cluster.remote_trials import RemoteSpec
 from precision_bisect.cluster.shipped_model import ShippedModel, pack, unpack
 from precision_bisect.errors import ExecutorError, RunFolderError
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.search.events import ignore
 from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.trial import Outcome, Proposal, TrialStatus, Verdict
 

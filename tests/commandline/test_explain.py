@@ -12,11 +12,11 @@ import tiny
 from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.model.load import load_model
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import squares
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.ranking import worst_layers
-from precision_bisect.search.events import ignore
 
 
 @pytest.fixture

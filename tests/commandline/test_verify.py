@@ -24,6 +24,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.results.result import Rung
+from precision_bisect.results.verification import Verification, read_verification
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import (
     LOCK,
@@ -37,7 +38,6 @@ from precision_bisect.run_folder.runfolder import (
 from precision_bisect.trial import Evidence, Honour, LayerHonour, Outcome, TrialStatus
 from precision_bisect.typed.rewrite import TypedWriter
 from precision_bisect.verifying.one_build import looked_into, seen
-from precision_bisect.verifying.verification import Verification, read_verification
 from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 

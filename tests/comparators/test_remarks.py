@@ -12,12 +12,12 @@ import precision_bisect
 from precision_bisect.arguments.run_flags import run_parser, to_options
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.comparators.comparison_remarks import limits_in_words, overlooked_remarks
+from precision_bisect.monitoring.events import Event, Warned
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Sample
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, Warned
 from precision_bisect.trial import Verdict
 
 WAYS = 6625

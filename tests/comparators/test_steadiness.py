@@ -11,8 +11,8 @@ import models
 import precision_bisect
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError
+from precision_bisect.monitoring.events import Event, Warned
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, Warned
 
 FEED = {"x": np.linspace(0.1, 0.9, 8, dtype=np.float32)}
 HEAD = "(float[8] x) => (float[8] y) <float half = {0.5}, bool on = {1}, bool off = {0}>"

@@ -21,7 +21,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Judging
 from precision_bisect.exports.write import write_deployed
-from precision_bisect.inputs.reference import ReferenceSession
+from precision_bisect.model.fp32_outputs import ReferenceSession
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.deploying import deployed_session

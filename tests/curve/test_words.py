@@ -14,8 +14,7 @@ from precision_bisect.errors import counted
 from precision_bisect.results.advised import Advised, Tried
 from precision_bisect.results.certificates import Certificate
 from precision_bisect.results.endings import Status
-from precision_bisect.results.result import Culprit, CurvePoint, Diagnosis, Result, Rung
-from precision_bisect.search.precision_curve import PointName
+from precision_bisect.results.result import Culprit, CurvePoint, Diagnosis, PointName, Result, Rung
 from precision_bisect_reports.curve import MOST_POINTS, curve, curve_words, needed
 from precision_bisect_reports.speed import no_faster
 from precision_bisect_reports.summary import final_screen

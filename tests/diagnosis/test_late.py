@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import tiny
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.results.certificates import Certificate
-from precision_bisect.search.events import ignore
 
 PROOF = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import oracles
 from precision_bisect.machine.free_space import Space
+from precision_bisect.monitoring.events import TrialFinished
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder.runfolder import ENGINE, ENGINES, LOGS, TIMING_CACHE
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.engine_store import Store, engine_folder
-from precision_bisect.search.events import TrialFinished
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus, Verdict
 from simulated import Simulated, by, driver_of
 

@@ -13,6 +13,7 @@ import tiny
 from final_screens import words
 from oracles import Oracle, outcome
 from precision_bisect.errors import ExitCode
+from precision_bisect.monitoring.events import Event, TrialFinished, ignore
 from precision_bisect.options import CERTIFY, Options
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.run import run_prepared
@@ -23,7 +24,6 @@ from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import Event, TrialFinished, ignore
 from precision_bisect.trial import Kind, Trial
 from simulated import Simulated, by
 

@@ -9,9 +9,9 @@ import pytest
 
 import tiny
 from precision_bisect.machine.threads import MOST_OF_ONE_SESSION, fitting, usable
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.loading import load_run
-from precision_bisect.search.events import ignore
 
 ONE_CORE = """
 import os

@@ -9,13 +9,13 @@ import pytest
 import oracles
 from precision_bisect.errors import PluginError
 from precision_bisect.inputs.copies import FACTORS, Copies
+from precision_bisect.monitoring.events import Event, PhaseStarted, TrialFinished, TrialStarted
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Problem, Sample, Search, Strategy
 from precision_bisect.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.events import Event, PhaseStarted, TrialFinished, TrialStarted
 from precision_bisect.trial import Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, by, driver_of, samples

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
+from precision_bisect.monitoring.events import Event, TrialFinished, TrialStarted, Warned
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample, Search
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.events import Event, TrialFinished, TrialStarted, Warned
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 from simulated import Evaluate, Simulated, by, driver_of
 

@@ -18,6 +18,7 @@ import tiny
 from models import normal, parse, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.model.ort import ON_CPU, Providers
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
@@ -26,7 +27,6 @@ from precision_bisect.results.endings import Status
 from precision_bisect.results.saved import read_saved
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import ignore
 
 
 class Engines(EmulatedBackend):

@@ -12,17 +12,12 @@ import tiny
 from models import load_text, normal, parse, save
 from precision_bisect.commandline.export_command import export
 from precision_bisect.exports.fitting import fit
-from precision_bisect.inputs.reference import (
-    MOST_DIFFERENT,
-    Reference,
-    distances,
-    find_reference,
-    reference_outputs,
-)
+from precision_bisect.inputs.reference import Reference, find_reference
+from precision_bisect.model.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
 from precision_bisect.model.load import load_model
+from precision_bisect.monitoring.events import Event, Warned
 from precision_bisect.options import Options
 from precision_bisect.pipeline.loading import load_run
-from precision_bisect.search.events import Event, Warned
 from precision_bisect.settings.engine_settings import EngineSettings
 
 FOLDED = """

@@ -11,6 +11,7 @@ import pytest
 
 import tiny
 from precision_bisect.errors import ExitCode, RunFolderError
+from precision_bisect.monitoring.events import Event, TrialStarted, ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
@@ -20,7 +21,6 @@ from precision_bisect.results.unseen import Unseen
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import EXPORTS
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import Event, TrialStarted, ignore
 
 CANDIDATES = len(tiny.STEPS)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nafnet"

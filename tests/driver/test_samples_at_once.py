@@ -11,12 +11,12 @@ import tiny
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.machine.threads import samples_at_once, usable
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.search.evaluation import Evaluator
-from precision_bisect.search.events import ignore
 from precision_bisect.trial import Proposal, Verdict
 from simulated import Simulated, samples
 

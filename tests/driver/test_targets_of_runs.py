@@ -12,8 +12,9 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.comparators.choose_comparator import choose_comparator
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.inputs.input_files import read_samples
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.prepare import prepare
@@ -24,7 +25,6 @@ from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.search.evaluation import judged_once
-from precision_bisect.search.events import ignore
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
 from precision_bisect.trial import SampleSet, Verdict
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from faults import subject
+from precision_bisect.monitoring.events import Event, Observer, TrialFinished, ignore, tell_all
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, Observer, TrialFinished, ignore, tell_all
 
 Record: TypeAlias = Callable[[str, object], None]
 

@@ -25,12 +25,7 @@ from onnx import helper, numpy_helper
 from precision_bisect.api import run
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.model.load import load_model
-from precision_bisect.options import Options
-from precision_bisect.plan import Plan
-from precision_bisect.protocols import Sample
-from precision_bisect.results.result import Result
-from precision_bisect.run_folder.runfolder import EXPORTS, RESULT
-from precision_bisect.search.events import (
+from precision_bisect.monitoring.events import (
     Event,
     Observer,
     RunStarted,
@@ -38,6 +33,11 @@ from precision_bisect.search.events import (
     TrialStarted,
     ignore,
 )
+from precision_bisect.options import Options
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+from precision_bisect.results.result import Result
+from precision_bisect.run_folder.runfolder import EXPORTS, RESULT
 
 FLOAT = onnx.TensorProto.FLOAT
 CANCELLING = [("Add", 2048.0), ("Sub", 2048.0)]

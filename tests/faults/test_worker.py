@@ -12,10 +12,10 @@ import pytest
 
 from faults import subject
 from faults.harness import Record, Run
+from precision_bisect.monitoring.events import Event, TrialFinished
 from precision_bisect.plan import Plan
 from precision_bisect.results.endings import Status
 from precision_bisect.search.driver import MOST_LOST
-from precision_bisect.search.events import Event, TrialFinished
 
 RETRIED = {
     "signals": ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS"),

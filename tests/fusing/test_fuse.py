@@ -25,7 +25,7 @@ from norm_spellings import (
 from precision_bisect import PrecisionBisectError
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.fuse import fuse
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
 
 FUSED = {

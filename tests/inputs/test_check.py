@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models import load_text
 from precision_bisect.errors import InputError
 from precision_bisect.inputs.input_check import check_samples
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import Model
 
 

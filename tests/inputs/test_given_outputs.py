@@ -25,8 +25,9 @@ from precision_bisect.errors import (
 )
 from precision_bisect.executors import local_executor
 from precision_bisect.inputs.given_outputs import read_outputs
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import Model, load_model
+from precision_bisect.monitoring.events import Event, Warned, ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline import engine_reference
 from precision_bisect.pipeline.engine_reference import Ran, engine_outputs, run_in_child
@@ -34,7 +35,6 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
 from precision_bisect.results.endings import Status
 from precision_bisect.run_folder.runfolder import REFERENCE
-from precision_bisect.search.events import Event, Warned, ignore
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import Outcome, TrialStatus
 

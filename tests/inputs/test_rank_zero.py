@@ -18,9 +18,9 @@ from precision_bisect.commandline.main import main
 from precision_bisect.exports.fitting import stored_samples
 from precision_bisect.inputs.copies import Copies, moved
 from precision_bisect.model.lowtypes import FP16
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
-from precision_bisect.search.events import ignore
 from precision_bisect.trial import SampleSet
 
 CHECK = """

@@ -8,8 +8,8 @@ import pytest
 from models import load_text, normal, parse, save, with_weights
 from precision_bisect.errors import InputError, UsageError
 from precision_bisect.inputs.input_check import check_samples
-from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.settings.reading import parse_shapes
 

@@ -12,8 +12,8 @@ from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import Logs
 from precision_bisect.isolation.process_evaluator import Isolated
 from precision_bisect.isolation.slot import Limits, Slot
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.pipeline.prepare import prepare
-from precision_bisect.search.events import ignore
 
 
 @pytest.fixture

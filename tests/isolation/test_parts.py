@@ -15,10 +15,10 @@ from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.isolation.deaths import oom_kills, raised_outcome, terminated
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.isolation.logs import TAIL_BYTES, Logs
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import COMPARATORS, installed
-from precision_bisect.search.events import ignore
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
 
 LOST = Outcome(status=TrialStatus.CRASHED, message="it died")

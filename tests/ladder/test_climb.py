@@ -16,15 +16,15 @@ from ladder_model import OUTLIERS, OVERFLOWING, QUANTIZABLE, samples, write
 from models import normal, parse, save, with_weights
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError, UsageError
-from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.ladder.ladder_answer import forecasts_of
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
+from precision_bisect.monitoring.events import Event, RunStarted, TrialFinished, Warned
 from precision_bisect.options import Options
 from precision_bisect.precisions import PrecisionName, parse_ladder
 from precision_bisect.results.certificates import Certificate, Forecasts
 from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
-from precision_bisect.search.events import Event, RunStarted, TrialFinished, Warned
 from typed_graphs import simulated
 
 LADDER: tuple[PrecisionName, ...] = ("int8", "fp16", "fp32")

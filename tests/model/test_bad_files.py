@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from models import OVERFLOW, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError, PrecisionBisectError
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
 
 

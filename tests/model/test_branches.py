@@ -12,11 +12,11 @@ from models import load_text, parse, save, with_weights
 from precision_bisect import find
 from precision_bisect.commandline.listing import as_text
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.inputs.reference import reference_outputs
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import load_model
+from precision_bisect.monitoring.events import Event, Warned
 from precision_bisect.protocols import Sample
 from precision_bisect.run_folder.runfolder import MIXED_MODEL, TAKEN_MODEL
-from precision_bisect.search.events import Event, Warned
 from precision_bisect.typed.taken_branches import Taken, take_branches
 
 NESTED = """(float[n] x, bool c, int64 k) => (float[m] y, float[n] same, int64 number) <

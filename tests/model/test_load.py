@@ -12,9 +12,9 @@ from models import keeping, load_text, normal, parse, save, save_external, with_
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import InputError, ModelError
 from precision_bisect.inputs.input_check import check_samples
-from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import Exclusion
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import output_types
 from precision_bisect.model.tensor_shapes import tensor_shapes

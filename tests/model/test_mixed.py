@@ -12,8 +12,8 @@ from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import Exclusion
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import CPU
 from precision_bisect.plan import Plan

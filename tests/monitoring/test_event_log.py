@@ -16,17 +16,17 @@ import tiny
 from beginning import PROCESS, STARTED
 from precision_bisect.ledger.store import SqliteLedger
 from precision_bisect.monitoring.event_log import EventLog, record
-from precision_bisect.plan import Plan
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.plain_json import to_bytes
-from precision_bisect.run_folder.runfolder import EVENTS, LEDGER
-from precision_bisect.search.events import (
+from precision_bisect.monitoring.events import (
     Event,
     PhaseStarted,
     TrialFinished,
     TrialStarted,
     Warned,
 )
+from precision_bisect.plan import Plan
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.plain_json import to_bytes
+from precision_bisect.run_folder.runfolder import EVENTS, LEDGER
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 
 PROPOSAL = Proposal(plan=Plan.of((1, 3)), reason="keep 2")
@@ -119,7 +119,7 @@ def test_a_full_disk_costs_lines_and_says_how_many(tmp_path: Path) -> None:
     script = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from precision_bisect.search.events import Warned\n"
+        "from precision_bisect.monitoring.events import Warned\n"
         "from precision_bisect.monitoring.event_log import EventLog\n"
         "from test_event_log import PROCESS, STARTED\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -22,6 +22,13 @@ from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.monitoring import live_status
 from precision_bisect.monitoring.attend import Attended
+from precision_bisect.monitoring.events import (
+    Event,
+    RunStarted,
+    TrialFinished,
+    TrialStarted,
+    ignore,
+)
 from precision_bisect.monitoring.live_status import INTERVAL_S, LiveStatus
 from precision_bisect.monitoring.run_progress import MOST_LAST, Progress
 from precision_bisect.monitoring.run_watch import look
@@ -30,13 +37,6 @@ from precision_bisect.plan import Plan
 from precision_bisect.run_folder import locking
 from precision_bisect.run_folder.locking import Owner, RunLock, now
 from precision_bisect.run_folder.runfolder import EVENTS, OWNER, STATUS
-from precision_bisect.search.events import (
-    Event,
-    RunStarted,
-    TrialFinished,
-    TrialStarted,
-    ignore,
-)
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from run_folders import write_ledger
 

@@ -8,9 +8,7 @@ import pytest
 from rich.console import Console
 
 import beginning
-from precision_bisect.monitoring.run_progress import Progress
-from precision_bisect.plan import Plan
-from precision_bisect.search.events import (
+from precision_bisect.monitoring.events import (
     Event,
     PhaseStarted,
     TrialFinished,
@@ -18,6 +16,8 @@ from precision_bisect.search.events import (
     TrialStarted,
     Warned,
 )
+from precision_bisect.monitoring.run_progress import Progress
+from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.terminal import PLAIN_INTERVAL_S, TerminalReport

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tiny
+from precision_bisect.monitoring.events import Event, TrialFinished
 from precision_bisect.results.endings import Status
-from precision_bisect.search.events import Event, TrialFinished
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = json.loads((DOCS / "result.schema.json").read_text())

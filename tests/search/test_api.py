@@ -12,9 +12,9 @@ import pytest
 import precision_bisect
 from models import OVERFLOW, parse, save
 from precision_bisect.api import FindOptions
+from precision_bisect.monitoring.events import Event, Warned
 from precision_bisect.options import Options
 from precision_bisect.run_folder.runfolder import DIAGNOSIS, EVENTS, REPORT, RESULT, STATUS
-from precision_bisect.search.events import Event, Warned
 
 SAMPLE = {"x": np.array([300.0], np.float32)}
 

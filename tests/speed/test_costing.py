@@ -9,6 +9,7 @@ import pytest
 import kernel_sessions
 import tiny
 from precision_bisect import find
+from precision_bisect.monitoring.events import ignore
 from precision_bisect.options import Options
 from precision_bisect.pipeline import costing
 from precision_bisect.pipeline.prepare import prepare
@@ -18,7 +19,6 @@ from precision_bisect.results.result import Result
 from precision_bisect.results.saved import read_result
 from precision_bisect.run_folder.runfolder import RESULT
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import ignore
 
 Install = Callable[..., None]
 

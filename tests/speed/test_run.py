@@ -23,6 +23,7 @@ from precision_bisect.errors import ExitCode
 from precision_bisect.layer_table import LayerName
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.model.ort import CPU
+from precision_bisect.monitoring.events import Event, ignore
 from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import Prepared, prepare
@@ -35,7 +36,6 @@ from precision_bisect.results.endings import Status
 from precision_bisect.results.result import Result
 from precision_bisect.run_folder.runfolder import LEDGER, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import Event, ignore
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.speed.costs import cost_graph
 from precision_bisect.trial import Evidence, Kind, Latency

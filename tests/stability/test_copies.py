@@ -15,7 +15,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.inputs.copies import FACTORS, Copies
-from precision_bisect.inputs.reference import ReferenceSession, reference_outputs
+from precision_bisect.model.fp32_outputs import ReferenceSession, reference_outputs
 from precision_bisect.model.load import load_model
 from precision_bisect.model.lowtypes import BF16, FP16, LowType
 from precision_bisect.plan import Plan

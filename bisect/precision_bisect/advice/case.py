@@ -17,8 +17,8 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import Decomposed
 from precision_bisect.inputs.copies import FACTORS
-from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import FIXED_BY_RUNG
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.model.node_views import View

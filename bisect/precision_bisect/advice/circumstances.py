@@ -9,8 +9,8 @@ from precision_bisect.advice.editing import Editor
 from precision_bisect.advice.other_form import searched
 from precision_bisect.diagnosis.findings import Advice, listed
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.inputs.reference import reference_outputs
 from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.model.fp32_outputs import reference_outputs
 from precision_bisect.results.advised import ALREADY_ROUNDED, Tried
 
 _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)

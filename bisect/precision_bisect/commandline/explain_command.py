@@ -10,11 +10,11 @@ from precision_bisect.diagnosis.diagnose import Question, diagnose
 from precision_bisect.diagnosis.findings import Findings, read_diagnosis
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.machine.workdir import workdir
+from precision_bisect.monitoring.events import Observer
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import squares, with_advice
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.ranking import worst_layers
-from precision_bisect.search.events import Observer
 
 
 def explain(options: Options, layers: Sequence[str], worst: int, observer: Observer) -> Findings:

@@ -9,7 +9,7 @@ from typing import Any
 from precision_bisect.errors import ExitCode
 from precision_bisect.machine.signals import AnswersSignals, Interrupted, let_go
 from precision_bisect.machine.workdir import remove_all
-from precision_bisect.search.events import Event, RunStarted
+from precision_bisect.monitoring.events import Event, RunStarted
 
 TOO_EARLY = "interrupted before the search began; nothing was written"
 TOO_LATE = "interrupted while the result was being written; --resume writes it again"

@@ -19,7 +19,7 @@ from precision_bisect.comparators.script import ScriptComparator
 from precision_bisect.comparators.task_checks import judge_task
 from precision_bisect.comparators.tolerance import tolerance_from
 from precision_bisect.errors import UsageError
-from precision_bisect.inputs.reference import non_finite
+from precision_bisect.model.fp32_outputs import non_finite
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, load
 from precision_bisect.protocols import Comparator, Judgement, Sample

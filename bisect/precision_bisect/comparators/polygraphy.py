@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from precision_bisect.comparators.arrays import deciding, differences, ratios, widened
 from precision_bisect.comparators.tolerance import Tolerance
 from precision_bisect.errors import UsageError
-from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
+from precision_bisect.model.fp32_outputs import non_finite
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.trial import Verdict
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from precision_bisect.comparators.guarded import copied
 from precision_bisect.errors import UsageError
-from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.user_scripts import (
     OutOfMemory,
     ScriptFailed,
     load_function,
     running_script,
 )
+from precision_bisect.model.fp32_outputs import non_finite
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.trial import Verdict
 

@@ -10,12 +10,8 @@ import onnx
 
 from precision_bisect.comparators.share import shared
 from precision_bisect.errors import ModelError
-from precision_bisect.inputs.reference import (
-    Reference,
-    ReferenceSession,
-    distances,
-    non_finite,
-)
+from precision_bisect.inputs.reference import Reference
+from precision_bisect.model.fp32_outputs import ReferenceSession, distances, non_finite
 from precision_bisect.model.load import Model
 from precision_bisect.model.randomness import TRAINED, changing_nodes
 from precision_bisect.protocols import Comparator, Judgement, Sample

@@ -7,12 +7,7 @@ from numbers import Real
 from typing import Any
 
 from precision_bisect.errors import UsageError
-from precision_bisect.settings.sample_options import WIDE, Limits
-
-
-def relative_of(limit: float) -> float:
-    """Return the relative limit that one for both kinds of errors sets: itself, or none."""
-    return limit if limit < WIDE else 0.0
+from precision_bisect.settings.sample_options import Limits, relative_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from precision_bisect.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.errors import PrecisionBisectError, UsageError
-from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.user_scripts import ScriptFailed
+from precision_bisect.model.fp32_outputs import non_finite
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
 

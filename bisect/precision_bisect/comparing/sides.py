@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.model.layers_file import ModelLayers
+from precision_bisect.results.model_layers import ModelLayers
 from precision_bisect.results.saved import Saved, read_saved
 from precision_bisect.run_folder.runfolder import LAYERS
 from precision_bisect.run_folder.typed_json import read_typed

@@ -13,8 +13,8 @@ from precision_bisect.errors import ModelError, RefusedError, counted
 from precision_bisect.fusing.find import find_decomposed
 from precision_bisect.fusing.found import SINCE, Decomposed
 from precision_bisect.fusing.fused_graph import fused, is_fusable
-from precision_bisect.inputs.reference import MOST_DIFFERENT, distances, reference_outputs
 from precision_bisect.model.convert import at_least_opset
+from precision_bisect.model.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
 from precision_bisect.model.graph import opset
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.protocols import Sample

@@ -97,7 +97,7 @@ class EvaluatorSpec:
         """Return what computes the FP32 outputs of copies: the GPU where ONNX Runtime has one."""
         # Imported here: it brings in ONNX Runtime.
         from precision_bisect.backends.cuda.gpu_reference import GpuReference
-        from precision_bisect.inputs.reference import ReferenceSession
+        from precision_bisect.model.fp32_outputs import ReferenceSession
 
         on_cpu = ReferenceSession(model, self.options.threads, optimised=self.optimised)
         if backend.name != "onnxruntime":

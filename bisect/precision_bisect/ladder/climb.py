@@ -25,6 +25,7 @@ from precision_bisect.ladder.ladder_answer import conclude_ladder
 from precision_bisect.layer_table import LayerName
 from precision_bisect.model.layers_file import write_layers
 from precision_bisect.model.load import Model
+from precision_bisect.monitoring.events import Event, Observer, RunStarted, TrialsEnded, Warned
 from precision_bisect.options import Options
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.loading import Loaded, load_run
@@ -38,7 +39,6 @@ from precision_bisect.results.result import Result
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.events import Event, Observer, RunStarted, TrialsEnded, Warned
 from precision_bisect.typed.pinning import NothingLow, pin_formless, pinned_layers
 
 RUNG_SHARE = 0.5

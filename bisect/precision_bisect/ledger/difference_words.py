@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from precision_bisect.comparators.tolerance import relative_of
 from precision_bisect.ledger.fingerprint import Difference, differing_fields
+from precision_bisect.settings.sample_options import relative_of
 
 MOST_TOLD = 3
 _SHOWN = 60

@@ -1,47 +1,18 @@
-"""`layers.json`: every node of the model in the run folder, for reports that have no model."""
+"""Writing `layers.json`: every node of a model, in its run's folder."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import onnx
 
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.model.graph import captured
 from precision_bisect.model.load import Model
+from precision_bisect.results.model_layers import ModelLayers, Row
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.runfolder import LAYERS, RunFolder
-from precision_bisect.run_folder.typed_json import Count
 
 _NO_VALUES = (Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT, Exclusion.NOT_TENSOR)
 """What feeds a follower beside the values that it moves: indices, shapes, conditions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A node: `candidate` is its place among the candidates, else `exclusion` says why it is none.
-
-    `detail` has what more there is to say of that. `follows` is the node whose values it moves,
-    `inputs` are those that it reads from.
-    """
-
-    name: str
-    op: str
-    module: str
-    candidate: Count | None
-    exclusion: Exclusion | None
-    detail: str = ""
-    follows: Count | None
-    inputs: Sequence[Count]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLayers:
-    """The contents of the file: the name of the model's file, and its nodes in network order."""
-
-    schema: Literal[1] = 1
-    model: str
-    layers: Sequence[Row]
 
 
 def write_layers(model: Model, folder: RunFolder) -> None:

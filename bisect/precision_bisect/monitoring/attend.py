@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.monitoring.event_log import EventLog
+from precision_bisect.monitoring.events import Event, Observer, Warned, tell_all
 from precision_bisect.monitoring.live_status import LiveStatus
 from precision_bisect.results.result import Result
 from precision_bisect.results.run_status import Best, Process
 from precision_bisect.run_folder.runfolder import EVENTS, STATUS
-from precision_bisect.search.events import Event, Observer, Warned, tell_all
 
 
 class Attended:

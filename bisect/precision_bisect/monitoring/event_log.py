@@ -5,11 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.results.run_status import Asked, Process, Shown
-from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.locking import now
-from precision_bisect.run_folder.plain_json import to_bytes
-from precision_bisect.search.events import (
+from precision_bisect.monitoring.events import (
     Event,
     PhaseStarted,
     RunStarted,
@@ -17,6 +13,10 @@ from precision_bisect.search.events import (
     TrialsEnded,
     TrialStarted,
 )
+from precision_bisect.results.run_status import Asked, Process, Shown
+from precision_bisect.run_folder import plain_json
+from precision_bisect.run_folder.locking import now
+from precision_bisect.run_folder.plain_json import to_bytes
 
 _TAIL = 1 << 20
 """More bytes than any line has."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.machine.atomic import whole
+from precision_bisect.monitoring.events import Event, RunStarted
 from precision_bisect.monitoring.run_progress import Progress
 from precision_bisect.results.run_status import Process, RunningTrial, RunStatus, Shown
 from precision_bisect.run_folder.locking import now, owner_of
 from precision_bisect.run_folder.plain_json import to_bytes
-from precision_bisect.search.events import Event, RunStarted
 
 INTERVAL_S = 0.5
 """The file is written no more often than this."""

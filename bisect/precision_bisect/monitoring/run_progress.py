@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from precision_bisect.plan import Plan
-from precision_bisect.results.run_status import Best
-from precision_bisect.search.events import (
+from precision_bisect.monitoring.events import (
     Event,
     PhaseStarted,
     RunStarted,
@@ -16,6 +14,8 @@ from precision_bisect.search.events import (
     TrialsEnded,
     TrialStarted,
 )
+from precision_bisect.plan import Plan
+from precision_bisect.results.run_status import Best
 from precision_bisect.trial import (
     Identity,
     Kind,

@@ -58,11 +58,7 @@ from precision_bisect.results.layer_costs import Costs
 from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.results.result import Inputs, Pinned, Result, Rung
 from precision_bisect.results.unseen import Unseen
-from precision_bisect.run_folder.runfolder import (
-    DIAGNOSIS,
-    RESULT,
-    RunFolder,
-)
+from precision_bisect.run_folder.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.speed.report import front_rows

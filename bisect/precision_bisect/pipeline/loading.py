@@ -21,12 +21,7 @@ from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.inputs.given_outputs import read_outputs
 from precision_bisect.inputs.input_check import CheckedSamples, check_samples
 from precision_bisect.inputs.input_files import placed_samples
-from precision_bisect.inputs.reference import (
-    Reference,
-    ReferenceSession,
-    find_reference,
-    given_reference,
-)
+from precision_bisect.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.inputs.synthetic import synthetic_samples
 from precision_bisect.inputs.true_shapes import with_true_shapes
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
@@ -34,13 +29,14 @@ from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.machine.freed_memory import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.model.classes import class_outputs
+from precision_bisect.model.fp32_outputs import ReferenceSession
 from precision_bisect.model.load import Model, load_model
 from precision_bisect.model.ort import use_custom_ops
+from precision_bisect.monitoring.events import Observer, Warned
 from precision_bisect.options import Options
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.quantization.scales import Scales
-from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.sample_sets import (
     CHOSEN,
     SampleSets,

@@ -19,12 +19,13 @@ from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.executors.executor import Executor
 from precision_bisect.executors.local_executor import LOCAL
 from precision_bisect.inputs.copies import Copies, copies_for
-from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.isolation.evaluator_spec import EvaluatorSpec
 from precision_bisect.ledger.fingerprint import digest_samples
 from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, Space
+from precision_bisect.model.fp32_outputs import ReferenceSession
 from precision_bisect.model.load import Model
 from precision_bisect.model.lowtypes import KINDS
+from precision_bisect.monitoring.events import Observer, Warned
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
@@ -44,7 +45,6 @@ from precision_bisect.protocols import (
 from precision_bisect.quantization.calibration import scales_for
 from precision_bisect.quantization.scales import Scales
 from precision_bisect.run_folder.runfolder import ENGINES
-from precision_bisect.search.events import Observer, Warned
 from precision_bisect.search.precision_curve import Curve, drawable
 from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.settings.targets import TargetName

@@ -7,7 +7,7 @@ import numpy as np
 
 from precision_bisect.diagnosis.instrument import Instrument
 from precision_bisect.inputs.made_variants import at_ends, range_by_type
-from precision_bisect.inputs.reference import non_finite
+from precision_bisect.model.fp32_outputs import non_finite
 from precision_bisect.model.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.model.sized_inputs import SizedInput, sized_inputs
 from precision_bisect.pipeline.prepare import Prepared

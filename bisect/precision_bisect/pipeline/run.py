@@ -9,10 +9,11 @@ from precision_bisect.certificate.judged_trials import JudgedTrials
 from precision_bisect.comparators.comparison_remarks import limits_in_words
 from precision_bisect.errors import RunFolderError
 from precision_bisect.executors.executor import Executor
-from precision_bisect.inputs.reference import non_finite
 from precision_bisect.ledger.store import open_ledger
 from precision_bisect.machine.stopping import Stopped, past_deadline
+from precision_bisect.model.fp32_outputs import non_finite
 from precision_bisect.model.layers_file import write_layers
+from precision_bisect.monitoring.events import Observer, RunStarted, TrialsEnded, tell_all
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.chart import chart, outcome_of_answer
@@ -33,7 +34,6 @@ from precision_bisect.run_folder.runfolder import RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
-from precision_bisect.search.events import Observer, RunStarted, TrialsEnded, tell_all
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.trial import Kind
 

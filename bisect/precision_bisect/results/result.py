@@ -7,7 +7,7 @@ them (`docs/make_schema.py`).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -25,13 +25,13 @@ from precision_bisect.results.other_targets import OnTargets
 from precision_bisect.results.unseen import OverSamples, Unseen
 from precision_bisect.run_folder import plain_json
 from precision_bisect.run_folder.typed_json import Count
-from precision_bisect.search.precision_curve import PointName
 from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
 RESULT_SCHEMA: Literal[1] = 1
 ROUNDING = "rounding"
 """The cause that is left where nothing graver is seen."""
+PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
 HARDLY = 0.9
 """Share of the candidates above which a plan that keeps them gains little. A bound of taste."""
 _EXIT_CODES = {

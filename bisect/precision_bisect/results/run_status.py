@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from precision_bisect.monitoring.events import RunStarted
 from precision_bisect.results.endings import Status
 from precision_bisect.run_folder.runfolder import STATUS
 from precision_bisect.run_folder.typed_json import Count, read_typed
-from precision_bisect.search.events import RunStarted
 from precision_bisect.trial import (
     Figure,
     Kind,

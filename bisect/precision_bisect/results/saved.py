@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError, printable
+from precision_bisect.options import default_run_folder
 from precision_bisect.results.result import KEYS, RESULT_SCHEMA, Result
 from precision_bisect.results.run_status import told_of
 from precision_bisect.run_folder import plain_json
-from precision_bisect.run_folder.runfolder import RESULT, default_run_folder, runs_here
+from precision_bisect.run_folder.runfolder import RESULT, runs_here
 from precision_bisect.run_folder.typed_json import typed
 
 _SHOWN = 60

@@ -17,13 +17,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.atomic import remove_debris, whole
 from precision_bisect.run_folder import belonging, plain_json
 from precision_bisect.run_folder.belonging import RUN, Claim
-from precision_bisect.run_folder.runfolder import (
-    LOCK,
-    OWN_FILES,
-    OWNER,
-    RunFolder,
-    folder_errors,
-)
+from precision_bisect.run_folder.runfolder import LOCK, OWN_FILES, OWNER, RunFolder, folder_errors
 from precision_bisect.run_folder.typed_json import read_typed
 
 if TYPE_CHECKING:

@@ -65,11 +65,6 @@ POINT_FOLDER = re.compile(r"point-.+")
 _FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{RUNG_FOLDER.pattern}|{POINT_FOLDER.pattern}")
 
 
-def default_run_folder(model: Path) -> Path:
-    """Return where a run of this model goes unless it is told otherwise."""
-    return Path(f"{model.name}.precision-bisect")
-
-
 def runs_here() -> str:
     """Return which runs lie in the current folder, in words, at most a few."""
     places = [STATUS, RESULT, LEDGER]

@@ -14,17 +14,17 @@ driver's thread only.
 from collections import deque
 from collections.abc import Sequence
 
-from precision_bisect.plan import Plan
-from precision_bisect.protocols import Ledger, Search, T
-from precision_bisect.search.budget import Budget
-from precision_bisect.search.combinators import feed
-from precision_bisect.search.events import (
+from precision_bisect.monitoring.events import (
     Observer,
     PhaseStarted,
     TrialFinished,
     TrialStarted,
     Warned,
 )
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Ledger, Search, T
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.combinators import feed
 from precision_bisect.search.in_flight import InFlight
 from precision_bisect.search.workers import Workers
 from precision_bisect.trial import (

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precision_bisect.monitoring.events import Event, TrialFinished
 from precision_bisect.plan import Plan
 from precision_bisect.run_folder.belonging import engines, logs
 from precision_bisect.run_folder.runfolder import ENGINES, TIMING_CACHE
-from precision_bisect.search.events import Event, TrialFinished
 from precision_bisect.trial import Kind, Verdict
 
 

@@ -15,8 +15,8 @@ from typing import TypeAlias, TypeVar
 from precision_bisect.comparators.output_errors import output_errors, together
 from precision_bisect.errors import RunFolderError
 from precision_bisect.inputs.copies import Copies, Samples
-from precision_bisect.inputs.reference import non_finite
 from precision_bisect.machine.stopping import Stopped
+from precision_bisect.model.fp32_outputs import non_finite
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import (
     Backend,

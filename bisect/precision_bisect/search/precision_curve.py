@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
+from precision_bisect.results.result import PointName
 from precision_bisect.search.rounding_law import Law, jitter, typical, worst
 from precision_bisect.search.sensitivity import bounded, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
@@ -54,9 +55,6 @@ networks 94% of 415 points lay between 0.3 and 1.2; the rest is a margin."""
 FEW = 8
 """Layers beyond the answer for the point `margin`, at most: `FEW`, or half the answer where that
 is more; never beyond half of all layers. A bound of taste."""
-
-
-PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
 
 
 class CurveTrial(NamedTuple):

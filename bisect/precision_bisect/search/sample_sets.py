@@ -8,7 +8,7 @@ import numpy as np
 
 from precision_bisect.errors import InputError, ModelError, counted
 from precision_bisect.inputs.copies import Pair, Refers
-from precision_bisect.inputs.reference import judgeable, non_finite
+from precision_bisect.model.fp32_outputs import judgeable, non_finite
 from precision_bisect.protocols import Comparator, Judgement, JudgesEach, Sample
 from precision_bisect.trial import OneByOne, SampleSet, Trial, Verdict
 

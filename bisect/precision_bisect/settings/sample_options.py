@@ -26,6 +26,11 @@ _inputs = partial(flag, "inputs")
 _verdict = partial(flag, "verdict")
 
 
+def relative_of(limit: float) -> float:
+    """Return the relative limit that one for both kinds of errors sets: itself, or none."""
+    return limit if limit < WIDE else 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions:
     """The samples, and how they are judged.

@@ -22,6 +22,7 @@ from precision_bisect.model.load import load_model
 from precision_bisect.model.ort import use_custom_ops
 from precision_bisect.results.run_status import told_of
 from precision_bisect.results.saved import last_run
+from precision_bisect.results.verification import Verification
 from precision_bisect.run_folder.locking import RunLock
 from precision_bisect.run_folder.runfolder import (
     LEDGER,
@@ -36,7 +37,6 @@ from precision_bisect.run_folder.runfolder import (
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.verifying.one_build import OneBuild, Order, build_once
 from precision_bisect.verifying.run_settings import AskedSettings, AsRun, engine_as_in_run
-from precision_bisect.verifying.verification import Verification
 
 BUILD_TIMEOUT_S = 1800.0
 MEMORY_SHARE = 0.75

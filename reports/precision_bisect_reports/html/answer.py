@@ -7,7 +7,7 @@ from precision_bisect.errors import counted
 from precision_bisect.options import ANSWER
 from precision_bisect.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.results.result import Result, runs
-from precision_bisect.verifying.verification import VerifiedEngine
+from precision_bisect.results.verification import VerifiedEngine
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed_rows

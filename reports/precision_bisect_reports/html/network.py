@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.model.layers_file import ModelLayers, Row
+from precision_bisect.results.model_layers import ModelLayers, Row
 from precision_bisect.results.result import Result
 from precision_bisect_reports.html.compact import coded
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from precision_bisect.diagnosis.findings import Findings
 from precision_bisect.errors import RunFolderError
 from precision_bisect.ledger.ledger_reader import Recorded, read_ledger
-from precision_bisect.model.layers_file import ModelLayers
+from precision_bisect.results.model_layers import ModelLayers
 from precision_bisect.results.result import Result
 from precision_bisect.results.run_status import RunStatus
 from precision_bisect.results.saved import read_result
+from precision_bisect.results.verification import VerifiedEngine, read_verification
 from precision_bisect.run_folder.runfolder import (
     AUTOCAST,
     DIAGNOSIS,
@@ -24,7 +25,6 @@ from precision_bisect.run_folder.runfolder import (
     TRTEXEC,
 )
 from precision_bisect.run_folder.typed_json import T, read_typed
-from precision_bisect.verifying.verification import VerifiedEngine, read_verification
 
 COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, RUN_SCRIPT)
 LARGEST_COPIED = 512 * 1024

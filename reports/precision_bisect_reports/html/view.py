@@ -7,8 +7,8 @@ from typing import Any
 from precision_bisect.diagnosis.findings import Finding, Findings, Histogram, Hurt
 from precision_bisect.results.result import CurvePoint, FrontPoint, Result
 from precision_bisect.results.run_status import RunStatus
+from precision_bisect.results.verification import VerifiedEngine
 from precision_bisect.run_folder import plain_json
-from precision_bisect.verifying.verification import VerifiedEngine
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words
 from precision_bisect_reports.html.answer import answer_section

@@ -4,8 +4,8 @@ import threading
 
 from precision_bisect.backends.cuda.provider import deployed_provider, on_cuda, searching
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.inputs.reference import ReferenceSession
 from precision_bisect.machine.stopping import Stopped
+from precision_bisect.model.fp32_outputs import ReferenceSession
 from precision_bisect.model.load import Model
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.trial import Verdict
