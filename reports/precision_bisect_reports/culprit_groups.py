@@ -146,13 +146,14 @@ def _kind(result: Result, places: Sequence[Sequence[str]]) -> str:
 
 
 def _cause(found: Sequence[Diagnosis]) -> str:
-    """Return the cause of the first, by what reaches furthest of those that have it, too."""
-    if not found:
-        return ""
-    alike = [each for each in found if each.cause == found[0].cause]
-    furthest = max(alike, key=lambda each: each.largest or 0.0)
-    many = f", the furthest of {len(alike)}" if len(alike) > 1 and furthest.largest else ""
-    return printable(f"{furthest.cause}{many}: {furthest.evidence}")
+    """Return each cause, that of the first layer first, by what reaches furthest for it."""
+    told = []
+    for cause in dict.fromkeys(each.cause for each in found):
+        alike = [each for each in found if each.cause == cause]
+        furthest = max(alike, key=lambda each: each.largest or 0.0)
+        many = f", the furthest of {len(alike)}" if len(alike) > 1 and furthest.largest else ""
+        told.append(printable(f"{cause}{many}: {furthest.evidence}"))
+    return "; ".join(told)
 
 
 def _module(name: str) -> str:

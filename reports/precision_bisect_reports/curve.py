@@ -47,9 +47,14 @@ def curve_words(result: Result) -> str:
     if not culprits:
         start = result.curve[0].error_median
         rest = _rest(result, 0, start)
+        if result.certificate.minimal and len(result.kept) == 1:
+            return f"One layer, {printable(result.kept[0])}, breaks {low}{rest}"
+        if result.certificate.minimal and result.kept:
+            return f"No layer stands out: each of {len(result.kept)} layers is needed{rest}"
         return f"No single layer breaks {low}; {_several(result, 'rounding is spread')}{rest}"
     together = culprits[0].error_with
-    fall = f"{_figure(result.curve[0].error_median)} -> {_figure(together)}"
+    # Where the low model does not run there is no error to begin with.
+    fall = f"{_figure(result.curve[0].error_median) or 'none'} -> {_figure(together)}"
     said = f"{_named(culprits, low)}: {fall}."
     limit = _limit(result)
     if together is None or limit is None:
@@ -163,6 +168,11 @@ def _limit(result: Result) -> float | None:
 
 def _listed(result: Result) -> bool:
     """Return whether the list of kept layers tells all of the culprits."""
+    # A column of culprits behind the answer asks which of them do.
+    if any(
+        each.point == "culprits" and each.kept_count > len(result.kept) for each in result.curve
+    ):
+        return False
     together = result.culprits[0].error_with if result.culprits else None
     limit = _limit(result)
     return bool(result.kept) and None not in (together, limit) and together <= limit  # type: ignore[operator] # neither is None
@@ -181,7 +191,7 @@ def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
     shown = _shown(points)
     rows: list[tuple[str, list[str]]] = [
         ("kept", [str(each.kept_count) for each in shown]),
-        ("worst error", [_figure(each.error_max) for each in shown]),
+        ("worst error", [_figure(each.error_max) or "none" for each in shown]),
     ]
     if any(each.latency_ms is not None for each in shown):
         rows.append(("ms", [_figure(each.latency_ms) for each in shown]))

@@ -9,7 +9,7 @@ from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RUN_SCRIPT
 from precision_bisect.settings.targets import TargetName
 
-_ROUNDED = ("rounding", "cancellation")
+_ROUNDED = ("rounding", "cancellation", "indices")
 """Causes that more digits cure, which TF32 does not have."""
 
 
@@ -80,7 +80,7 @@ def judging_steps(result: Result) -> Mapping[TargetName, str]:
         there = shlex.quote(str(folder))
         steps["tensorrt"] = f"(cd {there} && {printable(deployment.polygraphy)})"
     steps["onnxruntime"] = f"python {shlex.quote(str(folder / RUN_SCRIPT))}"
-    usable = [target for target in steps if target not in result.not_passed]
+    usable = [target for target in steps if target not in result.unusable]
     return {
         target: steps[target] for target in sorted(usable, key=lambda each: each != result.target)
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.options import default_run_folder
+from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import REPORT, TRTEXEC
@@ -75,6 +76,9 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             )
         case Status.NOT_PRECISION if not result.trials:
             return  # its message says what to mend
+        case Status.NOT_PRECISION if _advised(result, ALREADY_ROUNDED):
+            yield from _advised(result, ALREADY_ROUNDED)
+            yield from _explain(result, model)
         case Status.NOT_PRECISION if result.emulated:
             yield NextStep(
                 what="Next: loosen the tolerance, or see why FP32 itself misses it: the check, "
@@ -94,8 +98,17 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             yield NextStep(what="Next: make the model run in FP32, for the reason that is given")
         case Status.INFEASIBLE if result.speed is not None and result.front:
             yield NextStep(what="Next: loosen one of the limits; result.json lists the front")
+        case Status.INFEASIBLE if _advised(result, CHOSEN_ROWS):
+            yield from _advised(result, CHOSEN_ROWS)
+            yield from _explain(result, model)
         case Status.INFEASIBLE:
             yield NextStep(what="Next: loosen the tolerance, or find what makes the outputs vary")
+
+
+def _advised(result: Result, kind: str) -> Sequence[NextStep]:
+    """Return the advice with this id as what to do next."""
+    titles = [printable(each.title) for each in result.advice if each.id == kind]
+    return [NextStep(what=f"Next: {each[:1].lower()}{each[1:]}") for each in titles]
 
 
 def _polygraphy(result: Result, model: Path, *runners: str) -> str:
@@ -140,9 +153,10 @@ def _without(command: Sequence[str], status: Status) -> Iterator[str]:
 
 def _as_it_is(result: Result) -> NextStep:
     """Return what to do where nothing can go low: nothing was exported for FP32."""
-    other = "bf16" if result.low == "fp16" else "fp16"
-    kept = f"deploy the model with every layer {result.high.upper()}"
-    return NextStep(what=f"Next: {kept}, loosen the tolerance, or try --low {other}")
+    steps = [f"deploy the model with every layer {result.high.upper()}", "loosen the tolerance"]
+    if any(each.id == EVERYWHERE and each.passed for each in result.advice):
+        steps.append("search with --low bf16")
+    return NextStep(what=f"Next: {', '.join(steps[:-1])}, or {steps[-1]}")
 
 
 def _apply(result: Result, model: Path) -> Iterator[NextStep]:
@@ -157,7 +171,7 @@ def _apply(result: Result, model: Path) -> Iterator[NextStep]:
         yield NextStep(
             what="weak needs TensorRT 10.0 or later: a name holds a wildcard", level=EVIDENCE
         )
-    if result.emulated and "tensorrt" not in result.not_passed:
+    if result.emulated and "tensorrt" not in result.unusable:
         yield NextStep(
             what="Does TensorRT keep them",
             commands=(f"precision-bisect verify {_run(result, model)}",),
@@ -193,7 +207,7 @@ def _build(result: Result) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
     first = "Then" if any(_judge(result)) else "Next:"
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
-    ways = [way for way, target in _BUILDS.items() if target not in result.not_passed]
+    ways = [way for way, target in _BUILDS.items() if target not in result.unusable]
     if ways:
         yield NextStep(
             what=f"{first} build ({', '.join(ways)})", commands=(f"sh {script} {ways[0]}",)

@@ -9,6 +9,8 @@ from precision_bisect.runs.results.certificates import Certificate, Need
 def proof(certificate: Certificate) -> str:
     """Return the line for a plan that keeps at least one layer."""
     kept = len(certificate.evidence) or len(certificate.checked) + len(certificate.unchecked)
+    if certificate.minimal and kept == 1:
+        return f"{certified(certificate)}: dropping the one layer fails, as was tried"
     if certificate.minimal:
         return f"{certified(certificate)}: dropping any one of the {kept} fails, each was tried"
     if certificate.minimal_at_limit:

@@ -47,7 +47,7 @@ def no_faster(result: Result) -> str:
     if not pays:
         return said
     count, faster = max(pays)
-    return f"{said}; {count} kept layers take {faster:.3g} ms"
+    return f"{said}; {faster:.3g} ms with {counted(count, 'kept layer')}"
 
 
 def cost(result: Result) -> str:

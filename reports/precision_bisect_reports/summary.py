@@ -12,6 +12,7 @@ from rich.text import Text
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.runs.monitoring.status_text import spent
+from precision_bisect.runs.results.advised import ALREADY_ROUNDED
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
@@ -67,6 +68,7 @@ HEADLINES = {
     Status.ABORTED: "Aborted; best so far",
     Status.STOPPED: "Culprits only; not within the tolerance",
 }
+FILE_ROUNDS = "The file loses precision by itself"
 NO_ANSWER = "No answer yet"
 NOTHING_GAINED = "Nothing gained"
 _STYLES = {
@@ -122,8 +124,22 @@ def _screen(
             yield from step(each.what, each.commands, width)
 
 
+def every_layer(result: Result) -> str:
+    """Name all candidates."""
+    return "the one layer" if result.candidates == 1 else f"all {result.candidates} layers"
+
+
+def headline_of(result: Result) -> str:
+    """Return how a run ended, in a few words; a file that rounds by itself is said to."""
+    if result.status is Status.NOT_PRECISION and any(
+        each.id == ALREADY_ROUNDED for each in result.advice
+    ):
+        return FILE_ROUNDS
+    return HEADLINES[result.status]
+
+
 def _headline(result: Result) -> Text:
-    headline = Text(HEADLINES[result.status], style=_STYLES[result.status])
+    headline = Text(headline_of(result), style=_STYLES[result.status])
     if result.status in WITHOUT_ANSWER:
         why = f": {printable(result.message)}" if result.message else ""
         return headline.append(why, style="default not bold")
@@ -133,16 +149,15 @@ def _headline(result: Result) -> Text:
             f": {why}", style="default not bold"
         )
     if result.gains_nothing:
-        kept = f": every plan that passed keeps all {result.candidates} layers"
+        kept = f": every plan that passed keeps {every_layer(result)}"
         return Text(NOTHING_GAINED, style="bold yellow").append(
             f"{kept} {result.high.upper()}", style="default not bold"
         )
     if len(result.rungs) > 2:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
-    kept = f"{len(result.kept)} of {counted(result.candidates, 'layer')}"
-    text = f": {kept} stay {result.high.upper()}, the rest {result.rest}"
+    text = f": {result.staying}, the rest {result.rest}"
     if result.gains_little:
-        text = f": {kept} stay {result.high.upper()}, few run in {result.low.upper()}"
+        text = f": {result.staying}, few run in {result.low.upper()}"
     return headline.append(text, style="default not bold")
 
 

@@ -12,6 +12,7 @@ from models import OVERFLOW, parse, save
 from norm_spellings import large, layer_norm
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
+from precision_bisect.errors import counted
 from precision_bisect.explaining.advice.advise import advised
 from precision_bisect.explaining.advice.exact_constants import clamped, raised
 from precision_bisect.graphs.load import load_model
@@ -44,7 +45,7 @@ def test_masks_are_named_and_a_smaller_one_helps(tmp_path: Path, text: str, valu
     assert set(advice["mask"]["layers"]) <= set(result.kept)
     assert f"{value:.3g}" in advice["mask"]["evidence"]
     before = len(result.kept)
-    assert f"applied, with 0 of the {before} layers kept: error" in advice["mask"]["evidence"]
+    assert f"applied, with 0 of the {counted(before, 'layer')} kept" in advice["mask"]["evidence"]
     assert "which passes" in advice["mask"]["evidence"]
     case = case_of(tmp_path / "run.onnx", MASKED, list(result.kept), tmp_path)
     followed, _ = searched(clamped(case, ["low"]), MASKED, tmp_path, "smaller")
@@ -138,7 +139,7 @@ def test_a_graph_that_rounds_already_is_named(
     assert set(advice["already-rounded"]["layers"]) <= set(result.kept)
     before = len(result.kept)
     told = advice["already-rounded"]["evidence"]
-    assert f"applied, with 0 of the {before} layers kept: error" in told
+    assert f"applied, with 0 of the {counted(before, 'layer')} kept: error" in told
     assert "which passes" in told
     followed, _ = searched(parse(without), feeds, tmp_path, "exact", tol=tol)
     assert [] == followed.kept

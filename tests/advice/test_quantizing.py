@@ -52,7 +52,7 @@ def test_channels_are_brought_to_one_size(tmp_path: Path) -> None:
     assert ["second"] == result.kept
     assert ["second"] == advice["smooth"]["layers"]
     assert "channel 3 of s reaches" in advice["smooth"]["evidence"]
-    assert "applied, with 0 of the 1 layers kept" in advice["smooth"]["evidence"]
+    assert "applied, with 0 of the 1 layer kept" in advice["smooth"]["evidence"]
     assert "which passes" in advice["smooth"]["evidence"]
     assert "which passes" in advice["fp16-kept"]["evidence"]
     half, none = searched(stretched(400.0), SAMPLES, tmp_path, "fp16", high="fp16")

@@ -123,7 +123,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "unknown domain": (
         file("m.onnx", model_bytes("Mul", "acme")),
         ["m.onnx"],
-        "its nodes: not a standard ONNX operator (1); `precision-bisect layers m.onnx`",
+        "its nodes: not a standard ONNX operator; stays high (1); `precision-bisect layers m",
     ),
     "wrong name": (feed(z=ONES), INPUTS, "has z, and not x"),
     "extra name": (feed(x=ONES, z=ONES), INPUTS, "in.npz has z, no input"),

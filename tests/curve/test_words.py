@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from precision_bisect.errors import counted
 from precision_bisect.runs.results.advised import Advised, Tried
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.endings import Status
@@ -125,6 +126,46 @@ def test_no_culprit() -> None:
     assert f"{spread}: {takes}" == curve_words(replace(result, diagnosis=[ROUNDING]))
 
 
+def test_no_culprit_beside_a_certificate() -> None:
+    """That each layer is needed is no contradiction to what is said of them."""
+    points = [point(0, 0.02, "all_low"), point(2, 0.009, "answer")]
+    minimal = Certificate(minimal=True, checked=["a", "b"], unchecked=())
+    result = replace(RESULT, culprits=[], curve=points, kept=["a", "b"], certificate=minimal)
+    assert "No layer stands out: each of 2 layers is needed: 0.01 takes 2 of 329." == curve_words(
+        result
+    )
+
+
+def test_one_layer_that_is_needed_is_named() -> None:
+    """Of a single kept layer nothing is said in the plural."""
+    points = [point(0, 0.02, "all_low"), point(1, 0.009, "answer")]
+    minimal = Certificate(minimal=True, checked=["a"], unchecked=())
+    result = replace(RESULT, culprits=[], curve=points, kept=["a"], certificate=minimal)
+    assert "One layer, a, breaks FP16: 0.01 takes 1 of 329." == curve_words(result)
+    rungs = [Rung(precision="fp32", layers=["a"], count=1)]
+    shown = " ".join(screen(replace(result, candidates=1, rungs=rungs)).split())
+    assert "every plan that passed keeps the one layer FP32" in shown
+    assert "minimal: dropping the one layer fails, as was tried" in shown
+
+
+def test_culprits_behind_the_answer_are_told() -> None:
+    """Three layers are kept, and six culprits stand behind them in the table: which do is said."""
+    named = [culprit(f"m/n{i}", 0.2, 0.0007) for i in range(6)]
+    points = [point(0, 0.12, "all_low"), point(3, 0.0096, "answer"), point(6, 7e-4, "culprits")]
+    result = replace(RESULT, culprits=named, curve=points, kept=[f"m/n{i}" for i in range(3)])
+    assert "The answer keeps 3 of them, enough for 0.01." in " ".join(screen(result).split())
+    listed = replace(result, kept=[f"m/n{i}" for i in range(6)])
+    assert "layers break FP16" not in screen(listed)
+
+
+def test_a_low_model_that_does_not_run_has_no_first_error() -> None:
+    """No arrow begins with a gap, and the table says that there is none."""
+    nothing = replace(POINTS[0], error_median=None, error_max=None)
+    result = replace(RESULT, curve=[nothing, *POINTS[1:]])
+    assert "(overflow: reaches 1e5): none -> 0.064. The rest" in curve_words(result)
+    assert "none" in dict(curve(result))["worst error"].split()
+
+
 def test_overflow_in_several_layers_is_not_called_rounding() -> None:
     """Where none is a culprit alone and all kept ones overflow, that is what breaks the type."""
     points = [point(0, 0.5, "all_low"), point(2, 0.009, "answer")]
@@ -203,10 +244,9 @@ def test_an_answer_that_is_no_faster_is_told_with_how_many_layers_pay() -> None:
         replace(each, latency_ms=ms) for each, ms in zip(POINTS, (3.1, 4.4, 34.0), strict=False)
     ]
     said = no_faster(replace(RESULT, latency_ms=times, curve=points))
-    count = points[1].kept_count
     assert (
         "This answer is no faster than FP32: 25 ms, every layer high 24.4 ms; "
-        f"{count} kept layers take 4.4 ms" == said
+        f"4.4 ms with {counted(points[1].kept_count, 'kept layer')}" == said
     )
 
 

@@ -146,6 +146,67 @@ def test_large_weights_overflow(tmp_path: Path) -> None:
     assert "weight reaches 1e+05" in found.evidence
 
 
+MASKED = """(float[2,16] x, bool[2,16] m) => (float[2,16] y) <float low = {-3.4028e38}> {
+    s = Mul(x, x) a = Where(m, s, low) y = Softmax(a) }"""
+
+
+@pytest.mark.parametrize(("first", "causes"), [(True, {"rounding"}), (False, {"overflow"})])
+def test_a_mask_that_saturates_is_no_overflow(
+    first: bool, causes: set[str], tmp_path: Path
+) -> None:
+    """Minus infinity in its place gives the same softmax; a row of nothing else gives NaN."""
+    model = load_text(MASKED, tmp_path)
+    keep = np.arange(32).reshape(2, 16) % 3 > 0
+    keep[0] &= first
+    x = np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32)
+    found = found_in(model, [{"x": x, "m": keep}])
+    mask = {one.cause for one in found if "reaches 3.4e+38" in one.evidence}
+    assert causes == mask
+    assert first == any("and does no harm" in one.evidence for one in found)
+
+
+INDEXED = """(float[4] x, int64[4] i) => (float[4] y, int64[4] j) <float k = {80}> {
+    f = Cast<to = 1>(i) q = Div(f, k) a = Floor(q) b = Mul(a, k) y = Sub(f, b)
+    j = Cast<to = 7>(a) }"""
+
+
+@pytest.mark.parametrize(("first", "cause"), [(20011, "indices"), (411, "rounding")])
+def test_indices_that_lose_their_last_digits(first: int, cause: str, tmp_path: Path) -> None:
+    """Whole numbers between casts, beyond 2048; below that FP16 has each of them."""
+    model = load_text(INDEXED, tmp_path)
+    feeds: list[Sample] = [
+        {"x": np.zeros(4, np.float32), "i": np.arange(first, first + 4, dtype=np.int64)}
+    ]
+    found = {one.layer: one for one in found_in(model, feeds)}
+    quotient = found["node_of_q"]
+    assert cause == quotient.cause
+    assert (cause == "indices") == ("whole numbers up to 20014" in quotient.evidence)
+
+
+def test_a_model_that_does_not_run_low_has_causes(tmp_path: Path) -> None:
+    """An index that lost digits is out of range: the causes are there, and what stops it."""
+    model = load_text(
+        """(float[n, 2] x, float[4] i) => (float[4, 2] y) <float k = {1.0}> {
+        a = Mul(i, k) b = Sub(a, k) j = Cast<to = 7>(b) y = Gather<axis = 0>(x, j) }""",
+        tmp_path,
+    )
+    feeds: list[Sample] = [
+        {"x": np.ones((4099, 2), np.float32), "i": np.array([4099, 1, 2, 3], np.float32)}
+    ]
+    question = Question(
+        model=model,
+        pair=Pair(low="fp16", high="fp32"),
+        kept=model.table.names,
+        samples=feeds,
+        threads=1,
+    )
+    found = diagnose(question)[0]
+    assert {"indices"} == {one.cause for one in found.layers}
+    assert "node_of_y" in found.stopped
+    told = " ".join(advice_text(found).split())
+    assert "With every layer FP16 the model does not run: node_of_y" in told
+
+
 def test_empty_and_zero_values(tmp_path: Path) -> None:
     """Layers that see nothing, or only zeros, are diagnosed without fail."""
     model = load_text("(float[n] x) => (float[n] y) { y = Sub(x, x) }", tmp_path)

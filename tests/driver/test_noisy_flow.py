@@ -62,7 +62,8 @@ def test_all_low_that_fails_afresh_is_widened(tmp_path: Path) -> None:
     assert 3 <= len(ending.plan) <= 8
     assert (
         "",
-        "the answer was widened, since all layers low failed when they were built afresh",
+        "the answer was widened, since the plan with all layers low failed when it was "
+        "built afresh",
     ) == (
         ending.message,
         ending.spread,

@@ -85,7 +85,7 @@ def test_files_that_fit_are_not_judged_without_cuda(folder: Path, tmp_path: Path
     found = checked(folder, tmp_path)
     assert ("not_judged", None) == (found.outcome, found.error)
     expected = (
-        "model.mixed.onnx is valid in a fresh process, and 2 stored samples fit it; "
+        "model.mixed.onnx is valid in a fresh process, and fits 2 stored samples; "
         "the target has to judge"
     )
     assert expected == found.message

@@ -1,5 +1,7 @@
-"""The reference from a file: read, checked, and what a run makes of it."""
+"""The reference import re
+from a file: read, checked, and what a run makes of it."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -342,7 +344,7 @@ def test_the_reference_of_an_engine_needs_an_engine_here(
 def test_without_an_engine_such_a_model_is_refused(
     tmp_path: Path, feeds: list[Sample], outputs: list[Sample]
 ) -> None:
-    """The emulator runs on ONNX Runtime; what else can be done is said."""
+    """The emulator runs on ONNX Runtime; that TensorRT is missing is said, and where to cut."""
     asked = Options(
         model=write_model(tmp_path / "plugin.onnx", "Relu_TRT"),
         out=tmp_path / "run",
@@ -352,4 +354,11 @@ def test_without_an_engine_such_a_model_is_refused(
     )
     with pytest.raises(PrecisionBisectError) as caught:
         run(asked, ignore)
-    assert "with --reference TensorRT needs none" in caught.value.one_line()
+    said = caught.value.one_line()
+    assert (
+        "ONNX Runtime cannot run the model (ai.onnx:Relu_TRT), and no TensorRT runs here" in said
+    )
+    assert "--reference" not in said
+    cut = re.findall(r"--(?:outputs|inputs) (\S+?):auto", said)
+    (plugin,) = [node for node in onnx.load(asked.model).graph.node if node.op_type == "Relu_TRT"]
+    assert [plugin.input[0], plugin.output[0]] == cut

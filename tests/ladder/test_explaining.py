@@ -109,4 +109,5 @@ def test_a_layer_in_the_highest_type_tells_of_the_lowest_too(tmp_path: Path) -> 
 def test_a_ladder_that_is_cut_short_explains_what_it_has(tmp_path: Path) -> None:
     """A rung without an answer is left out, and the file is there."""
     found = climb(write(tmp_path), tmp_path / "run", max_trials=1)
-    assert {"schema": 1, "low": "int8", "layers": [], "spread": [], "advice": []} == found
+    assert (1, "int8") == (found["schema"], found["low"])
+    assert not any(found[key] for key in ("layers", "spread", "advice", "selections"))

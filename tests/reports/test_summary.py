@@ -41,6 +41,18 @@ def test_layers_are_grouped_by_what_they_are() -> None:
     assert "  5 LayerNorms: Pow, ReduceMean in each\n" in screen(replace(result, advice=[pieces]))
 
 
+def test_a_group_names_each_of_its_causes() -> None:
+    """Layers of one module are kept for two causes: both are told, each with its evidence."""
+    found = [
+        Diagnosis(layer="/m/Exp", cause="rounding", evidence="11 bits"),
+        Diagnosis(layer="/m/Softmax", cause="underflow", evidence="9% is 0", largest=1e-9),
+        Diagnosis(layer="/m/Sub", cause="underflow", evidence="3% is 0", largest=1e-7),
+    ]
+    shown = screen(replace(RESULT, kept=[each.layer for each in found], diagnosis=found))
+    told = " ".join(shown.split())
+    assert "rounding: 11 bits; underflow, the furthest of 2: 3% is 0" in told
+
+
 def test_what_stands_alone_is_named() -> None:
     """A pattern with one place is named after it, with its cause; operators are counted."""
     shown = screen(RESULT)

@@ -120,7 +120,7 @@ def test_a_sample_that_fails_joins_and_the_plan_widens(tmp_path: Path) -> None:
     assert len(ending.plan) < SIZE
     assert {first, second} <= {*(ending.samples.numbers or ())}
     assert CHOSEN == len(ending.samples.numbers or ())
-    assert "fail on 2 of 52 samples that did not choose them" in str(ending.spread)
+    assert "fails on 2 of 52 samples that did not choose them" in str(ending.spread)
     found = promised(driver.trials, ending.plan, sets)
     assert found is not None
     assert (43, 0, 2, 17) == (found.judged, found.failed, found.joined, found.took_part)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from precision_bisect.commandline.doctor import Examination
-from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.errors import RunFolderError, UsageError, counted
 from precision_bisect.machine.atomic import whole
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import logs, matching, refuse_replacing
@@ -68,7 +68,7 @@ class Bundle:
 
     def to_text(self) -> str:
         """Return what was written, for people."""
-        lines = [f"Written: {self.path}, {len(self.files)} files; `tar tzf` lists them"]
+        lines = [f"Written: {self.path}, {counted(len(self.files), 'file')}; `tar tzf` lists them"]
         lines += [f"  without {name}: {hint}" for name, hint in self.missing.items()]
         return "\n".join(lines) + "\n"
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.layer_table import Layer, LayerTable
 from precision_bisect.runs import plain_json
 
@@ -10,7 +10,10 @@ from precision_bisect.runs import plain_json
 def as_text(table: LayerTable) -> str:
     """Return candidates first, then the others with their reason, one node a line."""
     width = max((len(layer.op_type) for layer in table.layers), default=0)
-    lines = [f"{len(table.candidates)} candidates of {len(table.layers)} nodes", ""]
+    lines = [
+        f"{counted(len(table.candidates), 'candidate')} of {counted(len(table.layers), 'node')}",
+        "",
+    ]
     lines += [_line(layer, width) for layer in table.candidates]
     others = [layer for layer in table.layers if layer.exclusion is not None]
     if others:

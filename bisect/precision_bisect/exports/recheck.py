@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from precision_bisect.errors import counted
 from precision_bisect.exports import fitting
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
@@ -127,8 +128,8 @@ class Fitting(_Beside):
             return Recheck(outcome="not_judged", message=f"the check did not run: {_line(error)}")
         return Recheck(
             outcome="not_judged",
-            message=f"{MIXED_MODEL} is valid in a fresh process, and {samples} stored samples fit "
-            "it; the target has to judge",
+            message=f"{MIXED_MODEL} is valid in a fresh process, and fits "
+            f"{counted(samples, 'stored sample')}; the target has to judge",
         )
 
 

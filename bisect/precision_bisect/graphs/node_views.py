@@ -85,13 +85,18 @@ class View:
         return readers[0]
 
     def array(self, name: str) -> NDArray[Any] | None:
-        """Return the values of a weight or of a Constant node; None for what is computed."""
+        """Return the values of a weight or of a Constant node, cast or not; None for others."""
         if name in self._model.weights:
             return self._model.weights[name]
         if name in self._initializers:
             return onnx.numpy_helper.to_array(self._initializers[name])
-        node = self.made_by(name, "Constant")
-        return None if node is None else constant_of(node)
+        node = self.made_by(name, "Constant", "Cast", "Identity")
+        if node is None or node.op_type == "Constant":
+            return None if node is None else constant_of(node)
+        held, to = self.array(node.input[0]), attribute(node, "to")
+        if held is None or to is None:
+            return held
+        return held.astype(onnx.helper.tensor_dtype_to_np_dtype(to.i))
 
     def scalar(self, name: str) -> float | None:
         """Return the value of a constant of one element; None for everything else."""

@@ -8,6 +8,7 @@ FP32 (x=300: x*x/300 gives 300 there, and inf on any device that computes FP16).
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -245,10 +246,18 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
     return {output.name: output.type for output in session.get_outputs()}
 
 
+_AT_NODE = re.compile(
+    r"^Non-zero status code returned while running \S+ node\. Name:'([^']*)' Status Message: "
+)
+_SOURCE = re.compile(r"/\S+\.(?:cc|h|cu):\d+ .*?\)(?: const)?(?: \[with [^\]]*\])? ")
+"""A line of ONNX Runtime's sources with the signature of its function."""
+
+
 def ort_message(error: Exception) -> str:
     """Return an ONNX Runtime error without its status prefix, on one line."""
     text = " ".join(str(error).split())
-    return text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
+    text = text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
+    return _SOURCE.sub("", _AT_NODE.sub(r"\1: ", text))
 
 
 def refuse_half_compute(proto: onnx.ModelProto) -> None:

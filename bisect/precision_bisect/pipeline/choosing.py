@@ -13,7 +13,7 @@ from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from precision_bisect.errors import counted
-from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.pipeline.stability import StabilityCheck, first_found
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.runs.results.unseen import Calibrating, Unseen
@@ -120,9 +120,8 @@ def judged_by_others(
 
 def _over(plan: Plan, told: OneByOne) -> str:
     judged = len(told.numbers) - len(told.unjudged)
-    what = f"the {counted(len(plan), 'layer')} found first" if len(plan) else "all layers low"
     failed = f"{len(told.failed)} of {counted(judged, 'sample')} that did not choose them"
-    return f"the answer was widened, since {what} fail on {failed}"
+    return f"the answer was widened, since {first_found(plan)} fails on {failed}"
 
 
 def _holds(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Plan | None]:

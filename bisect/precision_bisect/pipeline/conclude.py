@@ -52,7 +52,7 @@ from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
 from precision_bisect.runs.results.deployment import Deployment
-from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.input_ranges import InputRange
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.other_targets import OnTargets
@@ -137,9 +137,10 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         deploying(prepared, exported, run.folder, judge, check=check) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
-        if plan is not None and ending.status in (Status.FOUND, Status.STOPPED):
+        if _explainable(run):
             found = explained(prepared, _to_explain(run, culprits_of(prepared, curve)))
             told.findings = found.findings
+        told.findings = replace(told.findings, answered=plan is not None)
         if answer is not None:
             told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
             told.ranges = input_ranges(prepared, answer, late=late)
@@ -149,6 +150,18 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         told.written = completed(told.findings.kept)
 
 
+def _explainable(run: _Ended) -> bool:
+    """Whether the answer can be explained, or why there is none."""
+    match run.ending.status:
+        case Status.FOUND | Status.STOPPED:
+            return run.answer.plan is not None
+        case Status.NOT_PRECISION:
+            # Without a trial the reference itself is to blame.
+            return bool(run.driver.trials and run.prepared.model.low_tensors)
+        case status:
+            return status is Status.INFEASIBLE
+
+
 def _to_explain(run: _Ended, culprits: Sequence[str]) -> Answer:
     return Answer(
         kept=run.answer.kept,
@@ -156,6 +169,7 @@ def _to_explain(run: _Ended, culprits: Sequence[str]) -> Answer:
         trials=run.driver.trials,
         error=run.answer.error,
         culprits=culprits,
+        found=run.answer.plan is not None,
         late=run.budget.late,
         advice_s=max(LEAST_ADVICE_S, ADVICE * run.budget.elapsed_s()),
     )
@@ -213,6 +227,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
             Pinned(layer=layer, reason=reason)
             for layer, reason in pinned_layers(prepared.model).items()
         ],
+        unknown_to=prepared.unknown_to,
         notes=_notes(run, told),
         deployment=told.written.deployment,
         diagnosis=told.findings.kept,
@@ -220,7 +235,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         inputs=Inputs(synthetic=options.inputs is None, samples=len(prepared.sets.feeds)),
         input_ranges=told.ranges,
         fingerprint=prepared.told_fingerprint,
-        message=_message(run),
+        message=_message(run, told.findings),
         out=run.folder.path,
     )
 
@@ -280,11 +295,21 @@ def _unseen(run: _Ended) -> Unseen | None:
     return replace(found, estimate=told)
 
 
-def _message(run: _Ended) -> str:
+def _message(run: _Ended, findings: Findings) -> str:
     """Say what the ending has to say, and in which phase a run without an answer was cut short."""
     ending = run.ending
     if not (is_cut_short(ending, run.answer.plan) and ending.status in CUT_OFF):
-        return "; ".join(part for part in (ending.spread, ending.message) if part)
+        said = [ending.spread, ending.message]
+        choices = [each.words for each in findings.selections]
+        if ending.status is Status.INFEASIBLE and choices:
+            said = [*choices, ending.message]
+        elif ending.spread:
+            said += choices
+        elif ending.status is Status.NOT_PRECISION and findings.file is not None:
+            said = [findings.file.words, ending.message]
+        elif ending.unsteady:
+            said.append(BUILDS_DIFFER)
+        return "; ".join(part for part in said if part)
     what = "the budget ended" if ending.status is Status.BUDGET_EXHAUSTED else ending.status.value
     why = f" ({ending.message})" if ending.message else ""
     low = run.prepared.options.low.upper()

@@ -185,7 +185,7 @@ def _held(
         if wider is None and recheck.passed:
             break
         if wider is None:
-            return Ending(status=Status.INFEASIBLE, message=not_reproduced(recheck))
+            return not_reproduced(recheck, builds=problem.builds)
         plan = wider
     # Not certified anew: rounding chose its layers, see `holding.spread`.
     if plan == ending.plan:
@@ -198,7 +198,7 @@ def _widest(problem: Problem, ending: Ending, spread: str | None) -> Search[Endi
     assert ending.plan is not None
     if problem.speed is not None and not (yield from still_fast(problem, ending.plan)):
         why = f" ({spread})" if spread else ""
-        message = f"what holds is too slow, {counted(len(ending.plan), 'layer')}{why}"
+        message = f"the plan of {counted(len(ending.plan), 'layer')} that holds is too slow{why}"
         return Ending(status=Status.INFEASIBLE, message=message)
     return Ending(
         status=Status.FOUND,

@@ -32,7 +32,8 @@ UNSEEN = 32
 class Answer:
     """A plan to explain, by names, with its error; `proof` and `trials` are the search's.
 
-    `culprits` are explained, too. If it is `late`, only values of one FP32 run explain, and
+    `culprits` are explained, too, and in place of near misses where nothing was `found` that
+    holds. If it is `late`, only values of one FP32 run explain, and
     nothing is tried. Advice may take `advice_s` seconds.
     """
 
@@ -41,6 +42,7 @@ class Answer:
     trials: Sequence[Trial]
     error: float | None
     culprits: Sequence[str] = ()
+    found: bool = True
     late: bool = False
     advice_s: float = math.inf
 
@@ -57,21 +59,29 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
 
     The answer stands without an explanation: where explaining fails, nothing is found.
     """
-    near = near_misses(
-        [str(name) for name in prepared.model.table.names],
-        answer.kept,
-        answer.trials,
-        tolerance=prepared.comparator.tolerance,
-        error=answer.error,
+    near = (
+        near_misses(
+            [str(name) for name in prepared.model.table.names],
+            answer.kept,
+            answer.trials,
+            tolerance=prepared.comparator.tolerance,
+            error=answer.error,
+        )
+        if answer.found
+        else {}
     )
     wanted = list(dict.fromkeys([*near, *answer.culprits]))
     try:
         findings, watched = diagnose(_question(prepared, answer, wanted))
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return Explained(Findings(low=prepared.options.low))
-    told = [_with_miss(each, near) for each in findings.layers if each.kept or each.layer in near]
-    others = [each for each in findings.layers if not each.kept and each.layer not in near]
-    findings = replace(findings, layers=told)
+    if not answer.found:
+        told, others = list(findings.layers), []
+    else:
+        own = {*near, *(each.layer for each in findings.layers if each.kept)}
+        told = [_with_miss(each, near) for each in findings.layers if each.layer in own]
+        others = [each for each in findings.layers if each.layer not in own]
+    findings = replace(findings, layers=told, answered=answer.found)
     if answer.late:
         return Explained(findings, others)
     with suppress(KeyboardInterrupt, Exception):
@@ -156,6 +166,7 @@ def _question(prepared: Prepared, answer: Answer, near: Sequence[str]) -> Questi
         targets=prepared.options.targets,
         # Where rounding is spread, no layer is the cause: what FP32 values show is enough.
         brief=answer.late or answer.proof.spread,
+        choices=not answer.late,
     )
 
 

@@ -236,7 +236,7 @@ def _refuse_sequences(model: Model) -> None:
 def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
     """Return the error for a model without FP32 layers: what its nodes are instead."""
     counts = Counter(layer.exclusion for layer in layers if layer.exclusion)
-    told = [f"{reason.partition(';')[0]} ({n})" for reason, n in counts.most_common(_REASONS)]
+    told = [f"{reason} ({n})" for reason, n in counts.most_common(_REASONS)]
     converted = counts.keys() & {Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION, Exclusion.DOUBLE}
     return ModelError(
         f"{path} has no FP32 layers to decide on; its nodes: {', '.join(told) or 'none'}",

@@ -14,7 +14,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import own_arithmetic
 from precision_bisect.backends.forecasting import choose_forecasts, choose_target, forecaster
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor
 from precision_bisect.execution.local_executor import LOCAL
@@ -34,6 +34,7 @@ from precision_bisect.graphs.typed.pinning import (
 from precision_bisect.judging.inputs.copies import Copies, copies_for
 from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, Space
 from precision_bisect.options import Certify, Options
+from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.run_fingerprint import fingerprint, with_builds
 from precision_bisect.plan import Plan
@@ -55,6 +56,7 @@ from precision_bisect.search.precision_curve import Curve, drawable
 from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.roofline import KERNEL_MS
+from precision_bisect.settings.targets import TargetName
 from precision_bisect.trial import SampleSet
 
 FORECASTS = 0.5
@@ -73,7 +75,8 @@ class Prepared:
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
     report. `graph` says what plans cost where speed counts. `beyond_range` is as in `Problem`.
-    `executor` evaluates the trials. `refer` computes the FP32 outputs of copies.
+    `executor` evaluates the trials. `refer` computes the FP32 outputs of copies. Targets that the
+    operators are `unknown_to` cannot run the model.
     """
 
     options: Options
@@ -93,6 +96,7 @@ class Prepared:
     graph: CostGraph | None = None
     executor: Executor = LOCAL
     at_once: int = 1
+    unknown_to: Sequence[TargetName] = ()
     beyond_range: Callable[[], Plan | None]
 
     @property
@@ -231,7 +235,12 @@ def assemble(
     model = pin_formless(loaded.model, pair)
     if scales is None:
         scales = scales_for(model, pair, loaded.sets.judging, options)
-    placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
+    try:
+        placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
+    except ModelError as error:
+        if loaded.runs:
+            raise
+        raise refused(options.model, model) from error
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
     options = choose_forecasts(choose_target(options), model, loaded.seconds)
@@ -261,6 +270,7 @@ def assemble(
         scales=scales,
         why=placed.why,
         at_once=loaded.at_once,
+        unknown_to=unknown_to(model.proto, ort_runs=loaded.runs),
         remarks=[*loaded.remarks, *said],
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),

@@ -174,16 +174,22 @@ def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
     return tolerance * max(LEAST_CLEAR, math.exp(CLEAR_SPREADS * stability.jitter))
 
 
+def first_found(plan: Plan) -> str:
+    """Name the plan that a search found, and that was widened then."""
+    if not len(plan):
+        return "the plan with all layers low"
+    return f"the first plan that was found, of {counted(len(plan), 'layer')},"
+
+
 def _refuted(plan: Plan, outcome: Outcome) -> str:
     """Say on how many copies a plan failed, or that it leaves too little room for other builds."""
     stability = outcome.evidence.stability
-    first = f"the {counted(len(plan), 'layer')} found first" if len(plan) else "all layers low"
-    what = f"the answer was widened, since {first}"
+    what = f"the answer was widened, since {first_found(plan)}"
     if outcome.passed:
-        return f"{what} leave less room than builds differ by"
+        return f"{what} leaves less room than builds differ by"
     if stability is None:
-        return f"{what} failed when they were built afresh"
+        return f"{what} failed when it was built afresh"
     return (
-        f"{what} fail in {stability.failed} of {stability.copies} "
+        f"{what} fails in {stability.failed} of {stability.copies} "
         "checks with slight changes of the samples"
     )

@@ -6,16 +6,28 @@ from typing import NamedTuple
 
 from precision_bisect.errors import UsageError
 
-READY_MADE: Mapping[str, str] = {
-    "boxes": "0.05, the share of boxes that may be lost or moved",
-    "ctc": "0.01, the share of characters that may change",
-    "embeddings": "0.001, the largest 1 - cosine",
-    "perplexity": "0.01, the share by which perplexity may rise",
-    "ssim": "0.01, the largest 1 - SSIM",
-    "top1": "0.01, the share of classes that may change",
-    "top5": "0.02, the share of the first five classes that may change",
+
+class FirstLimit(NamedTuple):
+    """A limit to begin with, and what it is the limit of."""
+
+    tol: float
+    what: str
+
+    def __str__(self) -> str:
+        """Return both, as behind --tol."""
+        return f"{self.tol:g}, {self.what}"
+
+
+READY_MADE: Mapping[str, FirstLimit] = {
+    "boxes": FirstLimit(0.05, "the share of boxes that may be lost or moved"),
+    "ctc": FirstLimit(0.01, "the share of characters that may change"),
+    "embeddings": FirstLimit(0.001, "the largest 1 - cosine"),
+    "perplexity": FirstLimit(0.01, "the share by which perplexity may rise"),
+    "ssim": FirstLimit(0.01, "the largest 1 - SSIM"),
+    "top1": FirstLimit(0.01, "the share of classes that may change"),
+    "top5": FirstLimit(0.02, "the share of the first five classes that may change"),
 }
-"""By name a limit to begin with, and what it is. `task_checks` has them, which needs numpy."""
+"""By the name of each check. `task_checks` has them, which needs numpy."""
 
 
 class CheckWords(NamedTuple):

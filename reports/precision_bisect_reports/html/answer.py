@@ -19,10 +19,11 @@ from precision_bisect_reports.predicted import predicted
 from precision_bisect_reports.promise import unseen
 from precision_bisect_reports.proof import proof
 from precision_bisect_reports.summary import (
-    HEADLINES,
     METHOD_WORDS,
     NO_ANSWER,
     NOTHING_GAINED,
+    every_layer,
+    headline_of,
     holds_text,
 )
 
@@ -45,7 +46,9 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
     tone = "good" if status in _GOOD and gained else "bad" if status in _BAD else "open"
     return {
         "title": _title(result, status, answered),
-        "badge": HEADLINES[status].partition(";")[0] if gained or not answered else NOTHING_GAINED,
+        "badge": headline_of(result).partition(";")[0]
+        if gained or not answered
+        else NOTHING_GAINED,
         "tone": tone,
         "message": "" if status in _GOOD else message,
         "inputs": made_up(result.inputs),
@@ -127,11 +130,11 @@ def _title(result: Result, status: Status, answered: bool) -> str:
     if status is Status.NOTHING_TO_KEEP:
         return f"Every layer can run {low}"
     if status in WITHOUT_ANSWER:
-        return HEADLINES[status]
+        return headline_of(result)
     if not answered:
         return NO_ANSWER
     if result.gains_nothing:
-        return f"Every plan that passed keeps all {result.candidates} layers {high}"
+        return f"Every plan that passed keeps {every_layer(result)} {high}"
     of = f"of {counted(result.candidates, 'layer')}"
     if len(result.rungs) > 2:
         kept = [
@@ -141,7 +144,7 @@ def _title(result: Result, status: Status, answered: bool) -> str:
         ]
         return f"{', '.join(kept)} {of}"
     how = runs(result.fingerprint)
-    return f"{len(result.kept)} {of} stay {high}, the rest {how} in {low}"
+    return f"{result.staying}, the rest {how} in {low}"
 
 
 def _scale(tolerance: Any) -> float | None:
@@ -203,8 +206,8 @@ def _remarks(result: Result, message: str) -> Iterator[str]:
     for broken in result.non_monotone:
         passed, failed = broken.passed, broken.failed
         yield (
-            f"Keeping more hurt: {failed.kept} kept layers failed ({failed.error}) although "
-            f"{passed.kept} of them alone had passed ({passed.error})."
+            f"Keeping more hurt: {counted(failed.kept, 'kept layer')} failed ({failed.error}) "
+            f"although {passed.kept} of them alone had passed ({passed.error})."
         )
     if pinned := result.pinned:
         yield f"{len(pinned)} more stay high because they cannot run lower; marked in the list."

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.log import AFFECTED, IMPORTED, LOUD, UNLISTED
 from precision_bisect.backends.tensorrt.messages import printable_line
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.trial import Listed
 
 MOST_NOTES = 12
@@ -58,9 +58,9 @@ def builder_remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -
     """
     heard = _Heard()
     if unmarked:
-        heard.quoted[f"TensorRT has no layer to mark for {len(unmarked)} kept layers"] = [
-            printable(name) for name in unmarked
-        ]
+        heard.quoted[
+            f"TensorRT has no layer to mark for {counted(len(unmarked), 'kept layer')}"
+        ] = [printable(name) for name in unmarked]
     for before, message in zip((Message("", ""), *messages), messages, strict=False):
         heard.hear(before, message)
     found = [*dict.fromkeys(heard.notes())]

@@ -4,8 +4,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.advice.chosen_rows import chosen_rows
 from precision_bisect.explaining.advice.circumstances import (
     already_rounded,
     builder_warnings,
@@ -19,26 +21,37 @@ from precision_bisect.explaining.advice.scaling import scaling
 from precision_bisect.explaining.diagnosis.findings import Advice, Findings
 from precision_bisect.graphs.lowtypes import QUANTIZED
 
-ADVISERS: Sequence[Callable[[DiagnosedModel], Iterator[Advice]]] = (
+Adviser: TypeAlias = Callable[[DiagnosedModel], Iterator[Advice]]
+
+CURES: Sequence[Adviser] = (in_pieces, masks, epsilons, scaling, smoothing)
+"""Those that change the model. Of two that help, the one that leaves fewer layers comes first."""
+ADVISERS: Sequence[Adviser] = (
     in_pieces,
     masks,
     epsilons,
     scaling,
+    chosen_rows,
     bf16_instead,
     already_rounded,
     builder_warnings,
     never_reached,
 )
 """Those first whose advice removes the need for good."""
-EIGHT_BIT_ADVISERS: Sequence[Callable[[DiagnosedModel], Iterator[Advice]]] = (
+EIGHT_BIT_ADVISERS: Sequence[Adviser] = (
     smoothing,
     calibration,
     fp16_instead,
+    chosen_rows,
     already_rounded,
     builder_warnings,
     never_reached,
 )
 """The same for INT8 and FP8."""
+
+
+def _left(advice: Advice) -> float:
+    """Return how many layers stay kept with an advice that holds; infinity for others."""
+    return advice.tried.kept if advice.tried and advice.holds else math.inf
 
 
 def advised(case: DiagnosedModel, most_s: float = math.inf) -> Findings:
@@ -47,10 +60,11 @@ def advised(case: DiagnosedModel, most_s: float = math.inf) -> Findings:
     No further advice is tried once that has taken `most_s` seconds.
     """
     advisers = EIGHT_BIT_ADVISERS if case.pair.low in QUANTIZED else ADVISERS
-    begun, advice = time.monotonic(), list[Advice]()
+    begun, cures, others = time.monotonic(), list[Advice](), list[Advice]()
     for adviser in advisers:
         if time.monotonic() - begun < most_s:
-            advice.extend(adviser(case))
+            (cures if adviser in CURES else others).extend(adviser(case))
+    advice = [*sorted(cures, key=_left), *others]
     layers = [
         replace(
             finding,

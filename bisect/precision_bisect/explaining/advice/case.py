@@ -40,12 +40,13 @@ LARGEST_TRIED_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChange:
-    """What is tried: another model, pair, reference or scales; None for the case's own."""
+    """What is tried: another model, pair, reference, scales or judge; None for the case's own."""
 
     model: Model | None = None
     pair: Pair | None = None
     scales: Scales | None = None
     reference: Sequence[Sample] | None = None
+    comparator: Comparator | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,8 @@ class DiagnosedModel:
                 whole=True,
             )
             reference = change.reference or self.reference
-            found = judged_once(backend, plan, self.samples, reference, self.comparator)
+            judge = change.comparator or self.comparator
+            found = judged_once(backend, plan, self.samples, reference, judge)
             passed = found.verdict is Verdict.PASS
             failing = self._on_variants(backend, plan, model, change) if passed else []
         except (PrecisionBisectError, BackendFailure):
@@ -152,12 +154,12 @@ class DiagnosedModel:
             inputs = {name: array for name, array in feed.items() if name != FACTORS}
             return reference_outputs(model, [inputs], self.threads)[0]
 
+        judge = change.comparator or self.comparator
         pairs = self.variants.pairs(
             len(model.table.candidates), None if change.reference is None else refer
         )
         return [
-            judged_once(backend, plan, feeds, reference, self.comparator).verdict
-            is not Verdict.PASS
+            judged_once(backend, plan, feeds, reference, judge).verdict is not Verdict.PASS
             for feeds, reference in pairs
         ]
 
@@ -182,7 +184,13 @@ class DiagnosedModel:
         except (PrecisionBisectError, OSError):
             return None
         model = replace(model, low_tensors=self.model.low_tensors)
-        return self.tried(self.kept.difference(freed), ModelChange(model=model))
+        change = ModelChange(model=model)
+        # Where nothing was searched no layer is kept, and the change may do without any.
+        if not any(one.kept for one in self.findings.layers):
+            tried = self.tried((), change)
+            if tried is not None and tried.holds:
+                return tried
+        return self.tried(self.kept.difference(freed), change)
 
     def loaded(self, proto: onnx.ModelProto, name: str) -> Model:
         """Return a changed graph, with the model's weights, as if read from a file.

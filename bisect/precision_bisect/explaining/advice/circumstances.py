@@ -4,16 +4,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.advice.editing import Editor
-from precision_bisect.explaining.diagnosis.findings import Advice
+from precision_bisect.explaining.advice.other_form import searched
+from precision_bisect.explaining.diagnosis.findings import Advice, listed
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.layer_table import Exclusion, Layer
-from precision_bisect.runs.results.advised import Tried
+from precision_bisect.runs.results.advised import ALREADY_ROUNDED, Tried
 
 _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
-_MOST_NAMED = 3
 
 
 def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
@@ -32,13 +32,13 @@ def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
             title="Give inputs that reach these layers",
             text="Add samples for which they compute something: what they need is not known.",
             layers=layers,
-            evidence=f"{_listed(layers)} gave nothing but {value} in all "
-            f"{len(case.samples)} samples",
+            evidence=f"{listed(layers)} gave nothing but {value} in all "
+            f"{counted(len(case.samples), 'sample')}",
         )
 
 
 def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield the kept layers beside which the file itself rounds."""
+    """Yield the kept layers beside which the file itself rounds, or that it breaks by itself."""
     rounding = {str(layer.name) for layer in case.model.table.layers if _rounds(case, layer)}
     layers, beside = [], ""
     for name, node in case.wiring.nodes.items():
@@ -49,15 +49,18 @@ def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
         if found:
             layers.append(name)
             beside = beside or found[0]
-    if layers:
+    told = case.findings.file
+    breaks = told is not None and (bool(told.broken) or not case.findings.answered)
+    if layers or breaks:
         tried = _unrounded(case, layers)
+        beside = f"{listed(layers)}: the file itself rounds beside it, at {beside}"
+        said = told.words if told is not None and breaks else beside
         yield Advice(
-            id="already-rounded",
+            id=ALREADY_ROUNDED,
             title="Search the FP32 model: this one already rounds here",
             text="Export the model before it was converted or quantized, and search that one.",
             layers=layers,
-            evidence=f"{_listed(layers)}: the file itself rounds beside it, at {beside}"
-            f"{tried.clause if tried else ''}",
+            evidence=f"{said}{tried.clause if tried else ''}",
             tried=tried,
         )
 
@@ -74,7 +77,11 @@ def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
         reference = reference_outputs(model, case.samples, case.threads)
     except (PrecisionBisectError, OSError):
         return None
-    return case.tried(case.kept.difference(layers), ModelChange(model=model, reference=reference))
+    change = ModelChange(model=model, reference=reference)
+    tried = case.tried(case.kept.difference(layers), change)
+    if tried is not None and tried.holds:
+        return tried
+    return searched(case, change) or tried
 
 
 def _rounds(case: DiagnosedModel, layer: Layer) -> bool:
@@ -154,9 +161,3 @@ def _kept(case: DiagnosedModel, names: Sequence[str]) -> list[str]:
 def _names(text: str, name: str) -> bool:
     """Tell whether a text mentions a layer's name as a whole word."""
     return re.search(rf"(?<![\w./]){re.escape(name)}(?![\w./])", text) is not None
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -16,6 +16,7 @@ _MASK = -10000.0
 _MOST_HOPS = 8
 """So many nodes may lie between a mask and its softmax, followers among them."""
 _GUARDED = frozenset(("Sqrt", "Div", "Log", "Reciprocal", "Pow"))
+_BETWEEN = frozenset(("Cast", "CastLike", "Clip", "Max"))
 
 
 def masks(case: DiagnosedModel) -> Iterator[Advice]:
@@ -153,12 +154,24 @@ def _passes(node: onnx.NodeProto) -> bool:
 
 
 def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:
-    """Return the roots and quotients that read what the node makes, and what reads those."""
-    first = [n for n in case.wiring.readers(node) if case.wiring.nodes[n].op_type in _GUARDED]
+    """Return the roots and quotients that read what the node makes, and what reads those.
+
+    Exporters put an Expand, a Cast or a Clip between them.
+    """
+    first = [n for n in _beyond_moves(case, node) if case.wiring.nodes[n].op_type in _GUARDED]
     second = [
         name
         for each in first
-        for name in case.wiring.readers(case.wiring.nodes[each])
+        for name in _beyond_moves(case, case.wiring.nodes[each])
         if case.wiring.nodes[name].op_type in (*_GUARDED, "Mul")
     ]
-    return [*first, *second]
+    return list(dict.fromkeys((*first, *second)))
+
+
+def _beyond_moves(case: DiagnosedModel, node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the nodes that read what a node makes, and what is only moved, cast or clipped."""
+    for name in case.wiring.readers(node):
+        yield name
+        reader = case.wiring.nodes[name]
+        if reader.op_type in _BETWEEN or is_follower(reader):
+            yield from _beyond_moves(case, reader)

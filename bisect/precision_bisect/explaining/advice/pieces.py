@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.fusing.found import SINCE, Decomposed, Kind
@@ -27,7 +27,8 @@ def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
             text=f"{_how(case, kind)}, or search with --fuse-norms, which puts the pieces "
             "together.",
             layers=layers,
-            evidence=f"of {len(case.kept)} layers here {len(layers)} are pieces of {kind}, which "
+            evidence=f"of {counted(len(case.kept), 'layer')} here {len(layers)} "
+            f"{'is a piece' if len(layers) == 1 else 'are pieces'} of {kind}, which "
             f"the export took apart{f' in {len(every)} places' if len(every) > 1 else ''}"
             f"{measured}",
             tried=tried,

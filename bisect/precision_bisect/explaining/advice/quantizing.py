@@ -7,7 +7,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.advice.editing import Editor
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
@@ -82,8 +82,8 @@ def calibration(case: DiagnosedModel) -> Iterator[Advice]:
                 title="Calibrate in another way",
                 text=f"Search with --calibration {method}.",
                 layers=hit,
-                evidence=f"{len(hit)} layers lose most to scales that {case.calibration} has "
-                f"found; with {method}{tried.clause}",
+                evidence=f"most is lost in {counted(len(hit), 'layer')} to scales that "
+                f"{case.calibration} has found; with {method}{tried.clause}",
                 tried=tried,
             )
             return

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.precisions import Pair
+from precision_bisect.runs.results.advised import EVERYWHERE
 
 _RANGE = frozenset(("overflow", "underflow"))
 
@@ -33,7 +34,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     low = case.tried([], ModelChange(pair=Pair(low="bf16", high="fp32")))
     if low is not None and low.on_samples:
         yield Advice(
-            id="bf16-everywhere",
+            id=EVERYWHERE,
             title="Run the whole model in BF16",
             text="Search with --low bf16, where the hardware has it.",
             layers=layers,

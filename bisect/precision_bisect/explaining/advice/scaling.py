@@ -17,7 +17,8 @@ from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.fusing.found import Decomposed
 
-_REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool"))
+_REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool", "Cast"))
+_ROOT = 0.5
 _HEADROOM = 2.0
 """Squares are to stay below the low type's largest value by this factor."""
 
@@ -27,7 +28,8 @@ class Fold:
     """A square to scale: `operand` is squared on the way to `end`, by the nodes `chain`.
 
     `largest` is the largest value on that way. `norm` is the norm in pieces that it is a part of,
-    None where the factor is taken back at `end`, to the power `degree`.
+    None where the factor is taken back at `end`, to the power `degree`. `bounds` are constants on
+    that way that squares are added to or held above: epsilons.
     """
 
     operand: str
@@ -36,6 +38,7 @@ class Fold:
     largest: float
     degree: int
     norm: Decomposed | None
+    bounds: tuple[str, ...] = ()
 
 
 def scaling(case: DiagnosedModel) -> Iterator[Advice]:
@@ -95,7 +98,7 @@ def _fold(
             degree=0,
             norm=norm,
         )
-    chain, tensors, degree = [node.name], [node.output[0]], 2
+    chain, tensors, bounds, degree = [node.name], [node.output[0]], list[str](), 2
     while True:
         readers = case.view.readers.get(tensors[-1], [])
         if len(readers) != 1 or tensors[-1] in case.wiring.outputs:
@@ -104,20 +107,36 @@ def _fold(
         constant = reader.op_type in ("Mul", "Div") and any(
             True for _ in _by_constant(case, reader)
         )
-        ends = reader.op_type == "Sqrt" or constant
-        if not ends and reader.op_type not in _REDUCING and not is_follower(reader):
+        root = reader.op_type == "Sqrt" or _is_root(case, reader)
+        ends, bound = root or constant, _bound(case, reader)
+        moves = reader.op_type in _REDUCING or is_follower(reader)
+        if not (ends or bound or moves):
             return None
         chain.append(reader.name)
+        bounds += [bound] if bound else []
         if ends:
             return Fold(
                 operand=operand,
                 end=reader.output[0],
                 chain=tuple(chain),
                 largest=_largest(case, tensors),
-                degree=1 if reader.op_type == "Sqrt" else degree,
+                degree=1 if root else degree,
                 norm=None,
+                bounds=tuple(bounds),
             )
         tensors.append(reader.output[0])
+
+
+def _is_root(case: DiagnosedModel, node: onnx.NodeProto) -> bool:
+    return node.op_type == "Pow" and case.view.scalar(node.input[1]) == _ROOT
+
+
+def _bound(case: DiagnosedModel, node: onnx.NodeProto) -> str:
+    """Return the one constant that a node adds or holds values above; "" for others."""
+    if node.op_type not in ("Add", "Max", "Clip") or len(node.input) != 2:
+        return ""
+    names = [name for name in node.input if case.view.scalar(name) is not None]
+    return names[0] if len(names) == 1 else ""
 
 
 def _by_constant(case: DiagnosedModel, node: onnx.NodeProto) -> Iterator[str]:
@@ -137,6 +156,9 @@ def scaled(case: DiagnosedModel, folds: Sequence[Fold], bits: int) -> onnx.Model
     for fold in folds:
         readers = set(fold.norm.members if fold.norm else fold.chain[:1])
         editor.scale_reads(fold.operand, readers, 2.0**-bits)
+        for name in fold.bounds:
+            value = np.float32((case.view.scalar(name) or 0.0) * 4.0**-bits)
+            editor.replace(name, np.array(value), fold.chain)
         if fold.norm is None:
             editor.scale_made(fold.end, 2.0 ** (bits * fold.degree))
         elif fold.norm.epsilon_name:

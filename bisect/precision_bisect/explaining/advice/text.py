@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import counted, printable
 from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
 
 _WIDTH = 80
@@ -31,14 +31,18 @@ def advice_text(found: Findings, *, verbose: bool = False) -> str:
     for each in layers:
         lines += _layer(each, found.low, verbose=verbose)
     lines += [""] * (bool(layers) and not verbose)
+    if found.stopped:
+        low = printable(found.low).upper()
+        lines += [*_wrapped(f"With every layer {low} the model does not run: {found.stopped}", 0)]
+        lines.append("")
     if found.spread and not verbose:
         count = len(found.spread)
-        lines += [f"With every layer low, NaN or Inf is born in {count} layers.", ""]
+        lines += [f"With every layer low, NaN or Inf is born in {counted(count, 'layer')}.", ""]
     elif found.spread:
         lines += ["With every layer low, NaN or Inf is born in", *_spread(found.spread), ""]
     if not verbose and found.layers:
         more = len(found.layers) - len(layers)
-        rest = f"{more} more layers, " if more else ""
+        rest = f"{counted(more, 'more layer')}, " if more else ""
         lines.append(f"-v shows {rest}where values are largest, and how errors grow.")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -51,8 +55,20 @@ def _first(layers: Sequence[Finding]) -> Sequence[Finding]:
 def _verdict(found: Findings) -> Iterator[str]:
     """Yield what the layers suffer from, and the first thing that was tried and passes."""
     if not found.layers and not found.advice:
-        yield "Nothing to explain: no layer is kept"
+        why = "no layer is kept" if found.answered else "the run has no answer"
+        yield f"Nothing to explain: {why}"
         return
+    if found.layers:
+        yield _causes(found)
+    helping = [each for each in found.advice if each.holds]
+    if helping:
+        yield from _wrapped(f"What helps: {helping[0].title}", 0)
+    elif not found.advice:
+        yield "Nothing is known that would help"
+
+
+def _causes(found: Findings) -> str:
+    """Return how many layers are told, and how many suffer from what."""
     kept = [each for each in found.layers if each.kept]
     told = kept or found.layers
     causes = Counter(each.cause for each in told)
@@ -60,14 +76,9 @@ def _verdict(found: Findings) -> Iterator[str]:
     low = printable(found.low).upper()
     near = len(found.layers) - len(told)
     more = f"; {near} more come close" if near else ""
-    count = f"{len(told)} layer{'s' * (len(told) != 1)}"
+    count = counted(len(told), "layer")
     kept_from = f" kept from {low}" if kept else ""
-    yield f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
-    helping = [each for each in found.advice if each.holds]
-    if helping:
-        yield from _wrapped(f"What helps: {helping[0].title}", 0)
-    elif not found.advice:
-        yield "Nothing is known that would help"
+    return f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
 
 
 def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
@@ -93,7 +104,7 @@ def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
     if hurts := found.hurts:
         yield from _wrapped(
             f"hurts output {hurts.output}, by {_number(hurts.error)} of its largest value, "
-            f"{len(hurts.path) - 1} nodes on",
+            f"{counted(len(hurts.path) - 1, 'node')} on",
             2,
         )
         yield from _wrapped(_growth(hurts), 2)

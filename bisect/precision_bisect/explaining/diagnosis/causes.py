@@ -19,6 +19,8 @@ from precision_bisect.runs.results.result import ROUNDING
 FLUSHED_SHARE = 0.01
 """Share of values that become 0 or subnormal, from which underflow is called the cause. Of taste;
 nothing was measured."""
+INDICES = "indices"
+"""The cause where whole numbers, as indices and counts are, lose their last digits."""
 LOST_BITS = 3.0
 """Bits lost by subtraction, from which cancellation is called the cause: 3 of FP16's 11. Of taste;
 nothing was measured."""
@@ -34,7 +36,8 @@ class Observed:
     `error_out` is the root mean square error of what the layer stores when it alone runs low,
     relative to the values. It is None if it was not measured, infinity for NaN or Inf. `summed` is
     the number of values in each sum that the engine stores before it divides, 0 for none. `steps`
-    tells that it stores the result of each step inside the operator.
+    tells that it stores the result of each step inside the operator. `counts` are the tensors that
+    hold indices and counts. It is `harmless` if outputs are right although values saturate.
     """
 
     op_type: str
@@ -44,6 +47,8 @@ class Observed:
     error_out: float | None = None
     summed: int = 0
     steps: bool = False
+    counts: frozenset[str] = frozenset()
+    harmless: bool = False
 
     @property
     def groups(self) -> tuple[tuple[str, Named], ...]:
@@ -63,24 +68,35 @@ class Observed:
 
 def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
     """Return the cause and its evidence in one sentence."""
+    beyond = _overflow(seen, low)
+    if beyond and not seen.harmless:
+        return "overflow", beyond
+    cause, evidence = _within_range(seen, low)
+    return cause, f"{evidence}; {beyond}, and does no harm" if beyond else evidence
+
+
+def _overflow(seen: Observed, low: LowType) -> str:
+    """Say what leaves the range; "" where nothing does."""
     for what, tensors in seen.groups:
         largest = max((each.largest for _, each in tensors), default=0.0)
         if largest > low.largest:
-            return (
-                "overflow",
-                f"{what} reaches {largest:.3g}, {_exceeds(low)}",
-            )
+            return f"{what} reaches {largest:.3g}, {_exceeds(low)}"
     # ONNX Runtime's CUDA provider stores a mean's sum in FP16 before it divides.
     if seen.largest_sum > low.largest:
-        return "overflow", (
+        return (
             f"the engine stores the sum of {seen.summed} values before it divides; it reaches "
             f"{seen.largest_sum:.3g}, {_exceeds(low)}"
         )
     if seen.summed > low.largest:
-        return "overflow", (
+        return (
             f"the engine divides by the number of values in {low.name.upper()}: {seen.summed}, "
             f"{_exceeds(low)}"
         )
+    return ""
+
+
+def _within_range(seen: Observed, low: LowType) -> tuple[str, str]:
+    """Return the cause and its evidence where no value leaves the range."""
     for what, tensors in seen.groups:
         share = max((each.small_share for _, each in tensors), default=0.0)
         if share >= FLUSHED_SHARE:
@@ -88,15 +104,28 @@ def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
                 f"{share:.0%} of the {what} is below {low.smallest_normal:.2g}, where "
                 f"{low.name.upper()} loses digits or becomes 0"
             )
-    lost = lost_bits(seen)
-    if lost >= LOST_BITS:
+    for what, tensors in seen.groups:
+        lost = [each for name, each in tensors if name in seen.counts and _loses_ones(each, low)]
+        largest = max((each.largest for each in lost), default=0.0)
+        if largest:
+            return INDICES, (
+                f"{what} holds whole numbers up to {largest:.0f}, as indices are, and "
+                f"{low.name.upper()} has not each of them beyond {2**low.digits}"
+            )
+    bits = lost_bits(seen)
+    if bits >= LOST_BITS:
         return "cancellation", (
-            f"the result is 2^{lost:.1f} times smaller than what is added, "
+            f"the result is 2^{bits:.1f} times smaller than what is added, "
             f"{low.name.upper()} has {low.digits} significant bits"
         )
     steps = ", after each step inside, too" if seen.steps else ""
-    bits = f"{low.name.upper()} rounds to {low.digits} significant bits"
-    return ROUNDING, f"{bits}{steps}{_growth(seen)}"
+    rounds = f"{low.name.upper()} rounds to {low.digits} significant bits"
+    return ROUNDING, f"{rounds}{steps}{_growth(seen)}"
+
+
+def _loses_ones(each: Magnitudes, low: LowType) -> bool:
+    """Tell whether a tensor holds whole numbers alone, some of which the low type has not."""
+    return each.whole and each.noise > 0 and each.largest > 2**low.digits
 
 
 def _exceeds(low: LowType) -> str:

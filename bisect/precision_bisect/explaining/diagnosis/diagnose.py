@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from precision_bisect.errors import shortened
 from precision_bisect.explaining.diagnosis.causes import (
     Observed,
     cause_of,
@@ -20,6 +21,7 @@ from precision_bisect.explaining.diagnosis.eight_bit_causes import (
     quantized_cause_of,
     quantized_figures_of,
 )
+from precision_bisect.explaining.diagnosis.file_rounding import file_rounding
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.holding import (
     constants_of,
@@ -30,12 +32,14 @@ from precision_bisect.explaining.diagnosis.holding import (
 from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
+from precision_bisect.explaining.diagnosis.selections import selections
 from precision_bisect.explaining.diagnosis.watched_tensors import (
     WatchedTensors,
     births,
     measure_exact,
     watch,
 )
+from precision_bisect.explaining.diagnosis.whole_numbers import whole_numbers
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales
@@ -51,6 +55,8 @@ once more. A bound; nothing was measured."""
 MOST_RUN_ALONE = 256
 """Layers that are run low by themselves, at most; the others are judged by their values alone. A
 bound on time; nothing was measured."""
+ROUNDINGS = 8
+"""So many roundings of its largest value an output may be off and be right. Of taste."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -62,8 +68,8 @@ class Question:
     tolerance's scale, where it was measured. `tensors` are further ones whose magnitudes in a
     16-bit type are wanted. `threads` are ONNX Runtime's, 0 for all cores. `scales` are those of
     everything that is quantized. Of the `targets` the one that stores most inside layers is
-    emulated. If the question is `brief`, nothing is emulated: else layers run low one by one, to
-    see what each does.
+    emulated. If the question is `brief`, no layer is emulated: else they run low one by one, to
+    see what each does. `choices` asks what chooses rows of the outputs otherwise.
     """
 
     model: Model
@@ -77,6 +83,7 @@ class Question:
     scales: Scales = field(default_factory=Scales)
     targets: Sequence[TargetName] = DEFAULT_TARGETS
     brief: bool = False
+    choices: bool = True
 
 
 def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
@@ -95,20 +102,40 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     # Advice asks for tensors that no explained layer reads, such as the squares in a norm.
     if pair.low in LOW_TYPES:
         held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
-    brief = question.brief or len(model.table.candidates) > MOST_EMULATED
+    few = len(model.table.candidates) <= MOST_EMULATED
+    brief, chooses = question.brief or not few, question.choices and few
     watched = (measure_exact if brief else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
-    layers = []
+    spread = births(model, watched)
+    broken = {name for each in spread if each.output is not None for name in each.path}
+    counts, layers = whole_numbers(model), []
     for node in nodes:
         harm = alone.get(node.name)
         seen = _seen(node, pair, watched.magnitudes, constants, harm)
         steps = instrument.semantics.inside(node) is Inside.STEPS
-        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps)
+        harmless = node.name not in broken and _harmless(question, node.name, harm)
+        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps, counts=counts)
+        seen = replace(seen, harmless=harmless)
         layers.append(_finding(question, node.name, seen, harm))
-    found = Findings(low=pair.low, layers=layers, spread=births(model, watched))
+    found = Findings(
+        low=pair.low,
+        layers=layers,
+        spread=spread,
+        selections=selections(instrument, question.samples) if chooses else [],
+        file=None if brief else file_rounding(instrument, question.samples),
+        stopped=shortened(watched.stopped),
+    )
     return found, watched
+
+
+def _harmless(question: Question, layer: str, harm: Harm | None) -> bool:
+    """Tell whether outputs are only off by rounding while the layer runs low."""
+    if question.pair.low in QUANTIZED or question.drop_errors.get(layer) is not None:
+        return False
+    rounding = LOW_TYPES[question.pair.low].unit
+    return harm is not None and harm.hurts is not None and harm.hurts.error <= ROUNDINGS * rounding
 
 
 def _summed(
@@ -131,6 +158,8 @@ def _finding(question: Question, layer: str, seen: Observed, harm: Harm | None) 
     pair = question.pair
     cause, evidence, figures = _judged(seen, pair)
     error = question.drop_errors.get(layer)
+    if harm is not None and harm.stopped:
+        evidence = f"{evidence}; without it the model does not run: {shortened(harm.stopped)}"
     return Finding(
         layer=layer,
         kept=layer in set(question.kept),

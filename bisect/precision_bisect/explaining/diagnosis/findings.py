@@ -7,13 +7,23 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import RunFolderError, counted
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.result import ROUNDING, Diagnosis
 from precision_bisect.runs.runfolder import DIAGNOSIS
 from precision_bisect.runs.typed_json import Count, read_typed
 from precision_bisect.trial import Figure
+
+MOST_LISTED = 3
+"""Layers that a sentence names."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown, more = ", ".join(names[:MOST_LISTED]), len(names) - MOST_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown
+
 
 Way: TypeAlias = Annotated[Sequence[str], Meta(min_length=1)]
 """Names along a way, which has a beginning."""
@@ -101,6 +111,80 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """An operator that chooses rows of `outputs`, and otherwise where layers run `low`.
+
+    It does so in `samples` of `of_samples`. In `sample` what it tells of its choice has this
+    `shape` in place of the one that was `expected`, or so many `differing` of its `elements`.
+    `reads` are the computed FP32 tensors that it chooses by.
+    """
+
+    layer: str = ""
+    operator: str = ""
+    low: str = ""
+    reads: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    samples: Count = 0
+    of_samples: Count = 0
+    sample: Count = 0
+    shape: Sequence[Count] = ()
+    expected: Sequence[Count] = ()
+    differing: Count = 0
+    elements: Count = 0
+
+    @property
+    def words(self) -> str:
+        """What it chooses, and how that differs, as a sentence without its end."""
+        what = "what stands in output" if len(self.outputs) == 1 else "the rows of outputs"
+        verb = "is" if len(self.outputs) == 1 else "are"
+        return (
+            f"{what} {', '.join(map(repr, self.outputs))} {verb} chosen by {self.operator} "
+            f"({self.layer}), in {self.low.upper()} otherwise in {self.samples} of "
+            f"{counted(self.of_samples, 'sample')}: {self._differs}"
+        )
+
+    @property
+    def _differs(self) -> str:
+        if list(self.shape) != list(self.expected):
+            return f"the shape is {list(self.shape)} instead of {list(self.expected)}"
+        return f"{self.differing} of {self.elements} choices differ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A node in which NaN or Inf is born (`born`) in so many samples."""
+
+    layer: str
+    born: str
+    samples: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRounding:
+    """What a file rounds whatever a plan keeps: its `layers` that store 16-bit `types`.
+
+    `broken` are those that make NaN or Inf there, where FP32 is finite.
+    """
+
+    types: Sequence[str]
+    layers: Sequence[str]
+    broken: Sequence[Broken] = ()
+    of_samples: Count
+
+    @property
+    def words(self) -> str:
+        """Where the file computes low, and what breaks there."""
+        types = " and ".join(each.upper() for each in self.types)
+        parts = [f"the file itself computes in {types} at {listed(self.layers)}"]
+        parts += [
+            f"{each.layer} becomes {each.born} in {each.samples} of "
+            f"{counted(self.of_samples, 'sample')}"
+            for each in self.broken[:MOST_LISTED]
+        ]
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Something to change, for the layers named, with one sentence of evidence.
 
@@ -122,13 +206,22 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """A diagnosis: layers in network order, births in network order, advice most helpful first."""
+    """A diagnosis: layers in network order, births in network order, advice most helpful first.
+
+    `selections` tell what chooses rows of the outputs otherwise with every layer low.
+    `file` tells what the file itself rounds. It is not `answered` if no plan of the run holds.
+    `stopped` is what ONNX Runtime says where it cannot run with every layer low, "" where it can.
+    """
 
     schema: Literal[1] = 1
     low: str
     layers: Sequence[Finding] = ()
     spread: Sequence[Birth] = ()
     advice: Sequence[Advice] = ()
+    selections: Sequence[Selection] = ()
+    file: FileRounding | None = None
+    answered: bool = True
+    stopped: str = ""
 
     @property
     def kept(self) -> Sequence[Diagnosis]:

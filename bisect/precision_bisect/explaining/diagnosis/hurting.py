@@ -45,10 +45,15 @@ class LoweredLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harm:
-    """The relative error of a layer's outputs when it alone runs low, and the output it hurts."""
+    """The relative error of a layer's outputs when it alone runs low, and the output it hurts.
 
-    error_out: float
+    `error_out` is None where the model does not run then. `stopped` is what ONNX Runtime says of
+    that, "" where the model runs.
+    """
+
+    error_out: float | None
     hurts: Hurt | None
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ class _Trail:
     tensors: Sequence[str]
     strayed: dict[str, Strayed] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
+    stopped: str = ""
 
 
 def harms(
@@ -85,7 +91,7 @@ def harms(
 
     For each layer it takes one inference for the outputs, and one for each group of tensors that
     are looked at together. For each sample it takes as many to compare with. Raises RuntimeError
-    where a run fails.
+    where a run in FP32 fails.
     """
     wiring = Wiring(instrument.model)
     trails = dict(_trails(instrument, wiring, cases))
@@ -95,8 +101,12 @@ def harms(
     _see_inside(instrument, cases, trails, samples)
     return {
         layer: Harm(
-            error_out=max(trail.strayed[name].relative for name in cases[layer].outputs),
+            error_out=max(
+                (trail.strayed[n].relative for n in cases[layer].outputs if n in trail.strayed),
+                default=None,
+            ),
             hurts=_worst(wiring, layer, trail),
+            stopped=trail.stopped,
         )
         for layer, trail in trails.items()
     }
@@ -132,7 +142,11 @@ def _see_ends(
         exact[numbers[number]] = {**exact.get(numbers[number], {}), **values}
     emulator = instrument.emulator(ends)
     for layer, case in cases.items():
-        found = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
+        try:
+            found = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
+        except RuntimeError as error:  # an index that lost digits is out of range
+            trails[layer].stopped = str(error)
+            continue
         trails[layer].ends = {name: peak(exact[case.sample][name], found[name]) for name in ends}
 
 
@@ -154,7 +168,11 @@ def _see_inside(
         for layer, values in _visits(cases, samples, partial(emulator.run, plan=high)):
             case, trail = cases[layer], trails[layer]
             own = [name for name in trail.tensors if name in values]
-            found = emulator.run(samples[case.sample], high.without([case.index]), own)
+            try:
+                found = emulator.run(samples[case.sample], high.without([case.index]), own)
+            except RuntimeError as error:  # as above
+                trail.stopped = trail.stopped or str(error)
+                continue
             trail.strayed |= {name: strayed(values[name], found[name]) for name in own}
 
 
@@ -202,7 +220,12 @@ def _error_of(wiring: Wiring, layer: str, trail: _Trail) -> float | None:
 
 
 def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:
-    """Return how far a tensor is off, over the places where what it is compared with is finite."""
+    """Return how far a tensor is off, over the places where what it is compared with is finite.
+
+    The error is infinite where the shapes differ, as behind rows that were chosen otherwise.
+    """
+    if exact.shape != emulated.shape:
+        return Strayed(error=float("inf"), size=float("inf"))
     fine = np.isfinite(exact)
     values, found = (exact, emulated) if fine.all() else (exact[fine], emulated[fine])
     if not np.isfinite(found).all():
@@ -216,7 +239,12 @@ def _norm(values: NDArray[Any]) -> float:
 
 
 def peak(exact: NDArray[Any], emulated: NDArray[Any]) -> float:
-    """Return the largest error as a share of the largest value; infinity for NaN or Inf."""
+    """Return the largest error as a share of the largest value.
+
+    It is infinite for NaN, Inf and other shapes.
+    """
+    if exact.shape != emulated.shape:
+        return float("inf")
     fine = np.isfinite(exact)
     values, found = np.asarray(exact[fine], np.float64), emulated[fine]
     if not np.isfinite(found).all():

@@ -121,7 +121,8 @@ class Instrument:
 
     def exact(self, names: Sequence[str]) -> Session:
         """Return an FP32 session that gives these tensors, graph inputs apart, by name."""
-        return Session(showing(self.model.proto, names), self.model.weights, self.threads)
+        shown = showing(self.model.proto, names, self.model.elem_types)
+        return Session(shown, self.model.weights, self.threads)
 
     def exactly(
         self, names: Sequence[str], samples: Sequence[Sample]
@@ -150,7 +151,7 @@ class Instrument:
                 )
 
     def emulator(self, names: Sequence[str]) -> "Emulator":
-        """Return an emulator of these FP32 tensors of the main graph, for any plan."""
+        """Return an emulator of these tensors of the main graph, for any plan."""
         return Emulator(self, names)
 
 
@@ -162,7 +163,8 @@ class Emulator:
         self._of = instrument
         graph = instrument.graph
         raw = [graph.raw.get(name, name) for name in names]
-        self._session = Session(showing(graph.proto, raw), graph.weights, instrument.threads)
+        shown = showing(graph.proto, raw, instrument.model.elem_types)
+        self._session = Session(shown, graph.weights, instrument.threads)
 
     def run(
         self, sample: Sample, plan: Plan, names: Sequence[str] | None = None

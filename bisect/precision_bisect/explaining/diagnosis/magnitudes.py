@@ -52,8 +52,9 @@ class Magnitudes:
     from saturation, `squares` the sum of the squared values.
 
     `exponents` counts values by floor(log2(|x| / scale)), from `LOWEST_EXPONENT` on; zeros are
-    only in `count`. `scale` is the largest scale of what holds the tensor, 1 for a 16-bit type.
-    `channels` has the largest magnitude of each channel, shape (channels,), where they are wanted.
+    only in `count`. `whole` is False once a value was no whole number. `scale` is the largest
+    scale of what holds the tensor, 1 for a 16-bit type. `channels` has the largest magnitude of
+    each channel, shape (channels,), where they are wanted.
     """
 
     largest: float = 0.0
@@ -67,6 +68,7 @@ class Magnitudes:
     noise: float = 0.0
     cut: float = 0.0
     count: int = 0
+    whole: bool = True
     scale: float = 1.0
     channels: NDArray[np.float32] | None = None
     exponents: NDArray[np.int64] = field(
@@ -82,6 +84,7 @@ class Magnitudes:
         self.count += array.size
         self.infinite += array.size - int(finite.sum())
         self._find_largest(magnitudes, sample)
+        self.whole = self.whole and bool((magnitudes == np.rint(magnitudes)).all())
         there = magnitudes > 0
         present = magnitudes[there]
         self.nonzero += present.size

@@ -1,5 +1,6 @@
 """Near misses: layers that run low in an answer, and take much of the tolerance there."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -52,7 +53,8 @@ class NearMiss:
         return "; ".join(parts)
 
     def _told(self, error: float) -> str:
-        return f"{error:.3g}, {error / self.tolerance:.0%} of the tolerance"
+        share = error / self.tolerance
+        return f"{error:.3g}" + (f", {share:.0%} of the tolerance" if share < math.inf else "")
 
 
 def near_misses(

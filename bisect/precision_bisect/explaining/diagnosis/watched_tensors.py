@@ -27,11 +27,13 @@ class WatchedTensors:
 
     `magnitudes` are those in FP32. `broken` says in which samples NaN or Inf appears with every
     layer low while FP32 is finite. `still` has the tensors that only ever had one value.
+    `stopped` is what ONNX Runtime says where it cannot run with every layer low, else "".
     """
 
     magnitudes: dict[str, Magnitudes] = field(default_factory=dict)
     broken: dict[str, dict[int, str]] = field(default_factory=dict)
     still: dict[str, float | None] = field(default_factory=dict)
+    stopped: str = ""
 
 
 def watch(
@@ -40,11 +42,24 @@ def watch(
     """Run every sample in FP32 and with every layer low, and look at all FP32 tensors.
 
     `measured` are the tensors whose magnitudes are wanted, each with what holds it when it is low.
-    Raises RuntimeError where a run fails.
+    Where a run fails with every layer low, FP32 alone is looked at. Raises RuntimeError where one
+    in FP32 fails.
     """
+    try:
+        return watched_under(instrument, measured, samples, Plan.of(()))
+    except RuntimeError as error:
+        found = measure_exact(instrument, measured, samples)
+        found.stopped = str(error)
+        return found
+
+
+def watched_under(
+    instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample], plan: Plan
+) -> WatchedTensors:
+    """Return what `watch` does, under any plan. Raises RuntimeError where a run fails."""
     names = dict.fromkeys((*computed(instrument.model), *measured))
     found = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
-    for shown in instrument.shown(list(names), samples, Plan.of(())):
+    for shown in instrument.shown(list(names), samples, plan):
         for name, exact in shown.exact.items():
             if name in found.magnitudes:
                 found.magnitudes[name].add(exact, measured[name], shown.sample)
@@ -119,6 +134,8 @@ def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) 
 
 def _broken(exact: NDArray[Any], emulated: NDArray[Any]) -> str:
     """Return the kind of value where FP32 alone is finite: "nan", "inf", or "" for finite ones."""
+    if exact.shape != emulated.shape:
+        return ""
     wrong = np.isfinite(exact) & ~np.isfinite(emulated)
     if not wrong.any():
         return ""

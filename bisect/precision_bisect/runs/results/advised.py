@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from precision_bisect.errors import counted
 from precision_bisect.trial import Figure
+
+ALREADY_ROUNDED = "already-rounded"
+"""The id of the advice to search the model that a file was made from."""
+CHOSEN_ROWS = "selection"
+"""The id of the advice on rows that an operator chooses."""
+EVERYWHERE = "bf16-everywhere"
+"""The id of the advice to run every layer in BF16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +38,16 @@ class Tried:
     @property
     def clause(self) -> str:
         """What to append to the evidence of a change that was applied to a copy."""
-        return f"; applied, with {self.kept} of the {self.before} layers kept: {self}"
+        return f"; applied, with {self.kept} of the {counted(self.before, 'layer')} kept: {self}"
 
     def __str__(self) -> str:
         figure = "no figure" if self.error is None else f"error {self.error:.3g}"
         if not self.on_samples:
             return f"{figure}, which fails"
         if self.failed:
-            where = f"fails on {self.failed} of {self.variants} variants"
+            where = f"fails on {self.failed} of {counted(self.variants, 'variant')}"
             return f"{figure}: passes on your samples, {where}"
-        also = f", on {self.variants} variants, too" if self.variants else ""
+        also = f", on {counted(self.variants, 'variant')}, too" if self.variants else ""
         return f"{figure}, which passes{also}"
 
 

@@ -47,7 +47,7 @@ class Ending:
     `limit` is the error that the search stayed below, where that is less than the tolerance.
     `spread` is None where the layers can be certified, `NO_SEARCH` where rounding is spread over
     the network, else it says for people why the answer was widened. `passed_over` are answers in
-    whose place plans of the curve stand.
+    whose place plans of the curve stand. `unsteady` tells that two builds gave two verdicts.
     """
 
     status: Status
@@ -58,6 +58,7 @@ class Ending:
     limit: float | None = None
     spread: str | None = None
     passed_over: Sequence[Plan] = ()
+    unsteady: bool = False
 
     def adding(self, what: str) -> "Ending":
         """Return the ending with more to say."""
@@ -89,17 +90,24 @@ def refuted(recheck: Outcome, samples: str) -> str:
     return f"the answer fails on {samples}"
 
 
-def not_reproduced(recheck: Outcome) -> str:
-    """Say how an answer failed when it was built afresh."""
+def not_reproduced(recheck: Outcome, *, builds: bool) -> Ending:
+    """Return the ending of an answer that failed when it was judged afresh, on other copies.
+
+    `builds` tells whether that took another build.
+    """
+    what, said = recheck.message or "the outputs differ too much", "did not"
     if recheck.verdict is None:
-        said = shortened(recheck.message)
-        return f"the answer passed, and had no verdict when it was built afresh: {said}"
+        what, said = shortened(recheck.message), "had no verdict"
     figure = "" if recheck.error is None else f", error {recheck.error:.4g}"
-    what = recheck.message or "the outputs differ too much"
-    return (
-        f"the answer passed, and did not when it was built afresh: {what}{figure}; "
-        "builds differ by more than what the tolerance leaves"
+    return Ending(
+        status=Status.INFEASIBLE,
+        message=f"the answer passed, and {said} when it was judged afresh: {what}{figure}",
+        unsteady=builds and recheck.failed,
     )
+
+
+BUILDS_DIFFER = "builds differ by more than what the tolerance leaves"
+"""What is to blame for an answer that failed in a fresh build, where nothing else is known."""
 
 
 def no_baseline(high: Outcome) -> str:

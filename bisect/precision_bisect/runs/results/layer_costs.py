@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal, TypeAlias
 
+from precision_bisect.errors import counted
 from precision_bisect.trial import Figure
 
 ProfileMethod: TypeAlias = Literal["onnxruntime_profile", "tensorrt_profiler"]
@@ -48,7 +49,7 @@ class IslandCost:
         scopes = zip(*(name.split("/")[:-1] for name in self.layers), strict=False)
         shared = "/".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, scopes))
         return (
-            f"{shared} ({len(self.layers)} layers)"
+            f"{shared} ({counted(len(self.layers), 'layer')})"
             if shared
             else f"{first} and {len(others)} more"
         )

@@ -223,6 +223,7 @@ class Result:
     honoured: bool | None
     honoured_layers: Sequence[LayerHonour] = ()
     pinned: Sequence[Pinned] = ()
+    unknown_to: Sequence[TargetName] = ()
     notes: Sequence[str] = ()
     deployment: Deployment | None = None
     diagnosis: Sequence[Diagnosis]
@@ -242,6 +243,13 @@ class Result:
         return len(self.kept) > HARDLY * self.candidates
 
     @property
+    def staying(self) -> str:
+        """How many layers stay high."""
+        stay = "stays" if len(self.kept) == 1 else "stay"
+        of = counted(self.candidates, "layer")
+        return f"{len(self.kept)} of {of} {stay} {self.high.upper()}"
+
+    @property
     def gains_nothing(self) -> bool:
         """Whether the plan is the one that was there before the search: every candidate high."""
         highest = self.rungs[0].layers if self.rungs else self.kept
@@ -252,6 +260,11 @@ class Result:
         """The targets on which the answer is known to fail, or is not known to pass."""
         found = (each for each in self.other_targets if not each.passed)
         return frozenset(target for each in found for target in each.targets)
+
+    @property
+    def unusable(self) -> frozenset[TargetName]:
+        """The targets that have not passed, and those that lack operators of the model."""
+        return self.not_passed.union(self.unknown_to)
 
     @property
     def rest(self) -> str:
@@ -275,8 +288,7 @@ class Result:
         """Return the answer in one line."""
         said = self.status.value.replace("_", " ")
         if self.rungs:
-            layers = counted(self.candidates, "layer")
-            said += f": {len(self.kept)} of {layers} stay {self.high.upper()}"
+            said += f": {self.staying}"
         elif self.message:
             said += f": {printable(self.message)}"
         if self.error is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from precision_bisect.errors import ExitCode, printable
+from precision_bisect.errors import ExitCode, counted, printable
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.runfolder import VERIFIED
 from precision_bisect.runs.typed_json import read_typed
@@ -137,7 +137,9 @@ class Verification:
             for note in self.evidence.notes
         ]
         if len(shown) < len(honours):
-            lines.append(f"  -v lists all {len(honours)} kept layers, each with its evidence")
+            lines.append(
+                f"  -v lists all {counted(len(honours), 'kept layer')}, each with its evidence"
+            )
         return "".join(f"{_folded(line)}\n" for line in lines)
 
     @property
@@ -149,12 +151,14 @@ class Verification:
         if not count:
             return "Built: no layer is to be kept, so there is nothing to honour"
         if self.honoured:
-            return f"Honoured: the engine computes all {count} kept layers as asked"
+            every = "the one kept layer" if count == 1 else f"all {count} kept layers"
+            return f"Honoured: the engine computes {every} as asked"
         if self.honoured is None:
             unseen = self._count(Honour.NOT_OBSERVABLE)
             return f"Not observable: the engine does not show how {unseen} of {count} compute"
         demoted = self._count(Honour.DEMOTED)
-        return f"Demoted: the engine computes {demoted} of {count} kept layers lower than asked"
+        of = counted(count, "kept layer")
+        return f"Demoted: the engine computes {demoted} of {of} lower than asked"
 
     @property
     def summary(self) -> str:

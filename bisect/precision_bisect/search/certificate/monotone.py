@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.result import KeptError, NonMonotone
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
@@ -111,8 +112,9 @@ def remarks(found: Sequence[Break]) -> list[str]:
     first = found[0]
     often = f", so did {len(found) - 1} more that keep what passed" * (len(found) > 1)
     return [
-        f"not monotone: {len(first.passed.plan)} kept layers passed{_figure(first.passed.error)}, "
-        f"the same and {len(first.added)} more failed{_figure(first.failed.error)}{often}; "
+        f"not monotone: {counted(len(first.passed.plan), 'kept layer')} passed"
+        f"{_figure(first.passed.error)}, the same and {len(first.added)} more failed"
+        f"{_figure(first.failed.error)}{often}; "
         "nothing here rests on monotonicity"
     ]
 

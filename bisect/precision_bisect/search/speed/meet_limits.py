@@ -244,7 +244,8 @@ def _changed(start: Measured, best: Measured) -> str:
     if best.plan == start.plan:
         return ""
     return (
-        f"kept for speed: {counted(len(best.plan), 'layer')} instead of the {len(start.plan)} "
-        f"found first, {best.pace.speedup:.3g} instead of {start.pace.speedup:.3g} times as fast "
-        "as all high; that no fewer would do is not claimed of them"
+        f"for speed the answer keeps {counted(len(best.plan), 'layer')} instead of the "
+        f"{len(start.plan)} found first: {best.pace.speedup:.3g} instead of "
+        f"{start.pace.speedup:.3g} times as fast as all high; that no fewer would do "
+        "is not claimed of them"
     )

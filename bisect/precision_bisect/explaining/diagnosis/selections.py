@@ -1,0 +1,137 @@
+"""Where a model chooses rows by comparing values, and whether it chooses otherwise in a low type.
+
+NonMaxSuppression, TopK and the like turn values into indices. Two values that are nearly equal
+change places by rounding, and the rows behind them are other ones, or more. No tolerance on
+elements fits that.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.explaining.diagnosis.findings import Selection
+from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.explaining.diagnosis.wiring import Wiring
+from precision_bisect.layer_table import Exclusion
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
+
+_CHOICES: Mapping[str, Sequence[int]] = {
+    "NonMaxSuppression": (0,),
+    "TopK": (1,),
+    "ArgMax": (0,),
+    "ArgMin": (0,),
+    "NonZero": (0,),
+    "Unique": (0, 1, 2, 3),
+}
+"""Operators that choose among values, with the outputs that tell what they have chosen."""
+_UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
+_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
+
+
+def selections(instrument: Instrument, samples: Sequence[Sample]) -> list[Selection]:
+    """Return what chooses otherwise with every layer low: for each output the nearest operator.
+
+    One that several outputs lie behind is told once; comparisons are told where nothing else is.
+    Where the model does not run so, only what leads to the choices is low. Returns [] where it
+    does not run then, either.
+    """
+    model, wiring = instrument.model, Wiring(instrument.model)
+    # What shapes and constants choose is no matter of precision.
+    fixed = {each.name for each in model.table.layers if each.exclusion in _UNSEEN}
+    nodes = [each for each in wiring.nodes.values() if _chosen(each) and each.name not in fixed]
+    if not nodes:
+        return []
+    makers = {name: node.name for node in nodes for name in _chosen(node)}
+    # An index that lost digits may be out of range.
+    seen: dict[str, dict[int, Selection]] = {}
+    for plan in (Plan.of(()), _behind(instrument, wiring, nodes)):
+        with suppress(RuntimeError):
+            seen = _seen(instrument, makers, samples, plan)
+            break
+    # In network order: the last one is the nearest.
+    otherwise = [node for node in nodes if node.name in seen]
+    behind: dict[str, list[str]] = {}
+    for output in wiring.outputs:
+        reaching = [node for node in otherwise if _reaches(wiring, node, output)]
+        choosing = [node for node in reaching if node.op_type not in _COMPARISONS]
+        for node in (choosing or reaching)[-1:]:
+            behind.setdefault(node.name, []).append(output)
+    found = []
+    for layer, outputs in behind.items():
+        node, by_sample = wiring.nodes[layer], seen[layer].values()
+        worst = max(by_sample, key=lambda each: (each.shape != each.expected, each.differing))
+        floats = [n for n in node.input if model.elem_types.get(n) == onnx.TensorProto.FLOAT]
+        read = [name for name in floats if name in wiring.maker]
+        found.append(
+            replace(
+                worst,
+                layer=layer,
+                operator=node.op_type,
+                low=instrument.pair.low,
+                reads=read,
+                outputs=outputs,
+                samples=len(by_sample),
+            )
+        )
+    return found
+
+
+def _seen(
+    instrument: Instrument, makers: Mapping[str, str], samples: Sequence[Sample], plan: Plan
+) -> dict[str, dict[int, Selection]]:
+    """Return how choices differ under a plan, by node and sample. Raises RuntimeError."""
+    seen: dict[str, dict[int, Selection]] = {}
+    for shown in instrument.shown(list(makers), samples, plan):
+        for name, exact in shown.exact.items():
+            if (differs := _compared(exact, shown.emulated[name])) is not None:
+                told = replace(differs, sample=shown.sample, of_samples=len(samples))
+                seen.setdefault(makers[name], {})[shown.sample] = told
+    return seen
+
+
+def _behind(instrument: Instrument, wiring: Wiring, nodes: Sequence[onnx.NodeProto]) -> Plan:
+    """Return the plan of the layers that read what the nodes have chosen."""
+    readers = {name for node in nodes for name in _readers(wiring, node)}
+    behind = {name for reader in readers for name in wiring.behind(reader)}
+    return Plan.of(place for name, place in instrument.index.items() if name in behind)
+
+
+def _readers(wiring: Wiring, node: onnx.NodeProto) -> list[str]:
+    chosen = set(_chosen(node))
+    return [n for n in wiring.readers(node) if not chosen.isdisjoint(wiring.nodes[n].input)]
+
+
+def _chosen(node: onnx.NodeProto) -> list[str]:
+    """Return the tensors that tell what a node has chosen; [] for nodes that choose nothing."""
+    if node.domain not in ("", "ai.onnx"):
+        return []
+    places = (0,) if node.op_type in _COMPARISONS else _CHOICES.get(node.op_type, ())
+    return [node.output[i] for i in places if i < len(node.output) and node.output[i]]
+
+
+def _compared(exact: NDArray[Any], low: NDArray[Any]) -> Selection | None:
+    """Return how a choice differs; None where it is the same. Of values only the shape counts."""
+    alike = exact.shape == low.shape
+    if alike and exact.dtype.kind == "f":
+        return None
+    differing = int(np.count_nonzero(exact != low)) if alike else 0
+    if alike and not differing:
+        return None
+    return Selection(
+        shape=list(low.shape),
+        expected=list(exact.shape),
+        differing=differing,
+        elements=exact.size,
+    )
+
+
+def _reaches(wiring: Wiring, node: onnx.NodeProto, output: str) -> bool:
+    """Tell whether what a node chooses decides on an output of the model."""
+    end, readers = wiring.maker.get(output, ""), _readers(wiring, node)
+    return output in _chosen(node) or any(end in wiring.behind(name) for name in readers)

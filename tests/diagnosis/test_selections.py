@@ -1,0 +1,182 @@
+"""Rows that an operator chooses: which one, how its choice differs, and what judges it instead."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import precision_bisect
+from models import parse, save, with_weights
+from precision_bisect.explaining.diagnosis.findings import Findings, read_diagnosis
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect_reports.summary import final_screen
+
+Samples = list[dict[str, NDArray[Any]]]
+
+
+def detector(*, first: bool = False) -> tuple[onnx.ModelProto, Samples]:
+    """Boxes around points of a grid, behind NonMaxSuppression; with a TopK `first`, two stages.
+
+    The overlap of neighbours is next to the limit: rounding decides which of them stay.
+    """
+    rng = np.random.default_rng(6)
+    stage = (
+        "[first] v, i = TopK<axis = 1>(q, most) [again] l = Gather<axis = 1>(c, j)"
+        if first
+        else "[again] l = Identity(c)"
+    )
+    best = "[flat] j = Squeeze(i, zero) " if first else ""
+    stage = stage.replace("[again]", f"{best}[again]")
+    scores = "[few] p = Gather<axis = 1>(q, j)" if first else "[few] p = Identity(q)"
+    model = parse(
+        f"""(float[1,60,16] x) => (float[n,5] found, int64[n] kinds)
+        <int64[1] most = {{50}}, int64[1] zero = {{0}}, float[1] iou = {{0.7}},
+        float[1] low = {{0.3}}, int64 two = {{2}}, int64 one = {{1}}, int64[1] last = {{-1}},
+        int64[3] each = {{1, 1, -1}}, float half = {{20.0}}> {{
+        [regress] o = MatMul(x, w) [shift] d = Add(o, grid)
+        [corner] a = Sub(d, half) [other] b = Add(d, half) [boxes] c = Concat<axis = 2>(a, b)
+        [classify] s = MatMul(x, u) [sigmoid] e = Sigmoid(s) [squeeze] q = Squeeze(e, last)
+        {stage} {scores} [scores] g = Reshape(p, each)
+        [suppress] k = NonMaxSuppression(l, g, most, iou, low)
+        [row] r = Gather<axis = 1>(k, two) [class] kinds = Gather<axis = 1>(k, one)
+        [plain] h = Squeeze(l, zero) [pick] m = Gather<axis = 0>(h, r)
+        [line] t = Squeeze(p, zero) [score] y = Gather<axis = 0>(t, r)
+        [column] z = Unsqueeze(y, last) [join] found = Concat<axis = 1>(m, z) }}"""
+    )
+    # A step of 7.06 pixels of 40: an overlap of 0.7, give or take what the features add.
+    place = np.arange(60)
+    grid = np.stack([7.06 * place, 9.0 + 0 * place], -1)[None]
+    weights = {
+        "w": rng.normal(0, 0.02, (16, 2)).astype(np.float32),
+        "u": rng.normal(0, 0.6, (16, 1)).astype(np.float32),
+        "grid": grid.astype(np.float32),
+    }
+    feeds: Samples = [{"x": rng.normal(0, 1, (1, 60, 16)).astype("f4")} for _ in range(4)]
+    return with_weights(model, weights), feeds
+
+
+def experts() -> tuple[onnx.ModelProto, Samples]:
+    """Each token goes to the expert with the largest score; two of them score nearly the same."""
+    rng = np.random.default_rng(8)
+    model = parse(
+        """(float[64,16] x) => (float[64,8] y) <int64[1] last = {-1}, int64[1] middle = {1}> {
+        [route] s = MatMul(x, r) [softmax] p = Softmax<axis = -1>(s)
+        [choose] i = ArgMax<axis = -1, keepdims = 0>(p) [expert] w = Gather<axis = 0>(e, i)
+        [token] t = Unsqueeze(x, middle) [apply] a = MatMul(t, w)
+        [out] y = Squeeze(a, middle) }"""
+    )
+    router = rng.normal(0, 0.5, (16, 4))
+    router[:, 2:] = router[:, :2] * (1 + 2e-4 * rng.normal(0, 1, (16, 2)))
+    weights = {
+        "r": router.astype(np.float32),
+        "e": rng.normal(0, 0.3, (4, 16, 8)).astype(np.float32),
+    }
+    return with_weights(model, weights), [
+        {"x": rng.normal(0, 1, (64, 16)).astype(np.float32)} for _ in range(3)
+    ]
+
+
+def thresholded() -> tuple[onnx.ModelProto, Samples]:
+    """Rows whose score is above a limit, by a comparison and NonZero: how many is close."""
+    rng = np.random.default_rng(9)
+    model = parse(
+        """(float[256,8] x) => (float[n,8] y) <float limit = {0.5}, int64[1] first = {0}> {
+        [score] s = MatMul(x, w) [sigmoid] p = Sigmoid(s) [above] b = Greater(p, limit)
+        [which] i = NonZero(b) [flat] j = Squeeze(i, first) [double] d = Add(x, x)
+        [rows] y = Gather<axis = 0>(d, j) }"""
+    )
+    # Scores near 0, so that half of them are next to the limit.
+    weights = {"w": rng.normal(0, 5e-4, 8).astype(np.float32)}
+    return with_weights(model, weights), [
+        {"x": rng.normal(0, 1, (256, 8)).astype(np.float32)} for _ in range(3)
+    ]
+
+
+def different() -> tuple[onnx.ModelProto, Samples]:
+    """The different values of a grid: those next to a half are rounded to either side."""
+    rng = np.random.default_rng(10)
+    model = parse(
+        """(float[400] x) => (float[n] y) <float size = {60.0}> {
+        [scale] s = Mul(x, size) [round] r = Round(s) [unique] y = Unique<sorted = 1>(r) }"""
+    )
+    return model, [{"x": rng.normal(0, 1, 400).astype(np.float32)} for _ in range(4)]
+
+
+def run(
+    proto: onnx.ModelProto, feeds: Samples, folder: Path, **options: Any
+) -> tuple[Result, Findings, str]:
+    """Search; return the result, the diagnosis and the last screen."""
+    path = save(proto, folder)
+    result = precision_bisect.find(
+        path, inputs=feeds, out=folder / "run", threads=1, **{"tol": 1e-3, **options}
+    )
+    screen = "\n".join(line.plain for line in final_screen(result, path, 500))
+    return result, read_diagnosis(folder / "run"), screen
+
+
+@pytest.mark.parametrize(
+    ("make", "operator", "outputs", "layer"),
+    [
+        (detector, "NonMaxSuppression", ["found", "kinds"], "suppress"),
+        (lambda: detector(first=True), "NonMaxSuppression", ["found", "kinds"], "suppress"),
+        (experts, "ArgMax", ["y"], "choose"),
+        (thresholded, "NonZero", ["y"], "which"),
+        (different, "Unique", ["y"], "unique"),
+    ],
+    ids=["detector", "two stages", "experts", "comparison", "different"],
+)
+def test_what_chooses_the_rows_is_named(
+    make: Callable[[], tuple[onnx.ModelProto, Samples]],
+    operator: str,
+    outputs: list[str],
+    layer: str,
+    tmp_path: Path,
+) -> None:
+    """With how its choice differs; whatever the run came to, builds are not to blame."""
+    result, found, screen = run(*make(), tmp_path)
+    (seen,) = found.selections
+    assert (operator, outputs, layer) == (seen.operator, seen.outputs, seen.layer)
+    assert 0 < seen.samples <= seen.of_samples
+    assert seen.shape != seen.expected or 0 < seen.differing <= seen.elements
+    (advice,) = [each for each in result.advice if each.id == "selection"]
+    assert f"before {operator}" in advice.title
+    assert layer in advice.evidence
+    assert "builds differ" not in screen
+    if "widened" in result.message or result.status is Status.INFEASIBLE:
+        assert f"chosen by {operator} ({layer})" in result.message
+    if result.status is Status.INFEASIBLE:
+        assert f"chosen by {operator} ({layer})" in screen
+        assert f"before {operator}" in screen.partition("Next: ")[2].splitlines()[0]
+
+
+def test_boxes_are_judged_by_the_check_that_fits_them(tmp_path: Path) -> None:
+    """What the advice says of the check is what a search by it finds."""
+    proto, feeds = detector()
+    result, _, _ = run(proto, feeds, tmp_path)
+    (advice,) = [each for each in result.advice if each.id == "selection"]
+    assert "--check boxes:found,kinds --tol 0.05" in advice.title
+    assert advice.passed and advice.tried is not None
+    followed, _, _ = run(
+        proto, feeds, tmp_path, check="boxes:found,kinds", tol=0.05, overwrite=True
+    )
+    assert followed.status is Status.NOTHING_TO_KEEP
+    assert followed.error == pytest.approx(advice.tried.error, abs=0.01)
+
+
+def test_a_choice_that_stays_is_no_matter(tmp_path: Path) -> None:
+    """Where the winner wins by far, nothing is said of the operator that finds it."""
+    model = parse(
+        """(float[2,4] x) => (float[2,4] y, int64[2] best) <float k = {300.0}, float e = {1e-4}> {
+        [large] a = Mul(x, k) [square] s = Mul(a, a) [small] y = Mul(s, e)
+        best = ArgMax<axis = -1, keepdims = 0>(x) }"""
+    )
+    feeds: Samples = [{"x": np.array([[1, 2, 3, 4], [4, 3, 2, 1]], np.float32)}]
+    result, found, _ = run(model, feeds, tmp_path)
+    assert result.kept
+    assert not found.selections
+    assert "selection" not in {each.id for each in result.advice}
