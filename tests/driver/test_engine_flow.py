@@ -152,7 +152,7 @@ def test_other_samples_judge_a_fresh_build_too(tmp_path: Path) -> None:
     assert (Status.FOUND, True) == (ending.status, {2, 5} <= ending.plan.kept)
     assert ending.plan == backend.built[-1]
     assert ending.plan.key == (tmp_path / "engine").read_text()
-    assert "fails on 1 of 1 samples that did not choose them" in str(ending.spread)
+    assert "fails on 1 of 1 sample that did not choose them" in str(ending.spread)
 
 
 @pytest.mark.parametrize("held_out", [0, 1])

@@ -190,7 +190,7 @@ def test_layers_lists_candidates_and_reasons(
     onnx.save(model, path)
     assert 0 == main(["layers", str(path)])
     text = capsys.readouterr().out
-    assert "1 candidates of 2 nodes" in text
+    assert "1 candidate of 2 nodes" in text
     assert "moves values only" in text
     assert 0 == main(["layers", str(path), "--json"])
     rows = json.loads(capsys.readouterr().out)

@@ -103,7 +103,7 @@ def test_an_engine_that_cannot_run_says_so(rtx: Flavour, make: MakeBackend, chai
         for use in (engine.run, engine.time):
             with pytest.raises(RefusedError) as caught:
                 use(feed)
-            assert "the engine cannot run here: no GPU was found" == caught.value.one_line()
+            assert "the engine cannot run here: no GPU was found" == caught.value.message
 
 
 def test_an_engine_that_says_nothing_is_judged_all_the_same(rtx: Flavour) -> None:
@@ -210,4 +210,4 @@ def test_a_library_without_targets_builds_for_the_gpu_at_hand(
         make(flavour=full)
     with pytest.raises(RefusedError) as caught:
         make(settings=EngineSettings(), flavour=full)
-    assert caught.value.one_line().endswith("cannot build for this machine: no GPU was found")
+    assert caught.value.message.endswith("cannot build for this machine: no GPU was found")

@@ -198,8 +198,12 @@ def _target(flavour: Flavour, settings: EngineSettings) -> str:
     if asked is None:
         here = flavour.compute_capability
         if here is None or not flavour.can_run:
-            hint = "give --compute-capability, such as 8.6" if flavour.targets else ""
-            raise RefusedError(f"{library} cannot build for this machine: {flavour.why_not}", hint)
+            raise RefusedError(
+                f"{library} cannot build for this machine: {flavour.why_not}",
+                "give --compute-capability, such as 8.6"
+                if flavour.targets
+                else "`precision-bisect doctor` says what can",
+            )
         return here
     if asked not in flavour.targets:
         raise UsageError(
