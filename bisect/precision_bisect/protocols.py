@@ -34,6 +34,10 @@ T = TypeVar("T")
 Sample: TypeAlias = "Mapping[str, NDArray[Any]]"
 """One set of named arrays: a feed, or the outputs that came of it."""
 
+STARTED = "what the search starts from"
+BEYOND_RANGE = "only layers beyond the low type's range high"
+"""Why plans are tried that need no ranking."""
+
 Search: TypeAlias = Generator[tuple[Proposal, ...], tuple[Outcome, ...], T]
 """A deterministic search: yields batches of proposals, receives their outcomes in order."""
 
@@ -53,6 +57,7 @@ class Problem:
     `unit` is half the distance from 1 to the next number of the low type. `passing` is a plan that
     is known to pass before the search begins, if any. `beyond_range` finds the plan that keeps
     what leaves the low type's range, None where nothing does; it costs inferences, once.
+    `start` is a plan to try before the search, and to refine if it passes; None for none.
     `forecast_s` is how many seconds the ranking may take, by what its outcomes took.
     `as_deployed` tells that every build has the options of the deployment.
     """
@@ -68,6 +73,7 @@ class Problem:
     speed: SpeedLimits | None = None
     unit: float = 2.0**-11
     passing: Plan | None = None
+    start: Plan | None = None
     beyond_range: Callable[[], Plan | None] = lambda: None
     forecast_s: float = math.inf
     as_deployed: bool = False
@@ -76,6 +82,18 @@ class Problem:
     def size(self) -> int:
         """The number of candidate layers."""
         return len(self.names)
+
+    @property
+    def first_plans(self) -> Sequence[tuple[Plan, str]]:
+        """The plans to try before any ranking, each with the reason; all-high is none of them."""
+        plans = ((self.start, STARTED), (self.beyond_range(), BEYOND_RANGE))
+        known = ((plan, why) for plan, why in plans if plan and len(plan) < self.size)
+        return tuple(known)
+
+    @property
+    def top(self) -> Plan:
+        """The plan to begin at, which passes: the one that is known to, else every layer high."""
+        return Plan.all_high(self.size) if self.passing is None else self.passing
 
     @property
     def timed(self) -> bool:

@@ -25,8 +25,8 @@ class Ddmin:
     largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Reduce from all layers to a 1-minimal set."""
-        start = _Round(kept=tuple(range(problem.size)))
+        """Reduce to a 1-minimal set."""
+        start = _Round(kept=problem.top.indices)
         end = yield from speculate(problem, _try_next, start)
         return Plan.of(end.kept)
 

@@ -35,7 +35,7 @@ class Hierarchical:
 
     def search(self, problem: Problem) -> Search[Plan]:
         """Go down the levels."""
-        kept = Plan.all_high(problem.size)
+        kept = problem.top
         stuck: frozenset[Group] = frozenset()
         known: dict[Plan, Outcome] = {}
         for level in levels(problem.names):

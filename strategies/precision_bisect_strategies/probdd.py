@@ -44,8 +44,9 @@ class ProbDD:
         """Rank, then drop groups until each layer went or could not."""
         scores = (yield from rank(problem)).scores
         chances = _priors(scores, problem.tolerance or 0.0)
-        undecided = tuple(sorted((chance, layer) for layer, chance in enumerate(chances)))
-        start = _Beliefs(kept=Plan.all_high(problem.size), undecided=undecided)
+        kept = problem.top
+        undecided = tuple(sorted((chances[layer], layer) for layer in kept.kept))
+        start = _Beliefs(kept=kept, undecided=undecided)
         end = yield from speculate(problem, _drop_a_group, start)
         return end.kept
 

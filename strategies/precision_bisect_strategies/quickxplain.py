@@ -31,7 +31,9 @@ class QuickXplain:
     def search(self, problem: Problem) -> Search[Plan]:
         """Rank, then divide."""
         scores = (yield from rank(problem)).scores
-        start = _Open(segments=(tuple(by_sensitivity(scores)),))
+        kept = problem.top.kept
+        order = tuple(layer for layer in by_sensitivity(scores) if layer in kept)
+        start = _Open(segments=(order,))
         end = yield from speculate(problem, _decide_last, start)
         return Plan.of(end.needed)
 

@@ -130,7 +130,7 @@ def test_the_documented_look_ahead_keeps_the_contract() -> None:
 def test_the_command_reports_each_promise(tmp_path: Path) -> None:
     """What hangs on hashes of texts, and has another name, breaks two promises: exit code 1."""
     source = documented()[0].replace(
-        "in range(problem.size):", "in map(problem.names.index, set(problem.names)):"
+        "in plan.indices:", "in map(problem.names.index, set(problem.names)):"
     )
     environment = third_party(tmp_path, source, "hashed = theirs:OneByOne")
     ran = subprocess.run([*CONTRACT, "hashed"], env=environment, capture_output=True, text=True)
@@ -145,7 +145,7 @@ def test_the_command_reports_each_promise(tmp_path: Path) -> None:
 
 def test_the_command_outlives_a_strategy_that_raises(tmp_path: Path) -> None:
     """A strategy that raises breaks every promise that takes a search, one line each."""
-    source = documented()[0].replace("problem.size)", "problem.length)")
+    source = documented()[0].replace("problem.top", "problem.bottom")
     environment = third_party(tmp_path, source, "one-by-one = theirs:OneByOne")
     ran = subprocess.run(
         [*CONTRACT, "one-by-one"], env=environment, capture_output=True, text=True

@@ -22,6 +22,7 @@ from precision_bisect.testing.promises import STRATEGY_PROMISES, Promise
 from precision_bisect.trial import Kind
 from precision_bisect_strategies.ddmin import Ddmin
 from precision_bisect_strategies.exhaustive import Exhaustive
+from precision_bisect_strategies.guided import Guided
 from precision_bisect_strategies.hierarchical import Hierarchical
 from precision_bisect_strategies.prefix import Prefix
 from precision_bisect_strategies.probdd import ProbDD
@@ -70,6 +71,25 @@ def test_ends_with_a_plan_that_passed(
     simulation = Simulation(size, oracle if figures else oracles.without_figures(oracle))
     plan = simulation.run(make().search(replace(asked, workers=workers)))
     assert simulation.passed(plan)
+
+
+@pytest.mark.parametrize("make", [Guided, Ddmin, QuickXplain, ProbDD, Hierarchical])
+@given(culprits(), st.sets(st.integers(0, 39)), st.sampled_from([1, 4]))
+@FEW
+def test_a_plan_that_is_known_to_pass_is_where_it_begins(
+    make: Callable[[], Strategy],
+    drawn: tuple[int, frozenset[int]],
+    more: set[int],
+    workers: int,
+) -> None:
+    """From a plan that passes the search goes down, and asks for nothing high outside of it."""
+    size, needed = drawn
+    top = Plan.of(needed | {layer for layer in more if layer < size})
+    asked = replace(oracles.problem(size), passing=top, workers=workers)
+    simulation = Simulation(size, oracles.monotone(needed))
+    assert Plan.of(needed) == simulation.run(make().search(asked))
+    judged = (t.proposal.plan for t in simulation.trials if t.proposal.kind is Kind.JUDGE)
+    assert all(plan.kept <= top.kept or plan == Plan.all_high(size) for plan in judged)
 
 
 @every

@@ -19,7 +19,7 @@ from precision_bisect.pipeline.choosing import (
 from precision_bisect.pipeline.risk import judged_by_pool, safer
 from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem, Search, Strategy
+from precision_bisect.protocols import STARTED, Problem, Search, Strategy
 from precision_bisect.runs.results.endings import (
     NO_SEARCH,
     Ending,
@@ -41,7 +41,7 @@ from precision_bisect.search.limits_and_noise import (
     repeated,
     within,
 )
-from precision_bisect.search.precision_curve import BEYOND_RANGE, Curve, find_culprits, sweep
+from precision_bisect.search.precision_curve import Curve, find_culprits, sweep
 from precision_bisect.search.sensitivity import bounded
 from precision_bisect.search.speed.meet_limits import SpeedAnswer, fast_enough, given, still_fast
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
@@ -225,15 +225,18 @@ def _search_and_prove(
     if ending is not None:
         return ending
     everything = Plan.all_high(problem.size)
-    # Both were trials of the preflight: asked again they come from the ledger.
+    # These were trials of the preflight: asked again they come from the ledger.
     noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
     high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
     problem = bounded(problem, high)
     holding.problem = bounded(holding.problem, high)
+    if problem.start is not None:
+        begun = yield from _one(problem.start, Phase.PREFLIGHT, STARTED)
+        problem = replace(problem, passing=problem.start if begun.passed else None)
     if course.curve:
         curve = Curve(problem=problem, copies=course.copies)
         yield from sweep(curve)
-        problem = replace(problem, passing=curve.passing)
+        problem = replace(problem, passing=curve.passing or problem.passing)
         holding.spread = NO_SEARCH if curve.spread else None
     problem = replace(problem, noise=noise_between(high, noise))
     # Emulated errors repeat exactly, so only builds need room for noise.
@@ -345,8 +348,8 @@ def preflight(problem: Problem) -> Search[Ending | None]:
     """Check both ends and the noise before any search; return an ending where that decides it.
 
     All-low must be within the problem's own tolerance, which may be tighter than the comparator's.
-    The plan of all layers beyond the low type's range needs no ranking: if it passes, the run has
-    an answer from here on.
+    The plan to start from and that of all layers beyond the low type's range need no ranking: if
+    one passes, the run has an answer from here on.
     """
     everything = Plan.all_high(problem.size)
     timed = problem.timed or (problem.builds and problem.as_deployed)
@@ -374,9 +377,8 @@ def preflight(problem: Problem) -> Search[Ending | None]:
             plan=Plan.of(()),
             message="every layer can run low within the tolerance",
         )
-    beyond_range = problem.beyond_range()
-    if beyond_range is not None and len(beyond_range) < problem.size:
-        yield from _one(beyond_range, Phase.PREFLIGHT, BEYOND_RANGE, timed=timed)
+    for plan, reason in problem.first_plans:
+        yield from _one(plan, Phase.PREFLIGHT, reason, timed=timed)
     return None
 
 
@@ -388,13 +390,5 @@ def _one(
     kind: Kind = Kind.JUDGE,
     timed: bool = False,
 ) -> Search[Outcome]:
-    (outcome,) = yield (
-        Proposal(
-            plan=plan,
-            phase=phase,
-            kind=kind,
-            timed=timed,
-            reason=reason,
-        ),
-    )
+    (outcome,) = yield (Proposal(plan=plan, phase=phase, kind=kind, timed=timed, reason=reason),)
     return outcome

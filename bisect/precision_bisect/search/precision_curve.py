@@ -23,7 +23,6 @@ from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 CURVE_DRAW = 1 << 16
 """The draw of copies for all points: one for all, so that their errors compare. Searches count
 their draws from 1, far below it."""
-BEYOND_RANGE = "only layers beyond the low type's range high"
 CURVE_EVALUATIONS = 20
 """Evaluations of one curve, at most: `CURVE_EVALUATIONS` + 2 log2(layers). A bound: on 20 real
 networks the law alone took 22 to 112 inferences of a sample."""
@@ -176,7 +175,8 @@ def sweep(curve: Curve) -> Search[None]:
         failed = count, outcome
         # No noise of builds: the curve shows where plans begin to pass, and the copies decide.
         count = law.next(count, outcome, curve.problem.tolerance, 0.0)
-        if count >= law.steps:
+        # A plan that passes already, such as the one to start from, keeps no more.
+        if count >= law.steps or (curve.passing is not None and count >= len(curve.passing)):
             return
         outcome = yield from curve.judge(Plan.of(law.order[:count]), "until one passes")
         if outcome.passed:
@@ -225,7 +225,7 @@ def find_culprits(curve: Curve) -> Search[None]:
 def _preflight(curve: Curve) -> Search[None]:
     """Take what the preflight has shown: the time of a build, and a first plan that passes."""
     problem = curve.problem
-    everything, first = Plan.all_high(problem.size), problem.beyond_range()
+    everything = Plan.all_high(problem.size)
     if problem.builds:
         # Both proposals were evaluated in the preflight: asking again gives their outcomes for
         # nothing.
@@ -233,11 +233,10 @@ def _preflight(curve: Curve) -> Search[None]:
             Proposal(plan=everything, phase=Phase.RANKING, reason="every layer high"),
         )
         curve.problem = bounded(problem, high)
-    if first is None or first == everything:
-        return
-    (told,) = yield (Proposal(plan=first, phase=Phase.RANKING, reason=BEYOND_RANGE),)
-    if told.passed:
-        yield from curve.judge(first, BEYOND_RANGE)
+    for plan, reason in problem.first_plans:
+        (told,) = yield (Proposal(plan=plan, phase=Phase.RANKING, reason=reason),)
+        if told.passed:
+            yield from curve.judge(plan, reason)
 
 
 def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[None]:
