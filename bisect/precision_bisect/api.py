@@ -42,6 +42,9 @@ class FindOptions(TypedDict, total=False):
     low: LowName
     high: HighName
     ladder: Sequence[PrecisionName]
+    keep: Sequence[str]
+    low_only: Sequence[str]
+    start: str | Path | None
     calibration: CalibrationName
     backend: str
     target: TargetChoice

@@ -38,6 +38,11 @@ class Exclusion(StrEnum):
     NOT_TENSOR = "works on texts, sequences or optional values"
     UNTYPED = "its output type could not be inferred; stays high"
     PINNED = "cannot run in the low type; stays high"
+    ASKED = "its type was asked for"
+
+
+ASSIGNED = (None, Exclusion.PINNED, Exclusion.ASKED)
+"""Of layers that have a type of their own: by a plan, or the same in every plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +51,9 @@ class Layer:
 
     `name` is unique in the model; `named_in_model` tells whether the file itself carries this name
     exactly once, which exports that address layers by name depend on. `detail` says more about
-    the exclusion. `fixed` is the form of a pinned layer that does not compute in the high type,
-    such as one that an earlier rung of a ladder has decided. `inside` counts the FP32 layers in
-    the node's subgraphs.
+    the exclusion. `fixed` is the form of a layer that was asked for, or of a pinned one that does
+    not compute in the high type, such as one that an earlier rung of a ladder has decided.
+    `inside` counts the FP32 layers in the node's subgraphs.
     """
 
     name: LayerName
@@ -97,6 +102,28 @@ class LayerTable:
             )
         )
 
+    @property
+    def asked(self) -> Mapping[LayerName, Form]:
+        """The layers whose form was asked for, in network order."""
+        return {
+            layer.name: layer.fixed
+            for layer in self.layers
+            if layer.exclusion is Exclusion.ASKED and layer.fixed is not None
+        }
+
+    def asking(self, forms: Mapping[LayerName, Form]) -> "LayerTable":
+        """Return the table with these layers no candidates any more: each has its form."""
+        return LayerTable(
+            tuple(
+                replace(
+                    layer, exclusion=Exclusion.ASKED, detail=form.precision.upper(), fixed=form
+                )
+                if layer.exclusion is None and (form := forms.get(layer.name))
+                else layer
+                for layer in self.layers
+            )
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerForms:
@@ -115,7 +142,7 @@ class LayerForms:
 
 
 def forms_of(table: LayerTable, pair: Pair) -> Mapping[LayerName, LayerForms]:
-    """Return the forms of candidates and of pinned layers, by name, in network order.
+    """Return the forms of the layers that have a type of their own, by name, in network order.
 
     The other layers have none: they pass values on as they are, or compute in FP32.
     """
@@ -123,14 +150,14 @@ def forms_of(table: LayerTable, pair: Pair) -> Mapping[LayerName, LayerForms]:
     for layer in table.layers:
         if layer.exclusion is None:
             forms[layer.name] = LayerForms(low=pair.low_form, high=pair.high_form)
-        elif layer.exclusion is Exclusion.PINNED:
+        elif layer.exclusion in ASSIGNED:
             form = layer.fixed or pair.high_form
             forms[layer.name] = LayerForms(low=form, high=form)
     return forms
 
 
 def rounded_to(table: LayerTable, pair: Pair) -> list[PrecisionName]:
-    """Return every type but FP32 that the pair and the pinned layers take, each once."""
+    """Return every type but FP32 that the pair and the layers without a choice take, each once."""
     every = {pair.low_form, pair.high_form}.union(
         *(forms.all for forms in forms_of(table, pair).values())
     )
@@ -139,7 +166,7 @@ def rounded_to(table: LayerTable, pair: Pair) -> list[PrecisionName]:
 
 
 def assigned(table: LayerTable, pair: Pair, plan: Plan) -> Mapping[LayerName, PrecisionName]:
-    """Return the precision of candidates and pinned layers under a plan, in network order."""
+    """Return the precision under a plan of layers with a type of their own, in network order."""
     kept = {table.names[i] for i in plan.kept}
     return {
         name: (forms.high if name in kept else forms.low).precision

@@ -21,7 +21,7 @@ from precision_bisect.precisions import (
 from precision_bisect.settings.durations import duration
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import check, flag, flag_name
-from precision_bisect.settings.reading import check_ranges, share
+from precision_bisect.settings.reading import check_ranges, patterns, share
 from precision_bisect.settings.sample_options import (
     DEFAULT_METRIC,
     SampleOptions,
@@ -121,6 +121,27 @@ class Options(WorkerOptions, SampleOptions):
         "the layers that cannot be INT8, and among them those that cannot be FP16",
         metavar="LOWEST,...,HIGHEST",
         read=parse_ladder,
+    )
+    keep: Sequence[str] = _search(
+        (),
+        "keep these layers in the high type in every plan: a name, an operator type, a module, or "
+        "a regular expression, matched at the start of names, as AutoCast's --nodes_to_exclude, or"
+        " to whole operator types; repeated for more",
+        metavar="PATTERN",
+        gather=patterns,
+    )
+    low_only: Sequence[str] = _search(
+        (),
+        "run these layers in the low type in every plan; written as --keep",
+        metavar="PATTERN",
+        gather=patterns,
+    )
+    start: str | Path | None = _search(
+        None,
+        "try this plan first and refine it: the layers that another run keeps (its folder), that "
+        "are FP32 in a mixed .onnx, that an AutoCast exclude list names, or that a trtexec "
+        "layerPrecisions string or file leaves high",
+        metavar="FROM",
     )
     calibration: CalibrationName = _search(
         DEFAULT_CALIBRATION, "how INT8 scales are found on the judging samples ({})"
@@ -241,7 +262,7 @@ class Options(WorkerOptions, SampleOptions):
     def _beyond_a_pair(self) -> Iterator[tuple[bool, str, str]]:
         """Yield the same of a ladder, of a part of a run, and of points of the curve."""
         out = "leave one out"
-        first = (pairs_of(self.ladder) if self.ladder else (self.pair,))[0].low
+        first = self.pairs[0].low
         scales = self.calibration != DEFAULT_CALIBRATION and first != "int8"
         no_scales = f"--calibration {self.calibration} is for INT8, the low type is {first}"
         yield scales, no_scales, "leave it out"
@@ -262,6 +283,8 @@ class Options(WorkerOptions, SampleOptions):
                 f"a run that ends with the {self.until} has no use for {what.rsplit(' ', 1)[0]}"
             )
             yield self.until != "answer" and asked, useless, out
+        begun = "--start is for one pair of types, not for a --ladder"
+        yield bool(self.ladder) and self.start is not None, begun, out
         curveless = bool(self.ladder) and self.export_point != ANSWER
         yield curveless, "a --ladder has no curve for --export-point", out
         ended = self.until != "answer" and bool(self.ladder)
@@ -277,6 +300,11 @@ class Options(WorkerOptions, SampleOptions):
             raise UsageError(
                 f"input_shapes cannot be {self.input_shapes!r}", "give a tuple by input name"
             )
+        for name in ("keep", "low_only"):
+            value = getattr(self, name)
+            listed = isinstance(value, Sequence) and not isinstance(value, str)
+            if not (listed and all(isinstance(each, str) and each for each in value)):
+                raise UsageError(f"{name} cannot be {value!r}", "give a list of patterns")
         check_ranges(self.ranges)
         for name in ("tol", "atol", "rtol"):
             # A check of the user's may ask for no error at all.
@@ -287,6 +315,11 @@ class Options(WorkerOptions, SampleOptions):
     def pair(self) -> Pair:
         """The types of a search without a ladder."""
         return Pair(low=self.low, high=self.high)
+
+    @property
+    def pairs(self) -> Sequence[Pair]:
+        """The pairs of types that are searched, lowest first: those of the ladder, or the one."""
+        return pairs_of(self.ladder) if self.ladder else (self.pair,)
 
     @property
     def emulator_threads(self) -> int:

@@ -242,6 +242,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield from by_output(result)
     elif answered and not told:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
+    if result.asked:
+        yield "asked for", f"{result.asked_for}; what is proven is of the others", ALWAYS
     if result.kept and answered:
         spread = result.certificate.spread
         yield "certificate", proof(result.certificate), ALWAYS if spread else EVIDENCE

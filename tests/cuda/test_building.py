@@ -1,5 +1,6 @@
 """Which layers run low is read off ONNX Runtime's records, here those of its CPU provider."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import LowName, Pair
+from precision_bisect.precisions import Form, LowName, Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.trial import TrialStatus
 
@@ -62,6 +64,18 @@ def test_low_layer_on_the_cpu(tmp_path: Path) -> None:
         "which would compute it in FP32",
     )
     assert expected == (caught.value.outcome.status, caught.value.outcome.message)
+
+
+def test_a_layer_asked_for_low_is_no_exception(tmp_path: Path) -> None:
+    """A layer that is low by order, and lies on the CPU, has no verdict under any plan either."""
+    model = load_text(CHAIN, tmp_path)
+    forms = {LayerName("second"): Form(stored="fp16"), LayerName("last"): Form(stored="fp32")}
+    asked = replace(model, table=model.table.asking(forms))
+    assert {"first", "third"} == set(sessions(asked, tmp_path).unbuildable())
+    with pytest.raises(BackendFailure) as caught:
+        sessions(asked, tmp_path).open(Plan.all_high(2))
+    assert TrialStatus.NOT_HONOURED is caught.value.outcome.status
+    assert caught.value.outcome.message.startswith("'second' does not run low")
 
 
 def test_refused_plan(tmp_path: Path) -> None:

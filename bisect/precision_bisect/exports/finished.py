@@ -5,7 +5,7 @@ that the last search kept, the layers further up are fixed. Without `rungs` ther
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from precision_bisect.options import ANSWER
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Diagnosis, Result, Rung
+from precision_bisect.runs.results.result import Asked, Diagnosis, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
 
 
@@ -29,7 +29,8 @@ class Finished:
     """What a run ended with.
 
     `kept` are candidates of the model, in network order, which stay in the pair's high type.
-    `fixed` maps the layers of higher rungs to their precision, `pinned` the layers that were no
+    `fixed` maps the layers of higher rungs to their precision, `asked` those by order to their
+    form, `pinned` the layers that were no
     candidates, because they cannot run low, to the reason; `shapes` each input to those that the
     samples had, as far as the file says. `fingerprint` is the run's. `path` is the file that
     says so.
@@ -37,6 +38,7 @@ class Finished:
 
     kept: tuple[LayerName, ...]
     fixed: Mapping[LayerName, HighName]
+    asked: Mapping[LayerName, Form]
     pinned: Mapping[LayerName, str]
     pair: Pair
     status: Status
@@ -52,8 +54,15 @@ class Finished:
         """
         return read_scales(self.path.parent) if self.pair.low in QUANTIZED_NAMES else Scales()
 
+    @property
+    def high(self) -> tuple[LayerName, ...]:
+        """What must be high in an engine: by higher rungs, by order, and what the search kept."""
+        asked = (name for name, form in self.asked.items() if form != self.pair.low_form)
+        return (*self.fixed, *asked, *self.kept)
+
     def with_pinned(self, model: Model) -> Model:
         """Return the model with the layers pinned that were no candidates of the last search."""
+        model = replace(model, table=model.table.asking(self.asked))
         for name, precision in self.fixed.items():
             model = pin(model, {name: FIXED_BY_RUNG}, Form(stored=precision))
         return pin(pin_formless(model, self.pair), self.pinned)
@@ -77,10 +86,12 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     _check_names(file, [name for _, names in rungs for name in names], model)
     fixed = {LayerName(name): high for high, names in rungs[:-1] for name in names}
     pinned = [each for each in result.pinned if each.layer not in fixed]
+    pair = Pair(low=result.low, high=rungs[-1][0])
+    asked = {LayerName(each.layer): _form(file, each, result, pair) for each in result.asked}
     kept = result.kept
     if point != ANSWER:
         kept = find_point(point, result.curve, result.culprits).kept
-    _check_names(file, [*kept, *(each.layer for each in pinned)], model)
+    _check_names(file, [*kept, *asked, *(each.layer for each in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
     nothing = not kept and result.status is not Status.NOTHING_TO_KEEP
     if point == ANSWER and (result.status in WITHOUT_ANSWER or nothing):
@@ -92,8 +103,9 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     return Finished(
         kept=tuple(name for name in model.table.names if name in wanted),
         fixed=fixed,
+        asked=asked,
         pinned={LayerName(each.layer): each.reason for each in pinned},
-        pair=Pair(low=result.low, high=rungs[-1][0]),
+        pair=pair,
         status=result.status,
         shapes=_shapes(result.fingerprint.get("shapes"), model),
         diagnosis=result.diagnosis,
@@ -115,6 +127,15 @@ def _rungs(file: Path, result: Result) -> list[tuple[HighName, Sequence[str]]]:
     if not found or len(found) < len(above):
         raise damaged(file, "its rungs list no layers above the low type")
     return found
+
+
+def _form(file: Path, asked: Asked, result: Result, pair: Pair) -> Form:
+    """Return the form that was asked for: the lowest of the run, or the highest."""
+    if asked.precision == result.low:
+        return pair.low_form
+    if asked.precision == result.high:
+        return Form(stored=result.high)
+    raise damaged(file, f"{quoted(asked.layer)} was asked for in {asked.precision}")
 
 
 def _shapes(value: object, model: Model) -> dict[str, list[tuple[int, ...]]]:

@@ -13,7 +13,7 @@ from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark
-from precision_bisect.layer_table import assigned
+from precision_bisect.layer_table import LayerTable, assigned
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.answer_builds import (
     errors_by_output,
@@ -56,7 +56,7 @@ from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.input_ranges import InputRange
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.other_targets import OnTargets
-from precision_bisect.runs.results.result import Inputs, Pinned, Result, Rung
+from precision_bisect.runs.results.result import Asked, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
@@ -202,6 +202,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         layers_total=len(table.layers),
         candidates=len(table.candidates),
         kept=answer.kept,
+        asked=asked_layers(table),
         rungs=_rungs(prepared, answer),
         export_point=told.written.point,
         layer_precisions=told.written.string,
@@ -298,6 +299,8 @@ def _unseen(run: _Ended) -> Unseen | None:
 def _message(run: _Ended, findings: Findings) -> str:
     """Say what the ending has to say, and in which phase a run without an answer was cut short."""
     ending = run.ending
+    if ending.status is Status.NOTHING_TO_KEEP and run.prepared.model.table.asked:
+        return "every layer that no flag settles can run low within the tolerance"
     if not (is_cut_short(ending, run.answer.plan) and ending.status in CUT_OFF):
         said = [ending.spread, ending.message]
         choices = [each.words for each in findings.selections]
@@ -317,6 +320,11 @@ def _message(run: _Ended, findings: Findings) -> str:
         f"{what} during the {run.driver.phase}{why}; "
         f"no plan has passed yet that runs a layer in {low}"
     )
+
+
+def asked_layers(table: LayerTable) -> list[Asked]:
+    """Return the layers whose type was asked for, in network order."""
+    return [Asked(layer=name, precision=form.precision) for name, form in table.asked.items()]
 
 
 def _rungs(prepared: Prepared, answer: JudgedAnswer) -> list[Rung]:

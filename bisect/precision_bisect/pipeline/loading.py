@@ -35,10 +35,12 @@ from precision_bisect.judging.inputs.reference import (
 )
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.judging.inputs.true_shapes import with_true_shapes
-from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.layer_table import Exclusion, Layer, LayerName
 from precision_bisect.machine.freed_memory import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.options import Options
+from precision_bisect.pipeline.asked_layers import with_asked
+from precision_bisect.pipeline.start_plan import Start, start_of
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.runs.monitoring.events import Observer, Warned
@@ -65,7 +67,7 @@ class Loaded:
     time, which uses the other cores where layers are too small for several threads. One plain
     inference takes `seconds` on all cores. The reference is that of an `optimised` session or of a
     plain one. `runs` is False where ONNX Runtime cannot run the model, so that nothing can
-    forecast.
+    forecast. `start` are the layers of the plan to start from.
     """
 
     options: Options
@@ -77,6 +79,7 @@ class Loaded:
     runs: bool = True
     at_once: int = 1
     seconds: float = 0.0
+    start: frozenset[LayerName] = frozenset()
     remarks: Sequence[str] = ()
 
     @property
@@ -126,6 +129,11 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
     each = judges_each(comparator)
     pool = _pool(options, len(samples), each=each)
     options, model, inside = _without_ifs(options, original, samples, observer, work)
+    # A misspelt layer is told before the reference is computed; fused ones are known after it.
+    start, left = Start(layers=frozenset()), list[str]()
+    if not options.fuse_norms:
+        model, left = with_asked(options, model)
+        start = start_of(options, model)
     _refuse_many(options, strategy, len(model.table.candidates))
     given = _given_outputs(options, original, samples, work)
     options, reference, without = _reference(
@@ -152,6 +160,8 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
     trim()
     model, declared = with_true_shapes(model, known)
     remarks = [
+        *left,
+        *start.remarks,
         *without,
         *declared,
         *filter(None, (reference.remark, random)),
@@ -171,6 +181,7 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
         strategy=strategy,
         at_once=1 if options.threads else samples_at_once(seconds, threads),
         seconds=seconds,
+        start=start.layers,
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work) if options.fuse_norms else loaded
@@ -280,14 +291,18 @@ def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
     # Imported here: few runs fuse.
     from precision_bisect.graphs.fusing.fuse import fuse
 
-    fused = fuse(loaded.model, loaded.samples, loaded.reference, work)
-    observer(Warned(message=fused.remark))
-    options = loaded.options
+    fused, options = fuse(loaded.model, loaded.samples, loaded.reference, work), loaded.options
+    model, left = with_asked(options, fused.model)
+    start = start_of(options, model)
+    said = (fused.remark, *left, *start.remarks)
+    for remark in said:
+        observer(Warned(message=remark))
     return replace(
         loaded,
-        options=replace(options, model=fused.model.path, out=options.folder),
-        model=fused.model,
-        remarks=[*loaded.remarks, fused.remark],
+        options=replace(options, model=model.path, out=options.folder),
+        model=model,
+        start=start.layers,
+        remarks=[*loaded.remarks, *said],
     )
 
 

@@ -36,7 +36,7 @@ from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, S
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
-from precision_bisect.pipeline.run_fingerprint import fingerprint, with_builds
+from precision_bisect.pipeline.run_fingerprint import fingerprint, hashed, with_builds
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
@@ -74,9 +74,9 @@ class Prepared:
 
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
-    report. `graph` says what plans cost where speed counts. `beyond_range` is as in `Problem`.
-    `executor` evaluates the trials. `refer` computes the FP32 outputs of copies. Targets that the
-    operators are `unknown_to` cannot run the model.
+    report. `graph` says what plans cost where speed counts. `beyond_range` and `start` are as in
+    `Problem`. `executor` evaluates the trials. `refer` computes the FP32 outputs of copies.
+    Targets that the operators are `unknown_to` cannot run the model.
     """
 
     options: Options
@@ -94,6 +94,7 @@ class Prepared:
     remarks: Sequence[str]
     fingerprint: Mapping[str, Any]
     graph: CostGraph | None = None
+    start: Plan | None = None
     executor: Executor = LOCAL
     at_once: int = 1
     unknown_to: Sequence[TargetName] = ()
@@ -124,6 +125,7 @@ class Prepared:
             speed=self.options.speed if self.options.speed.given else None,
             unit=KINDS[self.options.low].unit,
             beyond_range=self.beyond_range,
+            start=self.start,
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
         )
 
@@ -274,6 +276,7 @@ def assemble(
         remarks=[*loaded.remarks, *said],
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
+        start=_start(loaded, model),
         beyond_range=cache(
             partial(
                 out_of_range,
@@ -335,7 +338,17 @@ def _fingerprint(
     """Return what a run must share with the ledger that it goes on from."""
     known = fingerprint(options, model, loaded.sets.feeds, loaded.comparator, backend)
     given = loaded.sets.given
-    return known if given is None else {**known, "reference": digest_samples(given)}
+    if given is not None:
+        known["reference"] = digest_samples(given)
+    if loaded.start:
+        known["start"] = hashed(sorted(loaded.start))
+    return known
+
+
+def _start(loaded: Loaded, model: Model) -> Plan | None:
+    """Return the plan to start from, None where that keeps no candidate."""
+    kept = [i for i, name in enumerate(model.table.names) if name in loaded.start]
+    return Plan.of(kept) if kept else None
 
 
 def _forecasts(loaded: Loaded, model: Model, options: Options, scales: Scales) -> Backend | None:

@@ -12,6 +12,7 @@ from precision_bisect.graphs.layers_file import write_layers
 from precision_bisect.judging.comparators.comparison_remarks import limits_in_words
 from precision_bisect.machine.stopping import Stopped, past_deadline
 from precision_bisect.options import DEFAULT_STRATEGY, Options
+from precision_bisect.pipeline.asked_too_much import AskedLow
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.chart import chart, outcome_of_answer
 from precision_bisect.pipeline.choosing import judged_by_held_out, judged_by_others, on_samples
@@ -19,12 +20,20 @@ from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.keep_fused import keep_made
-from precision_bisect.pipeline.prepare import Prepared, prepare
+from precision_bisect.pipeline.loading import load_run
+from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.locking import RunLock
-from precision_bisect.runs.monitoring.events import Observer, RunStarted, TrialsEnded, tell_all
+from precision_bisect.runs.monitoring.events import (
+    Observer,
+    RunStarted,
+    TrialsEnded,
+    Warned,
+    ignore,
+    tell_all,
+)
 from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.runs.results.result import Result
@@ -35,7 +44,8 @@ from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.precision_curve import Curve
-from precision_bisect.trial import Kind
+from precision_bisect.search.sample_sets import searched
+from precision_bisect.trial import Kind, Outcome
 
 
 def run_pair(
@@ -44,9 +54,12 @@ def run_pair(
     """Search with one pair of types; see `api.run`."""
     _keep_answer(options)
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
-    prepared = prepare(options, observer, work, executor)
+    loaded = load_run(options, observer, work)
+    prepared = assemble(loaded, observer, work, executor=executor)
     folder = lock.open(overwrite=options.overwrite, rungs=False)
-    return run_prepared(keep_made(prepared, work, folder), observer, budget, folder)
+    asked_low = AskedLow(loaded=loaded, executor=executor, work=work / "asked")
+    made = keep_made(prepared, work, folder)
+    return run_prepared(made, observer, budget, folder, asked_low=asked_low)
 
 
 def run_prepared(
@@ -56,10 +69,12 @@ def run_prepared(
     folder: RunFolder,
     *,
     part: bool = False,
+    asked_low: AskedLow | None = None,
 ) -> Result:
     """Search with what was prepared; the ledger is in `folder`, and its trials count in `budget`.
 
-    `part` tells that this is one rung of a ladder: only the ledger is written.
+    `part` tells that this is one rung of a ladder: only the ledger is written. Where no plan
+    passes, `asked_low` may be why.
     """
     options = prepared.options
     with open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger:
@@ -78,6 +93,10 @@ def run_prepared(
             ending = _search(prepared, driver, part=part)
             if not part:
                 ending = _charted(prepared, driver, ending)
+        if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
+            observer(Warned(message="looking for the layers of --low-only that break it alone"))
+            high = driver.outcome_of(prepared.everything, searched(driver.trials))
+            ending = _blamed(asked_low, budget, high)
         if driver.lost and ending.status in WITHOUT_ANSWER:
             # It was decided by a process that was lost, which says nothing of the plan.
             ending = replace(ending, status=Status.ABORTED)
@@ -89,6 +108,14 @@ def run_prepared(
             observer(TrialsEnded())
         with past_deadline():
             return conclude(prepared, driver, ending, budget, folder, part=part)
+
+
+def _blamed(asked_low: AskedLow, budget: Budget, high: Outcome | None) -> Ending:
+    """Return the ending of a run in which the plan of every layer high has failed."""
+    prepared = asked_low.prepared()
+    folder = RunFolder(asked_low.work.with_name(f"{asked_low.work.name}-run"))
+    found = run_prepared(prepared, ignore, budget, folder, part=True)
+    return asked_low.blamed(found, None if high is None else high.error)
 
 
 def _keep_answer(options: Options) -> None:

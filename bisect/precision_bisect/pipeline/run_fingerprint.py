@@ -5,13 +5,14 @@ The ledger has it as its header, and refuses a mismatch field by field.
 
 import hashlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.graphs.load import Model
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.machine.installed_code import code_digest
 from precision_bisect.options import Options
 from precision_bisect.plugins import BACKENDS, COMPARATORS, EXECUTORS, STRATEGIES
@@ -20,6 +21,9 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
 from precision_bisect.settings.user_libraries import digests, script_and_function
+
+_CHOSEN = (None, Exclusion.ASKED)
+"""Of layers whose type the search or the user chooses."""
 
 
 def fingerprint(
@@ -30,11 +34,13 @@ def fingerprint(
     backend: Described,
 ) -> dict[str, Any]:
     """Return what the verdicts depend on; values are plain JSON."""
-    # A NUL cannot occur in a name, so no two lists of names join to the same text.
-    names = "\0".join(model.table.names)
+    asked = [f"{name}={form}" for name, form in model.table.asked.items()]
+    # What flags settle is told apart, so that other flags do not look like another model.
+    layers = [each.name for each in model.table.layers if each.exclusion in _CHOSEN]
     return {
         "model": model.digest,
-        "layers": hashlib.sha256(names.encode()).hexdigest(),
+        "layers": hashed(layers),
+        **({"asked": hashed(asked)} if asked else {}),
         "inputs": digest_samples(samples),
         "samples": len(samples),
         "shapes": {
@@ -81,8 +87,15 @@ def _plugins(options: Options) -> frozenset[tuple[str, str]]:
 
 def _fixed(model: Model) -> str:
     """Return a hash of the types that layers are fixed to, as by earlier rungs; "" for none."""
-    fixed = [f"{layer.name}={layer.fixed}" for layer in model.table.layers if layer.fixed]
-    return hashlib.sha256("\0".join(fixed).encode()).hexdigest() if fixed else ""
+    pinned = (each for each in model.table.layers if each.exclusion is Exclusion.PINNED)
+    fixed = [f"{layer.name}={layer.fixed}" for layer in pinned if layer.fixed]
+    return hashed(fixed) if fixed else ""
+
+
+def hashed(names: Iterable[str]) -> str:
+    """Return the SHA-256 of a list of names."""
+    # A NUL cannot occur in a name, so no two lists of names join to the same text.
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()
 
 
 def _of_builds(settings: EngineSettings) -> dict[str, str]:

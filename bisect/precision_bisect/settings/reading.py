@@ -131,6 +131,14 @@ def named_path(text: str) -> Path:
     return Path(text)
 
 
+def patterns(texts: Iterable[str], flag: str) -> tuple[str, ...]:
+    """Return the patterns of a flag, each once. Raises UsageError for an empty one."""
+    found = tuple(dict.fromkeys(texts))
+    if "" in found:
+        raise UsageError(f"{flag} is empty", "name layers, or leave it out")
+    return found
+
+
 def libraries(texts: Sequence[str], flag: str) -> tuple[Path, ...]:
     """Return libraries, each once, by paths that hold in any folder. Raises UsageError."""
     if "" in texts:

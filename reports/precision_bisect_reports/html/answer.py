@@ -128,7 +128,7 @@ def _seen(verified: VerifiedEngine | None) -> str:
 def _title(result: Result, status: Status, answered: bool) -> str:
     low, high = result.low.upper(), result.high.upper()
     if status is Status.NOTHING_TO_KEEP:
-        return f"Every layer can run {low}"
+        return f"Every {'other ' * bool(result.asked)}layer can run {low}"
     if status in WITHOUT_ANSWER:
         return headline_of(result)
     if not answered:
@@ -209,6 +209,8 @@ def _remarks(result: Result, message: str) -> Iterator[str]:
             f"Keeping more hurt: {counted(failed.kept, 'kept layer')} failed ({failed.error}) "
             f"although {passed.kept} of them alone had passed ({passed.error})."
         )
+    if result.asked:
+        yield f"Asked for: {result.asked_for}. What is proven is of the other layers."
     if pinned := result.pinned:
         yield f"{len(pinned)} more stay high because they cannot run lower; marked in the list."
     yield from result.notes

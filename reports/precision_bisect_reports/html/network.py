@@ -34,14 +34,19 @@ class Network:
         ]
 
     def columns(
-        self, precisions: Mapping[str, str] | None, pinned: Mapping[str, str], low: str
+        self,
+        precisions: Mapping[str, str] | None,
+        pinned: Mapping[str, str],
+        low: str,
+        asked: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return one list per field.
 
         `precisions` are those of the kept layers by name, None where nothing is decided; `pinned`
-        says why others stay above the type `low`.
+        says why others stay above the type `low`; `asked` has the types by order.
         """
-        states = [_state(row, precisions, pinned) for row in self.rows]
+        ordered = {name: RUNS_LOW if kind == low else FIXED for name, kind in asked.items()}
+        states = [ordered.get(row.name, _state(row, precisions, pinned)) for row in self.rows]
         return {
             "complete": self.complete,
             "name": [row.name for row in self.rows],

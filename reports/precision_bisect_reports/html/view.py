@@ -34,13 +34,14 @@ def _view(source: Source) -> dict[str, Any]:
     result, header = source.result, source.searches[0].recorded.header
     network = Network(source.layers, result)
     pinned = {each.layer: each.reason for each in result.pinned} if result else {}
+    asked = {each.layer: each.precision for each in result.asked} if result else {}
     low = result.low if result else str(header["low"])
     return {
         "schema": REPORT_SCHEMA,
         "model": source.layers.model if source.layers else _file_name(source.status),
         "low": low,
         "answer": answer_section(source),
-        "layers": network.columns(_precisions(source, network), pinned, low),
+        "layers": network.columns(_precisions(source, network), pinned, low, asked),
         "kept": _kept(result, source.looked_into) if result else [],
         "sensitivity": _sensitivity(source, network),
         "searches": [

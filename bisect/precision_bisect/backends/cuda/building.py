@@ -62,7 +62,10 @@ class TypedSessions:
 
     def __init__(self, writer: TypedWriter, opener: Opener, folder: Path) -> None:
         self._model = writer.model
-        self._candidates = {layer.name: layer for layer in writer.model.table.candidates}
+        self._layers = {layer.name: layer for layer in writer.model.table.layers}
+        asked = writer.model.table.asked.items()
+        self._asked_high = [name for name, form in asked if form == writer.pair.high_form]
+        self._asked_low = [name for name, form in asked if form == writer.pair.low_form]
         self._writer = writer
         self._opener = opener
         self._files = TypedFolder(folder, from_root=True)
@@ -87,7 +90,7 @@ class TypedSessions:
             opening=opened.opening,
             notes=opened.notes,
             layers=frozenset(layer.name for layer in table.layers),
-            kept=[table.names[index] for index in plan.indices],
+            kept=[*self._asked_high, *(table.names[index] for index in plan.indices)],
             low=self._low(plan),
             high=self._writer.pair.high,
         )
@@ -102,6 +105,8 @@ class TypedSessions:
         stuck: dict[LayerName, str] = {}
         for _ in range(_MOST_ROUNDS):
             found = self._stumbles(stuck)
+            # A layer that was asked for low stays so: the trials report it.
+            found = {name: why for name, why in found.items() if name not in self._asked_low}
             if not found:
                 break
             stuck |= found
@@ -115,11 +120,14 @@ class TypedSessions:
             return replace(opener or self._opener, data=self._files.root).open(file)
 
     def _low(self, plan: Plan) -> Sequence[LayerName]:
-        """Return the layers that the plan runs low, in network order."""
+        """Return the layers that run low: those asked for, then the plan's in network order."""
         return [
-            name
-            for index, name in enumerate(self._model.table.names)
-            if index not in plan.kept and name not in self._writer.not_low
+            *self._asked_low,
+            *(
+                name
+                for index, name in enumerate(self._model.table.names)
+                if index not in plan.kept and name not in self._writer.not_low
+            ),
         ]
 
     def _on_cpu(self, plan: Plan, opened: Opened) -> Sequence[LayerName]:
@@ -134,7 +142,7 @@ class TypedSessions:
 
     def _has_body(self, name: LayerName) -> bool:
         """Return whether the ONNX standard defines the layer's operator by other operators."""
-        layer = self._candidates[name]
+        layer = self._layers[name]
         version = opset(self._model.proto, layer.domain)
         try:
             schema: Any = onnx.defs.get_schema(layer.op_type, version, layer.domain)
@@ -166,8 +174,8 @@ class TypedSessions:
         ]
         if not any(part in error for part in _ABOUT_OPERATORS):
             return named
-        about = {self._candidates[name].op_type for name in named}
-        return [name for name in low if self._candidates[name].op_type in about]
+        about = {self._layers[name].op_type for name in named}
+        return [name for name in low if self._layers[name].op_type in about]
 
     def _behind_unnamed(self, error: str, plan: Plan) -> Sequence[LayerName]:
         """Return the low layers with a refused node in their bodies, which the error cannot name.
@@ -177,9 +185,10 @@ class TypedSessions:
         if "name ''" not in error:
             return []
         bodies = [name for name in self._low(plan) if self._has_body(name)]
-        for op_type in dict.fromkeys(self._candidates[name].op_type for name in bodies):
-            alike = [name for name in bodies if self._candidates[name].op_type == op_type]
-            spared = Plan.of({*plan.kept, *map(self._model.table.names.index, alike)})
+        for op_type in dict.fromkeys(self._layers[name].op_type for name in bodies):
+            alike = [name for name in bodies if self._layers[name].op_type == op_type]
+            numbers = (i for i, name in enumerate(self._model.table.names) if name in alike)
+            spared = Plan.of({*plan.kept, *numbers})
             try:
                 self._open(spared)
             except OpeningError as other:

@@ -16,7 +16,7 @@ from precision_bisect.backends.inspection.inner_products import HOLDERS, InnerPr
 from precision_bisect.backends.inspection.rules import AskedType, Observation, computes, type_shown
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
-from precision_bisect.layer_table import LayerName, LayerTable
+from precision_bisect.layer_table import Exclusion, LayerName, LayerTable
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName, Pair
 from precision_bisect.trial import Honour, LayerHonour
@@ -74,7 +74,7 @@ def _judged(table: LayerTable, plan: Plan, pair: Pair) -> Iterator[tuple[LayerNa
     kept = {table.names[index] for index in plan.indices}
     for layer in table.layers:
         fixed = layer.fixed
-        if layer.name in kept:
+        if layer.name in kept or (layer.exclusion is Exclusion.ASKED and fixed == pair.high_form):
             yield layer.name, pair.high
         # A rung between two low types leaves what earlier rungs fixed in FP32, which must hold,
         # too.

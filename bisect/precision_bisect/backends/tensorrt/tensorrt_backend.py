@@ -154,7 +154,8 @@ class TensorRTBackend:
         names = self._model.table.names
         # If nothing runs low the flag is left off: layers that are no candidates could use it,
         # too.
-        low = self._pair.low if len(plan) < len(names) else None
+        asked = self._pair.low_form in self._model.table.asked.values()
+        low = self._pair.low if asked or len(plan) < len(names) else None
         kept = tuple(names[index] for index in plan.indices)
         high = with_precision(self._writer.high_nodes(plan), self._model.table)
         return Marks(kept=kept, high=told(high), low=low)

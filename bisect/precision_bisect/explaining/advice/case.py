@@ -116,6 +116,8 @@ class DiagnosedModel:
             return None
         if change.model is not None and not self._fits(change):
             return None
+        # A changed file knows nothing of what was asked for.
+        model = replace(model, table=model.table.asking(self.model.table.asked))
         names = {str(name): i for i, name in enumerate(model.table.names)}
         plan = Plan.of(names[name] for name in kept if name in names)
         try:

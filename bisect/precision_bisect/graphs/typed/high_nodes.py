@@ -14,7 +14,7 @@ import onnx
 from precision_bisect.graphs.graph import all_graphs, captured, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.layout import Layout, Placement
-from precision_bisect.layer_table import Exclusion, LayerName, LayerTable
+from precision_bisect.layer_table import ASSIGNED, Exclusion, LayerName, LayerTable
 from precision_bisect.precisions import HighName, Pair
 
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
@@ -83,7 +83,7 @@ def high_nodes(
             kind = "fp32"
         else:
             continue
-        decided = exclusion in (None, Exclusion.PINNED)
+        decided = exclusion in ASSIGNED
         if kind != base or (decided and pair.low_form.quantized is not None):
             found[name] = _described(node, kind, constants, exclusions.keys())
     return found

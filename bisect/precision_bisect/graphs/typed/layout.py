@@ -30,7 +30,7 @@ from precision_bisect.graphs.typed.forms import (
     quantized_form,
 )
 from precision_bisect.graphs.typed.typed_constants import TypedConstants
-from precision_bisect.layer_table import Exclusion, LayerName, LayerTable, forms_of
+from precision_bisect.layer_table import ASSIGNED, Exclusion, LayerName, LayerTable, forms_of
 from precision_bisect.precisions import Form, HighName, Pair
 
 Assignment: TypeAlias = Mapping[LayerName, Form]
@@ -38,7 +38,6 @@ Assignment: TypeAlias = Mapping[LayerName, Form]
 
 _ANY_TYPE = frozenset(("Shape", "Size"))
 """Operators that look at no value, so they read a tensor in whatever type it has."""
-_COMPUTING = (None, Exclusion.PINNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +98,10 @@ class Layout:
         self._quantized: dict[str, QuantizedForm] = {}
         self._reasons: dict[tuple[str, Form], str] = {}
         exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
-        self._layers = {name for name, exclusion in exclusions.items() if exclusion in _COMPUTING}
+        self._layers = {name for name, exclusion in exclusions.items() if exclusion in ASSIGNED}
         for node in self._nodes:
             exclusion = exclusions.get(LayerName(node.name), Exclusion.CUSTOM)
-            if exclusion in _COMPUTING or exclusion is Exclusion.FOLLOWER:
+            if exclusion in ASSIGNED or exclusion is Exclusion.FOLLOWER:
                 self._find_forms(node, model, scales)
         self.not_low: dict[LayerName, str] = {
             name: self._reasons[name, pair.low_form]

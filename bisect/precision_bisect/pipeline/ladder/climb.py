@@ -26,6 +26,7 @@ from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinn
 from precision_bisect.judging.comparators.share import shared
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
+from precision_bisect.pipeline.asked_too_much import AskedLow
 from precision_bisect.pipeline.keep_fused import keep_made
 from precision_bisect.pipeline.ladder.climbed import Climbed, Floor, RungSearch
 from precision_bisect.pipeline.ladder.composition import Composition
@@ -82,7 +83,7 @@ def _lowest_model(loaded: Loaded, lowest: Pair) -> Model:
     Raises NothingLow where no layer is left.
     """
     model = pin_formless(loaded.model, lowest)
-    if not model.table.candidates:
+    if not (model.table.candidates or model.table.asked):
         reason = next(iter(pinned_layers(model).values()))
         raise NothingLow(
             f"no layer of {model.path} can run in {lowest.low}: {reason}",
@@ -165,7 +166,10 @@ class _Climb:
         self.take_floors(prepared.model, rung + 1)
         folder = RunFolder(top.rung(number, pair.low))
         observer = _Rung(self._observer, f"{pair.low} against {pair.high}")
-        result = run_prepared(prepared, observer, budget, folder, part=True)
+        asked_low = AskedLow(
+            loaded=self._loaded, executor=self._executor, work=self._work / f"asked-{number}"
+        )
+        result = run_prepared(prepared, observer, budget, folder, part=True, asked_low=asked_low)
         self._take(rung, prepared, result, folder.ledger)
         if share == 1.0:
             self._decided[rung] = self._composition

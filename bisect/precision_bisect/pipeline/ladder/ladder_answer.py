@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.layer_table import LayerName, assigned
-from precision_bisect.pipeline.conclude import tolerance_of
+from precision_bisect.pipeline.conclude import asked_layers, tolerance_of
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.ladder.climbed import Climbed, RungSearch
@@ -54,6 +54,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         tolerance=tolerance_of(climbed.comparator),
         candidates=len(climbed.steps[0].prepared.model.table.candidates),
         kept=kept,
+        asked=asked_layers(last.prepared.model.table),
         # The ends of a rung are no plans of the model: all but its candidates is fixed.
         latency_ms=_own(last.result.latency_ms),
         rungs=_rungs(climbed) if last.answered else [],

@@ -121,10 +121,10 @@ def seen(engine: Engine, model: Model, finished: Finished) -> tuple[Evidence, st
     """
     evidence, words = Evidence(), ""
     try:
-        evidence = looked_into(engine, model, finished) if finished.kept else engine.evidence()
+        evidence = looked_into(engine, model, finished) if finished.high else engine.evidence()
         words = engine.description() if isinstance(engine, _Described) else ""
     except BackendFailure as failed:
-        if not (finished.kept or finished.fixed):
+        if not finished.high:
             raise
         note = f"the engine was built, and a look into it failed: {failed.outcome.message}"
         evidence = replace(evidence, notes=(*evidence.notes, note))
@@ -162,7 +162,7 @@ class _Described(Protocol):
 
 
 def _plain(finished: Finished, model: Model) -> Finished:
-    return replace(finished, kept=model.table.names, fixed={}, pinned={}, pair=_PLAIN)
+    return replace(finished, kept=model.table.names, fixed={}, asked={}, pinned={}, pair=_PLAIN)
 
 
 def _log(messages: Sequence[Message]) -> str:

@@ -87,7 +87,7 @@ def verify(
     found = Verification(
         backend=builder.name,
         remark="; ".join(filter(None, (builder.remark, _unlike(chosen)))),
-        kept=[*finished.fixed, *finished.kept],
+        kept=finished.high,
         evidence=built.evidence,
         failure=built.failure,
         plain=plain.failure if plain else None,

@@ -16,6 +16,8 @@ _OTHER = {
     **dict.fromkeys(("inputs", "samples", "shapes"), "other inputs"),
     "code": "another build of precision-bisect or of a plug-in",
     "reference": "another --reference",
+    "asked": "other layers by --keep and --low-only",
+    "start": "another --start",
     "fixed": "another answer of the rungs before",
 }
 """What is said of fields whose values tell nobody anything, by the first part of their keys."""

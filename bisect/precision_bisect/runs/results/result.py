@@ -4,6 +4,7 @@ The file is written from these dataclasses, read back into them, and its JSON Sc
 them (`docs/make_schema.py`).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -129,11 +130,19 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A layer that has its type because the user asked for it; nothing was tried of it."""
+
+    layer: str
+    precision: PrecisionName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
     """What computes in one type: `count` layers, those among them that the search chose `layers`.
 
-    The rest of the count has no form in the next lower type. `layers` is None for the lowest type,
-    in which everything computes that is not listed.
+    The rest of the count was asked for, or has no form in the next lower type. `layers` is None
+    for the lowest type, in which everything computes that is not listed.
     """
 
     precision: PrecisionName
@@ -180,7 +189,8 @@ class Result:
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
-    answer does elsewhere. `costs` are of an engine. `message` and `out` are not part of the file.
+    answer does elsewhere. `asked` are no candidates, so not among the `kept`. `costs` are of an
+    engine. `message` and `out` are not part of the file.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -200,6 +210,7 @@ class Result:
     layers_total: Count
     candidates: Count
     kept: Sequence[str]
+    asked: Sequence[Asked] = ()
     kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     rungs: Sequence[Rung] = ()
     export_point: str | None = None
@@ -244,16 +255,24 @@ class Result:
 
     @property
     def staying(self) -> str:
-        """How many layers stay high."""
+        """How many layers stay high, by the search and by order."""
         stay = "stays" if len(self.kept) == 1 else "stay"
         of = counted(self.candidates, "layer")
-        return f"{len(self.kept)} of {of} {stay} {self.high.upper()}"
+        asked = sum(each.precision != self.low for each in self.asked)
+        beside = f" beside {asked} asked for" if asked else ""
+        return f"{len(self.kept)} of {of} {stay} {self.high.upper()}{beside}"
 
     @property
     def gains_nothing(self) -> bool:
         """Whether the plan is the one that was there before the search: every candidate high."""
         highest = self.rungs[0].layers if self.rungs else self.kept
         return len(highest or ()) == self.candidates > 0
+
+    @property
+    def asked_for(self) -> str:
+        """How many layers have which type because the user asked for it, "" for none."""
+        counts = Counter(each.precision for each in self.asked)
+        return ", ".join(f"{count} {precision.upper()}" for precision, count in counts.items())
 
     @property
     def not_passed(self) -> frozenset[TargetName]:

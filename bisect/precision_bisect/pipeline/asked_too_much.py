@@ -1,0 +1,90 @@
+"""Which of the layers that the user asked for low break the tolerance, every other one high.
+
+A search tells: over these layers alone, all others fixed in the high type.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from precision_bisect.errors import counted, printable
+from precision_bisect.execution.executor import Executor
+from precision_bisect.layer_table import LayerName, LayerTable
+from precision_bisect.pipeline.loading import Loaded
+from precision_bisect.pipeline.prepare import Prepared, assemble
+from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.result import Result
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedLow:
+    """The layers asked for low of a run that was loaded; `work` is an empty folder."""
+
+    loaded: Loaded
+    executor: Executor
+    work: Path
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    @property
+    def names(self) -> frozenset[LayerName]:
+        """Their names."""
+        low = self.loaded.options.pairs[0].low_form
+        return frozenset(
+            name for name, form in self.loaded.model.table.asked.items() if form == low
+        )
+
+    def prepared(self) -> Prepared:
+        """Return the search over these layers alone. Raises as `assemble` does."""
+        options, table = self.loaded.options, self.loaded.model.table
+        lowest, highest = options.pairs[0], options.pairs[-1]
+        layers = tuple(
+            replace(each, exclusion=None, detail="", fixed=None)
+            if each.name in self.names
+            else each
+            for each in table.layers
+        )
+        model = replace(
+            self.loaded.model,
+            table=LayerTable(layers).asking(dict.fromkeys(table.names, highest.high_form)),
+        )
+        options = replace(
+            options,
+            low=lowest.low,
+            high=lowest.high,
+            ladder=(),
+            copies=0,
+            copies_failing=0,
+            certify="none",
+            risk=None,
+            until="answer",
+            max_latency_ms=None,
+            min_speedup=None,
+            resume=False,
+        )
+        self.work.mkdir()
+        loaded = replace(self.loaded, options=options, model=model, start=frozenset())
+        return assemble(loaded, ignore, self.work, executor=self.executor)
+
+    def blamed(self, found: Result, error: float | None) -> Ending:
+        """Return the ending of the run, of which the search over these layers `found` that.
+
+        The `error` is that with all of them low.
+        """
+        if found.status is Status.NOT_PRECISION:
+            return Ending(status=Status.NOT_PRECISION, message=found.message)
+        options, named = self.loaded.options, [printable(name) for name in found.kept]
+        which = f"the {counted(len(self.names), 'layer')} of --low-only"
+        if found.status is Status.FOUND:
+            more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+            which = f"{', '.join(named[:_NAMED])}{more} of --low-only"
+        figure = "" if error is None else f" (error {error:.4g})"
+        return Ending(
+            status=Status.INFEASIBLE,
+            message=f"even with every other layer {options.pairs[-1].high.upper()}, {which} "
+            f"cannot be {options.pairs[0].low.upper()}{figure}: leave that out, or allow more by "
+            "--tol",
+        )

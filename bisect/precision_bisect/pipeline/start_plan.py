@@ -1,0 +1,164 @@
+"""The plan that a search starts from, as `--start` names it: four sources, one set of layers.
+
+All of them are untrusted. They are of this model or of one that was exported like it: what counts
+are the names.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from precision_bisect.errors import InputError, UsageError, counted, shortened
+from precision_bisect.exports.autocast import write_autocast
+from precision_bisect.exports.layer_precisions import NotWritable, parse_layer_precisions, select
+from precision_bisect.graphs.layer_patterns import matches
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.layer_table import LayerName
+from precision_bisect.machine.plain_files import plain_size
+from precision_bisect.options import Options
+from precision_bisect.precisions import QUANTIZED_NAMES
+from precision_bisect.runs.results.saved import read_result, result_file
+
+_LARGEST = 2**26
+"""Bytes of a list that is read. A bound: 5,000 layers take less than a hundredth."""
+_TRTEXEC = "--layerPrecisions="
+_TYPES = frozenset(("fp32", "fp16", "bf16", "int8", "fp8"))
+_SHOWN = 3
+_HINT = (
+    "give the folder of a run, a mixed .onnx, an AutoCast exclude list, or a trtexec "
+    "layerPrecisions string or file"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The candidates to begin with; remarks are on names that the model does not have."""
+
+    layers: frozenset[LayerName]
+    remarks: Sequence[str] = ()
+
+
+def start_of(options: Options, model: Model) -> Start:
+    """Return what `--start` names; nothing where it is not given.
+
+    Raises UsageError and InputError for what is none of the sources, and where it keeps no layer
+    of the model, and what the source's own reader raises.
+    """
+    if options.start is None:
+        return Start(layers=frozenset())
+    text = str(options.start)
+    named, strange = _named(text, options, model)
+    found = named.intersection(model.table.names)
+    source = f"--start {shortened(text, 60)}"
+    unknown = [*strange, *sorted(named.difference(each.name for each in model.table.layers))]
+    if not found:
+        what = "names no layer that is decided on" if named or unknown else "keeps no layer"
+        examples = f", such as {shortened(unknown[0])!r}" if unknown else ""
+        raise UsageError(f"{source} {what} in {model.path}{examples}", _HINT)
+    examples = ", ".join(repr(shortened(each)) for each in unknown[:_SHOWN])
+    count = counted(len(unknown), "layer")
+    remark = f"{source} names {count} that {model.path.name} does not have: {examples}"
+    return Start(layers=found, remarks=[remark] if unknown else ())
+
+
+def _named(
+    source: str, options: Options, model: Model
+) -> tuple[frozenset[LayerName], Sequence[str]]:
+    """Return the names of high layers in a source, and those of its patterns that match none."""
+    path = Path(source)
+    if os.path.isdir(path) or path.suffix == ".json":  # noqa: PTH112 - never raises
+        return _of_run(path), ()
+    if path.suffix == ".onnx":
+        return _of_mixed(path, options), ()
+    names = [each.name for each in model.table.layers]
+    if not os.path.isfile(path):  # noqa: PTH113 - never raises
+        if not _is_trtexec(source):
+            raise UsageError(f"--start {shortened(source)} is no file or folder", _HINT)
+        return _of_trtexec(source, names)
+    text = _read(path)
+    return _of_trtexec(text, names) if _is_trtexec(text) else _of_autocast(text, names)
+
+
+def _of_run(path: Path) -> frozenset[LayerName]:
+    """Return what a run keeps, by order, too; of one that was cut short, its best plan."""
+    result = read_result(result_file(path), _HINT)
+    asked = (each.layer for each in result.asked if each.precision == result.high)
+    return frozenset(map(LayerName, (*result.kept, *asked)))
+
+
+def _of_mixed(path: Path, options: Options) -> frozenset[LayerName]:
+    """Return the layers that compute in FP32 in a model that is typed by Casts."""
+    if options.low in QUANTIZED_NAMES:
+        raise UsageError(
+            f"--start {path} tells FP32 from 16-bit layers, and the low type is {options.low}",
+            "start from the folder of a run",
+        )
+    mixed = load_model(path)
+    if not mixed.low_tensors:
+        raise UsageError(
+            f"--start {path} has no 16-bit layer, so it is no mixed model",
+            _HINT,
+        )
+    return frozenset(mixed.table.names)
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file. Raises InputError."""
+    try:
+        if plain_size(path) > _LARGEST:
+            raise InputError(f"--start {path} is larger than {_LARGEST >> 20} MiB", _HINT)
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", _HINT) from error
+    except ValueError as error:
+        raise InputError(f"--start {path} is no text", _HINT) from error
+
+
+def _is_trtexec(text: str) -> bool:
+    """Tell whether a text is `layer:type,…`, with or without its flag."""
+    items = _without_flag(text).split(",")
+    return all(item.rpartition(":")[2] in _TYPES for item in items)
+
+
+def _without_flag(text: str) -> str:
+    return text.strip().removeprefix(_TRTEXEC).strip('"')
+
+
+def _of_trtexec(
+    text: str, names: Sequence[LayerName]
+) -> tuple[frozenset[LayerName], Sequence[str]]:
+    """Return the names that a layerPrecisions string leaves in FP32, and those that match none."""
+    try:
+        asked = parse_layer_precisions(_without_flag(text))
+    except NotWritable as error:
+        raise InputError(f"--start: {error}", _HINT) from error
+    chosen, known = select(asked, names), frozenset(names)
+    found = frozenset(LayerName(name) for name, kind in chosen.items() if kind == "fp32")
+    strange = [
+        name
+        for name, kind in asked.items()
+        if kind == "fp32"
+        and name not in known
+        and not ("*" in name and select({name: kind}, names))
+    ]
+    return found, strange
+
+
+def _of_autocast(
+    text: str, names: Sequence[LayerName]
+) -> tuple[frozenset[LayerName], Sequence[str]]:
+    """Return the nodes that an exclude list keeps, and its lines that match none."""
+    lines = list(dict.fromkeys(filter(None, map(str.strip, text.splitlines()))))
+    if not lines:
+        raise UsageError("--start has an empty list", _HINT)
+    # Lines of our own mean one name each; expressions take a process (see `layer_patterns`).
+    exact = dict(zip(write_autocast(names).splitlines(), names, strict=True))
+    others = [line for line in lines if line not in exact]
+    found = {exact[line] for line in lines if line in exact}
+    strange = []
+    for line, (places, _) in zip(others, matches(others, names, (), "--start"), strict=True):
+        found.update(names[i] for i in places)
+        if not places:
+            strange.append(line)
+    return frozenset(found), strange
