@@ -7,7 +7,11 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import product
 from typing import Any, NoReturn
 
-from precision_bisect.commandline.arguments.usage_hints import choice_meant, unknown_meant
+from precision_bisect.commandline.arguments.usage_hints import (
+    choice_meant,
+    others_meant,
+    unknown_meant,
+)
 from precision_bisect.errors import UsageError
 from precision_bisect.runs.runfolder import runs_here
 from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
@@ -91,11 +95,15 @@ class Parser(argparse.ArgumentParser):
         Of a parser that is `mixed`, options may stand between arguments of one sort; but not where
         `--` says where options end, which argparse would forget.
         """
+        flags = self._option_string_actions
+        words, meant = others_meant(arguments, flags)
+        if words:
+            self._refuse(f"unrecognized arguments: {' '.join(words)}", meant)
         mixed = self._mixed and "--" not in arguments
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         parsed, unknown = parse(arguments)
         if unknown:
-            hint = unknown_meant(unknown, self._option_string_actions)
+            hint = unknown_meant(unknown, flags)
             self._refuse(f"unrecognized arguments: {' '.join(unknown)}", hint)
         if self.run is not None and parsed.run is None:
             self._refuse("the following arguments are required: RUN", runs_here())
@@ -155,5 +163,5 @@ def _taken(each: Field[Any], flag: Flag) -> dict[str, Any]:
     if flag.gather is not None:
         return {**told, "action": "append"}
     if choices := tuple(flag.choices()) if flag.choices else choices_of(each):
-        return {**told, "choices": choices}
+        return {**told, "choices": choices, "type": flag.read or str}
     return {**told, "type": flag.read or kind}
