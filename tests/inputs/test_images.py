@@ -1,6 +1,7 @@
 """Images become inputs as asked, and what the code in use may do otherwise is said."""
 
 import io
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +17,14 @@ from PIL import Image
 
 from models import load_text
 from precision_bisect.errors import InputError, PrecisionBisectError, UsageError
+from precision_bisect.graphs.load import load_model
+from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.judging.inputs.sample_sources import Source, open_source
 from precision_bisect.options import Options
 
 NCHW = "(float[1, 3, 4, 6] image) => (float[1, 3, 4, 6] y) { y = Relu(image) }"
 WIDTH, HEIGHT = 6, 4
+NAFNET = Path(__file__).parents[2] / "examples/nafnet"
 
 
 def pixels(*shape: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -268,6 +272,28 @@ def test_damaged_images(
         opened(path)
     except PrecisionBisectError as error:
         assert error.hint and "\n" not in error.one_line()
+
+
+def test_many_images_are_read_when_asked_for(tmp_path: Path) -> None:
+    """Also in a child process, which is sent where they lie."""
+    path = folder_of(tmp_path, *[Image.fromarray(pixels(HEIGHT, WIDTH, 3))] * 70)
+    samples = pickle.loads(pickle.dumps(opened(path).placed))
+    (path / "69.png").unlink()
+    with pytest.raises(InputError, match="cannot read"):
+        samples[f"{path / '69.png'}"]
+    assert 70 == len(samples)
+
+
+def test_the_example_as_pictures(tmp_path: Path) -> None:
+    """Its samples, saved with 8 bits, come back to half a step."""
+    model = load_model(NAFNET / "nafnet.onnx")
+    arrays = [each["image"] for each in read_samples(NAFNET / "inputs", ["image"])[:2]]
+    bytes_ = [np.clip(each[0] * 255, 0, 255).round().astype(np.uint8) for each in arrays]
+    path = folder_of(tmp_path, *[Image.fromarray(each.transpose(1, 2, 0)) for each in bytes_])
+    source = open_source(Options(model=model.path, inputs=path, scale=1 / 255), path, model)
+    for array, sample in zip(arrays, source.placed.values(), strict=True):
+        near = np.abs(np.clip(array, 0, 1) - sample["image"]).max()
+        assert near <= 0.5001 / 255
 
 
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -384,4 +384,4 @@ def _samples(
         samples = list(samples)
     path = str(given) if isinstance(given, Path) else ""
     read = figures(samples, model.inputs, path, source.images)
-    return source.options, samples, read, [*source.remarks, *oddities(model, samples, read)]
+    return source.options, samples, read, [*oddities(model, samples, read), *source.remarks]

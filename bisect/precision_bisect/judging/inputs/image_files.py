@@ -1,5 +1,6 @@
 """Images as the arrays that a model takes: read by Pillow, resized, scaled, laid out."""
 
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+_OPENING = threading.RLock()
+"""One thread at a time opens images, for what Python warns of is the process's."""
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 """What Pillow may take a file for: its other readers are never run on what others give."""
 _DEEP = ("I", "F")
@@ -215,7 +218,7 @@ def _opened(file: Path) -> "Iterator[Image]":
         ) from error
     try:
         plain_size(file)
-        with warnings.catch_warnings():
+        with _OPENING, warnings.catch_warnings():
             # It also warns of odd metadata, which change no pixel.
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -293,4 +296,5 @@ _TREATMENTS = {
 
 def treatment_words(treated: Treated, files: Sequence[Path], images: int) -> str:
     """Return what was done, and to how many of the images."""
-    return f"{len(files)} of {images} images ({files[0]}) are {_TREATMENTS[treated]}"
+    others = ", …" if len(files) > 1 else ""
+    return f"{len(files)} of {images} images ({files[0]}{others}) are {_TREATMENTS[treated]}"
