@@ -138,7 +138,18 @@ def test_sizes_that_the_model_leaves_open(tmp_path: Path) -> None:
     unknown = "(float[N, C, H, W] image) => (float[N, C, H, W] y) { y = Relu(image) }"
     assert "--layout nchw or" in refused(path, unknown, image_size=(8, 6)).hint
     assert 1 == len(opened(path, unknown, image_size=(8, 6), layout="nhwc").placed)
+    wide = "(float[N, C, H, 8] image) => (float[N, C, H, 8] y) { y = Relu(image) }"
+    (sample,) = opened(path, wide, image_size=(8, 6)).placed.values()
+    assert (1, 3, 6, 8) == sample["image"].shape
     assert "makes 6 channels" in refused(path, layout="nhwc").message
+
+
+@pytest.mark.parametrize("shape", ["1, 4, 8, 8", "1, 3, 0, 8", "3, 8", "1, 3, 8, 8, 8"])
+def test_inputs_that_take_no_images(shape: str, tmp_path: Path) -> None:
+    """They are answered with a loader."""
+    path = folder_of(tmp_path, Image.fromarray(pixels(HEIGHT, WIDTH, 3)))
+    signature = f"(float[{shape}] image) => (float[{shape}] y) {{ y = Relu(image) }}"
+    assert "def load_data():" in refused(path, signature).further
 
 
 def rotated(kind: int) -> Image.Image:

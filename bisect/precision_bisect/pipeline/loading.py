@@ -152,11 +152,11 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
     trim()
     model, declared = with_true_shapes(model, known)
     remarks = [
-        *odd,
         *without,
         *declared,
         *filter(None, (reference.remark, random)),
         *overlooked_remarks(comparator, known),
+        *odd,
     ]
     if read is not None:
         observer(read)

@@ -86,7 +86,7 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
         raise NeedsLoader(f"images are for one input, and the model's are {names}")
     (spec,) = specs
     shape = spec.shape if spec.shape is not None else (1, None, None, None)
-    if len(shape) not in (3, 4) or spec.dtype not in (*_FLOATS, "uint8"):
+    if len(shape) not in (3, 4) or 0 in shape or spec.dtype not in (*_FLOATS, "uint8"):
         what = f"{spec.dtype or 'of another type'} {show(spec.shape)}"
         raise NeedsLoader(f"input {spec.name!r} takes no images: it is {what}")
     layout = options.layout or _guessed(spec, shape)
@@ -99,15 +99,11 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
         )
     height, width = shape[-2:] if layout == "nchw" else shape[-3:-1]
     size = _size(spec, (width, height), options.image_size)
-    many = len(options.mean) == RGB or len(options.std) == RGB
     colours = channels if isinstance(channels, int) else RGB
-    if many and colours == 1:
-        raise UsageError(
-            "--mean and --std have three numbers, and the input one channel", "give one number"
-        )
     batch = shape[0] if len(shape) == 4 and isinstance(shape[0], int) else 1
     if trouble := too_large(8 * batch * colours * size[0] * size[1]):
-        raise InputError(f"a sample of {batch} images of {size[0]}x{size[1]} takes {trouble}")
+        what = f"a sample of {batch} images of {size[0]}x{size[1]} takes {trouble}"
+        raise InputError(what, "give a smaller --image-size, if the model takes it")
     told = ImageOptions(
         image_size=size,
         scale=1.0 if options.scale is None else float(options.scale),
@@ -116,25 +112,33 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
         layout=layout,
         channels=options.channels or "rgb",
     )
-    found = Pixels(
-        spec=spec, options=told, channels=colours, batch=max(batch, 1), batched=len(shape) == 4
-    )
+    found = Pixels(spec=spec, options=told, channels=colours, batch=batch, batched=len(shape) == 4)
     if spec.dtype == "uint8" and not found.raw:
         raise UsageError(
             f"input {spec.name!r} is uint8, which takes pixels as they are",
             "leave out --scale, --mean and --std",
         )
+    if colours == 1 and RGB in (len(options.mean), len(options.std)):
+        raise UsageError(
+            "--mean and --std have three numbers, and the input one channel", "give one number"
+        )
     return found
 
 
 def _guessed(spec: TensorSpec, shape: tuple[int | str | None, ...]) -> Layout:
-    """Return the layout whose channels are 3, or else 1, the first one where both are."""
+    """Return the layout whose channels are 3, or else 1, or else alone may be.
+
+    The first one where both are.
+    """
     for count in (RGB, 1):
         for layout, axis in _LAYOUTS.items():
             if shape[axis] == count:
                 return layout
-    if any(isinstance(shape[axis], int) for axis in _LAYOUTS.values()):
+    unknown = [each for each, axis in _LAYOUTS.items() if not isinstance(shape[axis], int)]
+    if not unknown:
         raise NeedsLoader(f"input {spec.name!r} {show(spec.shape)} has no 3 or 1 channels")
+    if len(unknown) == 1:
+        return unknown[0]
     raise InputError(
         f"input {spec.name!r} {show(spec.shape)} does not say where the channels are",
         "give --layout nchw or --layout nhwc",

@@ -113,7 +113,7 @@ def _files(path: Path) -> Sequence[Path]:
 def _refuse_shapes(options: Options, path: Path) -> None:
     if options.input_shapes:
         raise UsageError(
-            f"--input-shapes is for made-up inputs and for {RAW} files, and {path} has none",
+            f"--input-shapes is for made-up inputs and {RAW} files, and --inputs {path} has none",
             "leave one out",
         )
 
