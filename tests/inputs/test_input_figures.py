@@ -1,5 +1,6 @@
 """What samples hold is told in figures, and what does not look like what a model saw is said."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 from precision_bisect.judging.inputs.input_figures import figures, oddities
 from precision_bisect.protocols import Sample
-from precision_bisect.runs.monitoring.events import InputRead
+from precision_bisect.runs.monitoring.events import InputRead, SamplesRead
+from precision_bisect_reports.terminal import TerminalReport
 
 IMAGE = "(float[1, 3, 4, 4] x) => (float[N, C, H, W] y)"
 MEANS = "<float[1, 3, 1, 1] m = {123.7, 116.3, 103.5}>"
@@ -96,6 +98,29 @@ def test_figures_of_all_inputs(tmp_path: Path) -> None:
         InputRead(name="x", dtype="float32", shapes=shapes, lowest=1, highest=5, mean=3),
         InputRead(name="t", dtype="object", shapes=[(1,)], lowest=None, highest=None, mean=None),
     ] == read.inputs
+
+
+def test_of_many_samples_and_inputs_some_are_told() -> None:
+    """At most four inputs and two shapes are, and how many samples the figures are of."""
+    inputs = [
+        InputRead(
+            name=f"x{number}",
+            dtype="int64",
+            shapes=[(2,), (3,), (4,)],
+            lowest=0,
+            highest=9,
+            mean=4.5,
+        )
+        for number in range(6)
+    ]
+    said = io.StringIO()
+    report = TerminalReport(io.StringIO(), said)
+    report(SamplesRead(path="in", samples=70, looked_at=64, inputs=inputs))
+    told = "int64 (2) or (3), …, 0 to 9, mean 4.5"
+    assert said.getvalue() == (
+        f"Read 70 samples from in (figures of the first 64): x0 {told}; x1 {told}; x2 {told}; "
+        f"x3 {told}; 2 more inputs\n"
+    )
 
 
 def test_what_a_user_sees_of_a_folder_of_photos(

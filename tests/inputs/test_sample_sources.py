@@ -112,11 +112,11 @@ def test_what_is_not_read_gets_a_loader(
     load_text(TWO, tmp_path)
     folder = tmp_path / "sounds"
     folder.mkdir()
-    for name in ("1.wav", "2.wav", "list.txt"):
+    for name in ("1.wav", "2.wav", "read.py"):
         (folder / name).touch()
     assert ExitCode.USAGE == main(["model.onnx", "--inputs", "sounds"])
     line, *script = capsys.readouterr().err.splitlines()
-    assert line.startswith("precision-bisect: sounds has files that are not read: 2 .wav, 1 .txt;")
+    assert line.startswith("precision-bisect: sounds has files that are not read: 2 .wav, 1 .py;")
     assert "fill in this as load_data.py, and give --inputs load_data.py" in line
     Path("load_data.py").write_text("\n".join(script))
     (sample, _) = opened(Path("load_data.py"), tmp_path)

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from precision_bisect.errors import InputError
+from precision_bisect.errors import InputError, printable
 from precision_bisect.graphs.spec import TensorSpec
 from precision_bisect.judging.inputs.input_shapes import show
 
@@ -40,8 +40,9 @@ def loader_script(model: Path, specs: Sequence[TensorSpec], folder: Path, patter
     """
     return _SCRIPT.format(
         name=_NAME,
-        model=" ".join(str(model).split()),
-        words=shlex.quote(str(model)),
+        # Comments are of one line, whatever the path holds.
+        model=printable(str(model)),
+        words=printable(shlex.quote(str(model))),
         folder=str(folder),
         pattern=pattern,
         inputs="\n".join(_line(spec) for spec in specs),

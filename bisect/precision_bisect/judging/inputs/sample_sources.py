@@ -73,7 +73,7 @@ def open_source(options: Options, path: Path, model: Model) -> Source:
 
 
 def _of_images(options: Options, files: Sequence[Path], model: Model) -> Source:
-    """Return a sample of each image, or of as many as the model's batch has, the last again."""
+    """Return a sample of each image, or of a batch of them, the last filled up by the first."""
     pixels = of_model(model.inputs, options)
     found = treatments(files, pixels)
     batches = {
@@ -93,7 +93,8 @@ def _of_images(options: Options, files: Sequence[Path], model: Model) -> Source:
 
 def _refuse_unknown(path: Path, suffixes: Counter[str]) -> None:
     """Raise NeedsLoader for a file, or for a folder of files, of which none is read."""
-    if not suffixes or any(each in (*_ARRAYS, *_ALONE) for each in suffixes):
+    known = _ARRAYS if path.is_dir() else (*_ARRAYS, *_ALONE)
+    if not suffixes or not suffixes.keys().isdisjoint(known):
         return
     if not path.is_dir():
         raise NeedsLoader(f"cannot tell what {path} is")
