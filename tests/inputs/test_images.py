@@ -162,10 +162,10 @@ def rotated(kind: int) -> Image.Image:
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        (Image.fromarray(pixels(HEIGHT, WIDTH)), "gray, repeated for red"),
-        (Image.fromarray(pixels(HEIGHT, WIDTH, 4)), "transparent, which is dropped"),
-        (Image.fromarray(pixels(HEIGHT, WIDTH, 2), "LA"), "transparent, which is dropped"),
-        (rotated(6), "turned as their EXIF data say"),
+        (Image.fromarray(pixels(HEIGHT, WIDTH)), "are gray, repeated for red"),
+        (Image.fromarray(pixels(HEIGHT, WIDTH, 4)), "have an alpha channel, which"),
+        (Image.fromarray(pixels(HEIGHT, WIDTH, 2), "LA"), "have an alpha channel, which"),
+        (rotated(6), "are turned as their EXIF data say"),
         (Image.fromarray(pixels(HEIGHT, WIDTH, 3)).convert("P"), ""),
     ],
     ids=["gray", "alpha", "gray and alpha", "turned", "palette"],
@@ -180,7 +180,7 @@ def test_what_code_in_use_may_do_otherwise_is_said(
     source = opened(path)
     assert 2 == len(source.placed)
     assert bool(said) == any(
-        f"1 of 2 images ({path / '1.png'}) are {said}" in each for each in source.remarks
+        f"1 of 2 images ({path / '1.png'}) {said}" in each for each in source.remarks
     )
 
 

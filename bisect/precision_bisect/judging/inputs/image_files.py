@@ -289,16 +289,17 @@ def _stretched(size: tuple[int, int], rotation: int, pixels: Pixels) -> bool:
 
 
 _TREATMENTS = {
-    Treated.GRAY: "gray, repeated for red, green and blue: leave out what is never seen in use",
-    Treated.COLOUR: "in colour, made gray by Pillow's weights: others give other values",
-    Treated.TRANSPARENT: "transparent, which is dropped: put them on the background seen in use",
-    Treated.STRETCHED: "stretched to another ratio of width to height: crop or pad them first, if "
-    "the code in use does",
-    Treated.ROTATED: "turned as their EXIF data say: the code in use must do so, too",
+    Treated.GRAY: "are gray, repeated for red, green and blue: leave out what use never sees",
+    Treated.COLOUR: "are in colour, made gray by Pillow's weights: others give other values",
+    Treated.TRANSPARENT: "have an alpha channel, which is dropped: put them on the background "
+    "seen in use",
+    Treated.STRETCHED: "are stretched to another ratio of width to height: crop or pad them first, "
+    "if the code in use does",
+    Treated.ROTATED: "are turned as their EXIF data say: the code in use must do so, too",
 }
 
 
 def treatment_words(treated: Treated, files: Sequence[Path], images: int) -> str:
     """Return what was done, and to how many of the images."""
     others = ", …" if len(files) > 1 else ""
-    return f"{len(files)} of {images} images ({files[0]}{others}) are {_TREATMENTS[treated]}"
+    return f"{len(files)} of {images} images ({files[0]}{others}) {_TREATMENTS[treated]}"
