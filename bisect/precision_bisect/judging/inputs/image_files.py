@@ -293,8 +293,8 @@ _TREATMENTS = {
     Treated.COLOUR: "are in colour, made gray by Pillow's weights: others give other values",
     Treated.TRANSPARENT: "have an alpha channel, which is dropped: put them on the background "
     "seen in use",
-    Treated.STRETCHED: "are stretched to another ratio of width to height: crop or pad them first, "
-    "if the code in use does",
+    Treated.STRETCHED: "are stretched to another ratio of width to height: crop or pad them "
+    "first, if the code in use does",
     Treated.ROTATED: "are turned as their EXIF data say: the code in use must do so, too",
 }
 
