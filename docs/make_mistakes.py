@@ -92,11 +92,11 @@ def _prepare(folder: Path) -> None:
     )
     onnx.save(onnx.parser.parse_model(dropout), folder / "training.onnx")
     (folder / "inputs").mkdir()
-    image = np.ones((1, 8), np.float32)
+    image = np.linspace(0, 1, 8, dtype=np.float32)[None]
     np.savez(folder / "inputs" / "0.npz", image=image)
     np.savez(folder / "wrong_name.npz", input=image)
     np.savez(folder / "extra.npz", image=image, label=np.zeros(1))
-    np.savez(folder / "batch.npz", image=np.ones((16, 8), np.float32))
+    np.savez(folder / "batch.npz", image=np.tile(image, (16, 1)))
     np.savez(folder / "pixels.npz", image=image.astype(np.uint8))
     (folder / "check.py").write_text(_CHECKS)
     _answer(folder, BEGUN)

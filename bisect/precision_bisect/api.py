@@ -14,6 +14,7 @@ from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs.monitoring.events import Observer, Warned, ignore
 from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.image_options import Channels, Layout
 from precision_bisect.settings.sample_options import Limits
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.settings.worker_options import ForecastOn, Isolate
@@ -32,6 +33,12 @@ class FindOptions(TypedDict, total=False):
     take_branches: bool
     input_shapes: Mapping[str, tuple[int, ...]]
     ranges: Mapping[str, tuple[float, float]]
+    image_size: tuple[int, int] | None
+    scale: float | None
+    mean: Sequence[float]
+    std: Sequence[float]
+    layout: Layout | None
+    channels: Channels | None
     synthetic: int
     holdout: int
     metric: str

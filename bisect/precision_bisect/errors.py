@@ -26,9 +26,13 @@ class ExitCode(IntEnum):
 
 
 class PrecisionBisectError(Exception):
-    """Root of all errors of this package: what happened, what to do about it, and an exit code."""
+    """Root of all errors of this package: what happened, what to do about it, and an exit code.
+
+    `further` are lines that a command prints after it, such as a script to fill in.
+    """
 
     exit_code = ExitCode.USAGE
+    further = ""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message, hint)  # pickle makes it of these again

@@ -17,10 +17,12 @@ from precision_bisect.precisions import (
     PrecisionName,
     pairs_of,
     parse_ladder,
+    type_name,
 )
 from precision_bisect.settings.durations import duration
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import check, flag, flag_name
+from precision_bisect.settings.image_options import check_images
 from precision_bisect.settings.reading import check_ranges, patterns, share
 from precision_bisect.settings.sample_options import (
     DEFAULT_METRIC,
@@ -113,8 +115,8 @@ class Options(WorkerOptions, SampleOptions):
         " inside can be chosen, and search that model: model.taken.onnx in the run folder; done "
         "by itself where no layer is outside",
     )
-    low: LowName = _search(DEFAULT_LOW, "the low type ({})")
-    high: HighName = _search(DEFAULT_HIGH, "the type of kept layers ({})")
+    low: LowName = _search(DEFAULT_LOW, "the low type ({})", read=type_name)
+    high: HighName = _search(DEFAULT_HIGH, "the type of kept layers ({})", read=type_name)
     ladder: Sequence[PrecisionName] = _search(
         (),
         "instead of a pair: types from the lowest to the highest, such as int8,fp16,fp32; finds "
@@ -226,7 +228,8 @@ class Options(WorkerOptions, SampleOptions):
     def __post_init__(self) -> None:
         check(self)
         self._check_shapes()
-        for refused, message, hint in (*self._clashes(), *self._beyond_a_pair()):
+        refusals = (*check_images(self), *self._clashes(), *self._beyond_a_pair())
+        for refused, message, hint in refusals:
             if refused:
                 raise UsageError(message, hint)
 
@@ -251,7 +254,7 @@ class Options(WorkerOptions, SampleOptions):
         yield not emulated, judges, out
         checked = self.check is not None and self.metric != DEFAULT_METRIC
         yield checked, "--check and --metric exclude each other", "choose one"
-        made_up = self.inputs is None or not self.input_shapes
+        made_up = isinstance(self.inputs, Path | None) or not self.input_shapes
         yield not made_up, "--input-shapes is for made-up inputs, but --inputs is given", out
         stored = self.optuna_storage is not None and self.strategy != "pareto"
         pareto = "leave it out, or give --strategy pareto"

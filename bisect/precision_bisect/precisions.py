@@ -17,6 +17,17 @@ QUANTIZED_NAMES: tuple[QuantizedName, ...] = get_args(QuantizedName)
 LOW_NAMES: tuple[LowName, ...] = get_args(LowName)
 HIGH_NAMES: tuple[HighName, ...] = get_args(HighName)
 _NAMES: Mapping[str, PrecisionName] = {name: name for name in get_args(PrecisionName)}
+_OTHER_NAMES: Mapping[str, PrecisionName] = {
+    **dict.fromkeys(("half", "float16", "f16"), "fp16"),
+    **dict.fromkeys(("bfloat16",), "bf16"),
+    **dict.fromkeys(("single", "float", "float32", "f32"), "fp32"),
+}
+"""What others call the types."""
+
+
+def type_name(text: str) -> str:
+    """Return a type by the name that it has here; other texts as they are."""
+    return _OTHER_NAMES.get(text.lower(), text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +84,7 @@ class Pair:
 
 def parse_ladder(text: str) -> tuple[PrecisionName, ...]:
     """Return the types that `int8,fp16,fp32` names, lowest first. Raises UsageError."""
-    wanted = [name.strip().lower() for name in text.split(",")]
+    wanted = [type_name(name.strip()).lower() for name in text.split(",")]
     for name in wanted:
         if name not in _NAMES:
             raise UsageError(

@@ -21,13 +21,16 @@ from precision_bisect.machine.signals import turn_away
 from precision_bisect.runs.monitoring.attend import command_line
 from precision_bisect.runs.monitoring.events import (
     Event,
+    InputRead,
     RunStarted,
+    SamplesRead,
     TrialFinished,
     TrialsEnded,
     Warned,
 )
 from precision_bisect.runs.monitoring.run_progress import STEPS, Progress
 from precision_bisect.runs.results.result import Result
+from precision_bisect.settings.image_options import ImageOptions
 from precision_bisect.trial import Identity, Phase, Trial
 from precision_bisect_reports.predicted import names_of
 from precision_bisect_reports.progress import figures, sentence, trial_line, verdict
@@ -37,6 +40,8 @@ _BAR = 12
 """So many columns are left beside the figures."""
 WIDEST = 120
 """Longer lines are hard to read."""
+MOST_INPUTS = 4
+"""Of more inputs only these are told of."""
 PLAIN_INTERVAL_S = 10.0
 """Plain logs get a line at least this often while a phase goes on."""
 
@@ -95,6 +100,8 @@ class TerminalReport:
                 self._say(_opening(event))
                 if event.why or event.target:
                     self._say(_why(event))
+            case SamplesRead():
+                self._say(_samples(event))
             case Warned():
                 self._say(f"Warning: {event.message}", "yellow")
             case TrialFinished():
@@ -175,6 +182,37 @@ def _opening(event: RunStarted) -> str:
         f"{rung}{event.model}: {event.candidates} of {nodes} are candidates, "
         f"{samples}{held_out}{limit}, {event.backend} backend{workers}, "
         f"strategy {event.strategy}{recalled}"
+    )
+
+
+def _samples(event: SamplesRead) -> str:
+    """Say what was read, and what cannot be seen to be right: the order of the channels."""
+    count = "1 sample" if event.samples == 1 else f"{event.samples} samples"
+    first = f" (figures of the first {event.looked_at})" if event.looked_at < event.samples else ""
+    told = [_input(each) for each in event.inputs[:MOST_INPUTS]]
+    if more := len(event.inputs) - len(told):
+        told.append(f"{more} more inputs")
+    images = "" if event.images is None else f"; {_images(event.images)}"
+    where = f" from {event.path}" if event.path else ""
+    return f"Read {count}{where}{first}: {'; '.join(told)}{images}"
+
+
+def _input(read: InputRead) -> str:
+    shapes = " or ".join(f"({', '.join(map(str, shape))})" for shape in read.shapes[:2])
+    others = ", …" if len(read.shapes) > 2 else ""
+    values = ""
+    if read.lowest is not None:
+        values = f", {read.lowest:.3g} to {read.highest:.3g}, mean {read.mean:.3g}"
+    return f"{read.name} {read.dtype} {shapes}{others}{values}"
+
+
+def _images(images: ImageOptions) -> str:
+    """Say how images became an input; of the two orders the other one is named."""
+    width, height = images.image_size or ("?", "?")
+    other = "bgr" if images.channels == "rgb" else "rgb"
+    return (
+        f"images of {width}x{height} (width x height), {images.layout}, {images.channels} (if "
+        f"training had the other order: --channels {other})"
     )
 
 

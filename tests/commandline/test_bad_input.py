@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
 def test_one_line_and_exit_code_two(
     case: str, work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The message names what is wrong, in one line beside the usual warning."""
+    """The message names what is wrong, in one line beside the usual warning and a loader."""
     prepare, arguments, expected = CASES[case]
     prepare(work)
     code = main(arguments)
@@ -204,8 +204,9 @@ def test_one_line_and_exit_code_two(
     assert 2 == code
     assert "" == captured.out
     lines = [line for line in captured.err.splitlines() if not line.startswith("Warning: ")]
-    (line,) = lines
+    line, *loader = lines
     assert line.startswith("precision-bisect: ")
+    assert ("def load_data():" in loader) == bool(loader)
     assert expected in line
     assert "Traceback" not in captured.err
     assert not (work / "model.onnx.precision-bisect" / "result.json").exists()

@@ -6,6 +6,7 @@ import sys
 from ast import literal_eval
 
 HEAVY = {
+    "PIL",
     "argcomplete",
     "distributed",
     "filelock",

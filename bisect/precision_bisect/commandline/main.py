@@ -19,7 +19,7 @@ from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.internal_errors import internal_errors
 from precision_bisect.commandline.interrupts import TOO_EARLY
 from precision_bisect.commandline.job import search
-from precision_bisect.commandline.stderr import complain
+from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.machine.signals import turn_away
 from precision_bisect.search.workers import still_working
@@ -51,6 +51,8 @@ def _main(arguments: Sequence[str]) -> int:
         return _output_failed(error)
     except PrecisionBisectError as error:
         complain(error.one_line())
+        for line in error.further.splitlines():
+            tell(line)
         return error.exit_code
     except KeyboardInterrupt as error:
         searched = not arguments or arguments[0] not in COMMANDS

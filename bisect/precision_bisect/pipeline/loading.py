@@ -27,12 +27,9 @@ from precision_bisect.judging.comparators.steadiness import steadiness
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.given_outputs import read_outputs
 from precision_bisect.judging.inputs.input_check import CheckedSamples, check_samples
-from precision_bisect.judging.inputs.input_files import placed_samples
-from precision_bisect.judging.inputs.reference import (
-    Reference,
-    find_reference,
-    given_reference,
-)
+from precision_bisect.judging.inputs.input_figures import figures, oddities
+from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
+from precision_bisect.judging.inputs.sample_sources import Source, open_source
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.judging.inputs.true_shapes import with_true_shapes
 from precision_bisect.layer_table import Exclusion, Layer, LayerName
@@ -43,7 +40,7 @@ from precision_bisect.pipeline.asked_layers import with_asked
 from precision_bisect.pipeline.start_plan import Start, start_of
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
-from precision_bisect.runs.monitoring.events import Observer, Warned
+from precision_bisect.runs.monitoring.events import Observer, SamplesRead, Warned
 from precision_bisect.search.sample_sets import (
     CHOSEN,
     SampleSets,
@@ -52,6 +49,8 @@ from precision_bisect.search.sample_sets import (
     with_something,
 )
 from precision_bisect.settings.check_words import read_check
+from precision_bisect.settings.flags import flag_name
+from precision_bisect.settings.image_options import given_image_flags
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
 
@@ -125,7 +124,7 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)
     comparator = _comparator(options, original, observer)
-    samples = _samples(options, original, observer)
+    options, samples, read, odd = _samples(options, original, observer)
     each = judges_each(comparator)
     pool = _pool(options, len(samples), each=each)
     options, model, inside = _without_ifs(options, original, samples, observer, work)
@@ -166,7 +165,10 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
         *declared,
         *filter(None, (reference.remark, random)),
         *overlooked_remarks(comparator, known),
+        *odd,
     ]
+    if read is not None:
+        observer(read)
     for remark in remarks:
         observer(Warned(message=remark))
     layers, seconds = len(model.table.candidates), reference.seconds
@@ -351,7 +353,13 @@ def _strategy(options: Options) -> Strategy:
     return strategy
 
 
-def _samples(options: Options, model: Model, observer: Observer) -> Sequence[Sample]:
+def _samples(
+    options: Options, model: Model, observer: Observer
+) -> tuple[Options, Sequence[Sample], SamplesRead | None, Sequence[str]]:
+    """Return the samples, what was read, and remarks on it; nothing is said of made-up ones.
+
+    In the options are also the image flags that were left open.
+    """
     names = [spec.name for spec in model.inputs]
     for name, shape in options.input_shapes.items():
         if not all(isinstance(size, int) for size in shape):
@@ -367,7 +375,12 @@ def _samples(options: Options, model: Model, observer: Observer) -> Sequence[Sam
                     f"{flag} names {name!r}, which is no input of the model",
                     f"its inputs are {', '.join(names) or 'none'}",
                 )
-    if options.inputs is None:
+    given = options.inputs
+    for name in () if isinstance(given, Path) else given_image_flags(options):
+        raise UsageError(
+            f"{flag_name(name)} is for images", "give their folder by --inputs, or leave it out"
+        )
+    if given is None:
         observer(
             Warned(
                 message="no --inputs given: synthetic inputs may not reach the ranges that real "
@@ -376,15 +389,19 @@ def _samples(options: Options, model: Model, observer: Observer) -> Sequence[Sam
         )
         count = options.synthetic + options.holdout
         found = synthetic_samples(model, options.input_shapes, count, options.seed)
-    elif isinstance(options.inputs, Path):
-        placed = placed_samples(options.inputs, names)
-        if isinstance(placed, dict):
-            return check_samples(model, list(placed.values()), list(placed))
-        return CheckedSamples(model, placed)
-    elif isinstance(options.inputs, Mapping) or not options.inputs:
+        return options, check_samples(model, found), None, ()
+    if isinstance(given, Mapping) or not given:
         raise InputError(
             "inputs is no list of samples", "each sample is a dict from input name to array"
         )
+    if isinstance(given, Path):
+        source = open_source(options, given, model)
     else:
-        found = list(options.inputs)
-    return check_samples(model, found)
+        placed = {f"sample {number}": sample for number, sample in enumerate(given)}
+        source = Source(placed=placed, options=options)
+    samples: Sequence[Sample] = CheckedSamples(model, source.placed)
+    if isinstance(source.placed, dict):
+        samples = list(samples)
+    path = str(given) if isinstance(given, Path) else ""
+    read = figures(samples, model.inputs, path, source.images)
+    return source.options, samples, read, [*oddities(model, samples, read), *source.remarks]

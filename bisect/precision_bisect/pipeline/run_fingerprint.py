@@ -20,6 +20,7 @@ from precision_bisect.protocols import Comparator, Described, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
+from precision_bisect.settings.image_options import given_image_flags
 from precision_bisect.settings.user_libraries import digests, script_and_function
 
 _CHOSEN = (None, Exclusion.ASKED)
@@ -47,6 +48,7 @@ def fingerprint(
             name: [list(shape) for shape in shapes]
             for name, shapes in sample_shapes(model, samples).items()
         },
+        "images": given_image_flags(options),
         "holdout": options.holdout,
         "copies": [options.copies, options.copies_failing],
         "low": options.low,

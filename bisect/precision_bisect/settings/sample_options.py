@@ -12,6 +12,7 @@ from precision_bisect.errors import UsageError
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.settings.flags import flag
+from precision_bisect.settings.image_options import ImageOptions
 from precision_bisect.settings.reading import limits, named_path, parse_ranges, parse_shapes
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def relative_of(limit: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleOptions:
+class SampleOptions(ImageOptions):
     """The samples, and how they are judged.
 
     `inputs` may be the samples themselves, too. `tol` applies to every limit that `atol` and
@@ -44,9 +45,9 @@ class SampleOptions:
 
     inputs: "Path | Sequence[Sample] | None" = _inputs(
         None,
-        "a .npz or .npy, a folder of these, Polygraphy's .json (run --save-inputs), or a .py with"
-        " load_data(). Of many the hardest are searched with, and all judge the answer. Without "
-        "it inputs are made up",
+        "a folder of images, of .npz, .npy or .bin, or one such file; trtexec's NAME:FILE; "
+        "Polygraphy's .json (run --save-inputs); a .py with load_data(). Of many the hardest are "
+        "searched with, and all judge the answer. Without it inputs are made up",
         metavar="PATH",
         read=named_path,
     )
@@ -59,7 +60,8 @@ class SampleOptions:
     )
     input_shapes: Mapping[str, tuple[int, ...]] = _inputs(
         dict,
-        "shapes for made-up inputs with dynamic dimensions; comma separated or repeated",
+        "shapes for inputs with dynamic dimensions that are made up, or read from .bin files; "
+        "comma separated or repeated",
         metavar="NAME:1x3x224x224",
         gather=parse_shapes,
     )

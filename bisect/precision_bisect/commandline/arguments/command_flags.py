@@ -247,7 +247,7 @@ def explain_parser() -> Parser:
         help="all layers, with where values are largest and how errors grow",
     )
     parser.add_flags(Telling, "json", spare=False)
-    parser.add_flags(Options, "inputs", "verdict", "low", "high", "target", "threads")
+    parser.add_flags(Options, "inputs", "images", "verdict", "low", "high", "target", "threads")
     parser.add_flags(EngineSettings, "ort_custom_ops")
     return parser
 

@@ -8,7 +8,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
-from precision_bisect.commandline.arguments.usage_hints import choice_meant, unknown_meant
+from precision_bisect.commandline.arguments.usage_hints import (
+    choice_meant,
+    others_meant,
+    unknown_meant,
+)
 from precision_bisect.errors import UsageError
 from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
 from precision_bisect.settings.reading import named_path
@@ -97,11 +101,15 @@ class Parser(argparse.ArgumentParser):
         Of a parser that is `mixed`, options may stand between arguments of one sort; but not where
         `--` says where options end, which argparse would forget.
         """
+        flags = self._option_string_actions
+        words, meant = others_meant(arguments, flags)
+        if words:
+            self._refuse(f"unrecognized arguments: {' '.join(words)}", meant)
         mixed = self._mixed and "--" not in arguments
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         parsed, unknown = parse(arguments)
         if unknown:
-            hint = unknown_meant(unknown, self._option_string_actions)
+            hint = unknown_meant(unknown, flags)
             self._refuse(f"unrecognized arguments: {' '.join(unknown)}", hint)
         missing = [each for each in self._needed if getattr(parsed, each) is None]
         if missing:
@@ -167,5 +175,5 @@ def _taken(each: Field[Any], flag: Flag) -> dict[str, Any]:
     if flag.gather is not None:
         return {**told, "action": "append"}
     if choices := tuple(flag.choices()) if flag.choices else choices_of(each):
-        return {**told, "choices": choices}
+        return {**told, "choices": choices, "type": flag.read or str}
     return {**told, "type": flag.read or (named_path if kind is Path else kind)}

@@ -89,7 +89,7 @@ def run_parser() -> Parser:
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('precision-bisect')}"
     )
-    parser.add_flags(Options, "inputs", "verdict", "search", "speed", "workers")
+    parser.add_flags(Options, "inputs", "images", "verdict", "search", "speed", "workers")
     parser.add_flags(EngineSettings, "engine")
     parser.add_flags(Options, "output")
     parser.add_flags(Telling, *TOLD_OF_RUNS, "max_kept", "baseline", spare=False)
@@ -111,7 +111,7 @@ def curve_parser() -> Parser:
         "130 interrupted",
     )
     parser.add_needed("model", "the FP32 ONNX model; of the folder of a run, what was drawn")
-    parser.add_flags(Options, "inputs", "verdict", *_DRAWN, "workers")
+    parser.add_flags(Options, "inputs", "images", "verdict", *_DRAWN, "workers")
     parser.add_flags(EngineSettings, "engine")
     parser.add_flags(Options, "output")
     parser.add_flags(Telling, *TOLD_OF_RUNS, spare=False)

@@ -1,17 +1,65 @@
 """What a command line that argparse refuses may mean."""
 
 import argparse
+import itertools
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from precision_bisect.options import DEFAULT_LOW
-from precision_bisect.precisions import LOW_NAMES
+from precision_bisect.precisions import LOW_NAMES, type_name
 
 NEAR = 0.8
 """Words are alike from this share of common letters on, as difflib counts it."""
 SHORT = 4
 """Longer words are alike, too, where one is the beginning of the other."""
+_TYPING = "--typing weak, which constrains kept layers by itself"
+_OTHERS: Mapping[str, str] = {
+    "--onnx": "the model without a flag",
+    "--loadInputs": "--inputs NAME:FILE.bin",
+    "--load-inputs": "--inputs FILE.json",
+    "--data-loader-script": "--inputs SCRIPT.py with load_data()",
+    "--val-range": "--range NAME=0:999",
+    "--shapes": "--input-shapes NAME:1x3x224x224",
+    **{f"--{end}Shapes": f"--{end}-shapes NAME:1x3x224x224" for end in ("min", "opt", "max")},
+    **dict.fromkeys(("--stronglyTyped", "--strongly-typed"), "--typing strong"),
+    **dict.fromkeys(("--precisionConstraints", "--precision-constraints"), _TYPING),
+    **dict.fromkeys(("--layerPrecisions", "--layer-precisions"), _TYPING),
+    **dict.fromkeys(("--saveEngine", "--save-engine"), "--keep-engines"),
+    **dict.fromkeys(("-o", "--output"), "--out DIR"),
+    **dict.fromkeys(("--memPoolSize", "--pool-limit"), "--workspace MIB"),
+    "--builderOptimizationLevel": "--builder-optimization-level N",
+    **dict.fromkeys(("--staticPlugins", "--dynamicPlugins"), "--plugins LIB.so"),
+    "--trt": "--backend tensorrt",
+    "--onnxrt": "--backend onnxruntime",
+}
+"""What flags of trtexec and Polygraphy are called here."""
+_TRT = "--trt-"
+
+
+def others_meant(
+    arguments: Sequence[str], flags: Mapping[str, argparse.Action]
+) -> tuple[Sequence[str], str]:
+    """Return the arguments that are flags of trtexec or Polygraphy, and what to write instead.
+
+    Nothing is returned where the command has no flags of these meanings.
+    """
+    found: dict[str, str] = {}
+    for each in itertools.takewhile("--".__ne__, arguments):
+        word = each.partition("=")[0]
+        meant = "" if word in flags else _other(word, flags)
+        if meant and (not meant.startswith("-") or meant.split()[0] in flags):
+            found[each] = meant
+    return list(found), f"write {', '.join(dict.fromkeys(found.values()))}" if found else ""
+
+
+def _other(word: str, flags: Mapping[str, argparse.Action]) -> str:
+    if word.startswith(_TRT):
+        return next(iter(close_matches(f"--{word.removeprefix(_TRT)}", flags)), "")
+    if type_name(word.lstrip("-")) in LOW_NAMES and word.startswith("--"):
+        name = type_name(word.lstrip("-"))
+        return f"--low {name} ({DEFAULT_LOW} is the default)"
+    return _OTHERS.get(word, "")
 
 
 def unknown_meant(arguments: Sequence[str], flags: Mapping[str, argparse.Action]) -> str:
@@ -20,7 +68,7 @@ def unknown_meant(arguments: Sequence[str], flags: Mapping[str, argparse.Action]
     "" where nothing is known.
     """
     words = [word for each in arguments for word in each.split("=")]
-    types = [word.lstrip("-") for word in words if word.lstrip("-") in LOW_NAMES]
+    types = [each for each in map(type_name, words) if each in LOW_NAMES]
     if types and "--low" in flags:
         return f"write --low {types[0]} ({DEFAULT_LOW} is the default)"
     paths = [word for word in words if os.path.lexists(word) and not word.endswith(".onnx")]

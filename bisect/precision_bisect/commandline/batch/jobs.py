@@ -119,7 +119,9 @@ def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path)
     executor_plugin(options)
     script = read_check(options.check).script if options.check else None
     reference = None if options.reference == ENGINE_REFERENCE else options.reference
-    for needed in (model, options.inputs, reference, script):
+    # A colon is of the words that name a raw file for each input.
+    inputs = None if ":" in str(options.inputs) else options.inputs
+    for needed in (model, inputs, reference, script):
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
             raise UsageError(f"no such file: {base / needed}", "paths start at the jobs file")

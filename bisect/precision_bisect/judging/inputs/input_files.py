@@ -3,10 +3,11 @@
 import errno
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,8 @@ from precision_bisect.machine.user_scripts import (
 from precision_bisect.protocols import Sample
 
 _READABLE = (
-    "give a .npz or .npy, a folder of .npz, .npy or .json, Polygraphy's .json, or a .py with "
-    "load_data()"
+    "give a folder of images, .npz, .npy or .bin, one such file, Polygraphy's .json, or a .py with"
+    " load_data()"
 )
 MOST_HELD = 64
 """Files of a folder that are read once and held. A bound; nothing was measured."""
@@ -57,7 +58,7 @@ def placed_samples(path: Path, input_names: list[str]) -> Mapping[str, Sample]:
         samples = _of_file(path, input_names)
     if not samples:
         raise InputError(f"{path} holds no samples", _READABLE)
-    if isinstance(samples, _Files):
+    if isinstance(samples, ReadAnew):
         return samples
     return {place: _with_bytes(sample, place) for place, sample in samples.items()}
 
@@ -69,15 +70,18 @@ def _with_bytes(sample: Sample, place: str) -> Sample:
     return sample
 
 
-@dataclass(frozen=True, slots=True)
-class _Files(Mapping[str, Sample]):
-    """Samples by the files that they lie in, which are read each time."""
+_From = TypeVar("_From")
 
-    files: Mapping[str, Path]
-    input_names: list[str]
+
+@dataclass(frozen=True, slots=True)
+class ReadAnew(Mapping[str, Sample], Generic[_From]):
+    """Samples by where they lie, each read whenever it is asked for."""
+
+    files: Mapping[str, _From]
+    read: Callable[[_From], Sample]
 
     def __getitem__(self, place: str) -> Sample:
-        return _with_bytes(_of_one(self.files[place], self.input_names), place)
+        return _with_bytes(self.read(self.files[place]), place)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)
@@ -86,7 +90,19 @@ class _Files(Mapping[str, Sample]):
         return len(self.files)
 
 
-def _of_one(file: Path, input_names: list[str]) -> Sample:
+def held(files: Mapping[str, _From], read: Callable[[_From], Sample]) -> Mapping[str, Sample]:
+    """Return the samples of few files read and held, those of many as they are asked for."""
+    anew = ReadAnew(files, read)
+    return anew if len(files) > MOST_HELD else dict(anew)
+
+
+def refuse_several(folder: Path, kinds: Sequence[str]) -> None:
+    """Raise InputError for a folder of several kinds of files, each of which could be meant."""
+    if len(kinds) > 1:
+        raise InputError(f"{folder} has both {' and '.join(kinds)} files", "keep one kind")
+
+
+def _of_one(input_names: list[str], file: Path) -> Sample:
     """Return the sample of a file that holds just one."""
     if file.suffix.lower() == ".npy":
         return _single(file, input_names)
@@ -106,18 +122,20 @@ def _single(path: Path, input_names: list[str]) -> Sample:
 
 def _read_folder(folder: Path, input_names: list[str]) -> Mapping[str, Sample]:
     kinds = {kind: sorted(folder.glob(f"*{kind}")) for kind in (".npz", ".npy", ".json")}
-    present = [kind for kind, files in kinds.items() if files]
-    if len(present) > 1:
-        raise InputError(f"{folder} has both {' and '.join(present)} files", "keep one kind")
+    refuse_several(folder, [kind for kind, files in kinds.items() if files])
     if kinds[".npy"] and len(input_names) != 1:
-        return _group_arrays(folder, kinds[".npy"], input_names)
+        groups = by_input(folder, kinds[".npy"], input_names)
+        return held(groups, _read_group)
     if files := kinds[".npy"] or kinds[".npz"]:
-        lazily = _Files({str(file): file for file in files}, input_names)
-        return lazily if len(files) > MOST_HELD else dict(lazily)
+        return held({str(file): file for file in files}, partial(_of_one, input_names))
     samples: dict[str, Sample] = {}
     for file in kinds[".json"]:
         samples |= _of_file(file, input_names)
     return samples
+
+
+def _read_group(files: Mapping[str, Path]) -> Sample:
+    return {name: _read_npy(file) for name, file in files.items()}
 
 
 def _of_file(file: Path, input_names: list[str]) -> dict[str, Sample]:
@@ -135,18 +153,23 @@ def _of_file(file: Path, input_names: list[str]) -> dict[str, Sample]:
     return {f"sample {number} of {file}": sample for number, sample in enumerate(samples)}
 
 
-def _group_arrays(folder: Path, files: list[Path], input_names: list[str]) -> dict[str, Sample]:
-    """Group files named `<input>`, `<input>_<k>`, `<input>-<k>` or `<input>.<k>` by k."""
-    groups: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
+def by_input(
+    folder: Path, files: Sequence[Path], input_names: Sequence[str]
+) -> dict[str, dict[str, Path]]:
+    """Group files named `<input>`, `<input>_<k>`, `<input>-<k>` or `<input>.<k>` by k.
+
+    Returns the file of each input by where the sample lies, in words. Raises InputError.
+    """
+    groups: defaultdict[str, dict[str, Path]] = defaultdict(dict)
     for file in files:
         fitting = [n for n in input_names if re.fullmatch(re.escape(n) + r"([._-].*)?", file.stem)]
         if not fitting:
             raise InputError(
                 f"{file} is named after none of the inputs {', '.join(input_names)}",
-                "name the files <input>_<number>.npy, or use .npz",
+                f"name the files <input>_<number>{file.suffix}, or use .npz",
             )
         name = max(fitting, key=len)
-        groups[file.stem[len(name) :].lstrip("._-")][name] = _read_npy(file)
+        groups[file.stem[len(name) :].lstrip("._-")][name] = file
     return {
         f"sample {key} of {folder}" if key else str(folder): groups[key] for key in sorted(groups)
     }

@@ -11,9 +11,10 @@ from precision_bisect.settings.sample_options import relative_of
 MOST_TOLD = 3
 _SHOWN = 60
 """Longest value that a difference quotes."""
+_INPUTS = {"inputs", "samples", "shapes"}
 _OTHER = {
     **dict.fromkeys(("model", "layers"), "another model"),
-    **dict.fromkeys(("inputs", "samples", "shapes"), "other inputs"),
+    **dict.fromkeys(_INPUTS, "other inputs"),
     "code": "another build of precision-bisect or of a plug-in",
     "reference": "another --reference",
     "asked": "other layers by --keep and --low-only",
@@ -42,7 +43,9 @@ def difference_words(recorded: Mapping[str, Any], present: Mapping[str, Any]) ->
     At most `MOST_TOLD` are named, models and inputs first.
     """
     found = differing_fields(recorded, present)
-    others = {_OTHER.get(each.key.partition(".")[0]) for each in found}
+    heads = {each.key.partition(".")[0] for each in found}
+    # Images that are read otherwise are other inputs, too.
+    others = {_OTHER.get(head) for head in heads - (_INPUTS if "images" in heads else set())}
     told = [each for each in dict.fromkeys(_OTHER.values()) if each in others]
     told += _limits(found, present.get("comparator", {}))
     told += [phrase for each in found for phrase in _phrase(each)]
@@ -63,7 +66,7 @@ def _phrase(each: Difference) -> Iterator[str]:
     elif head in ("machine", "versions"):
         yield _was(rest or head, each.before, each.after)
     else:
-        name, _, of = (rest if head in ("comparator", "engine") else head).partition(".")
+        name, _, of = (rest if head in ("comparator", "engine", "images") else head).partition(".")
         if name not in _LIMITS:
             flag = _FLAGS.get(name, name.replace("_", "-"))
             yield _was(f"--{flag} {of}".rstrip(), each.before, each.after)

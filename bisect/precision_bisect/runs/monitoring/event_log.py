@@ -11,6 +11,7 @@ from precision_bisect.runs.monitoring.events import (
     Event,
     PhaseStarted,
     RunStarted,
+    SamplesRead,
     TrialFinished,
     TrialsEnded,
     TrialStarted,
@@ -53,6 +54,8 @@ class EventLog:
                 self._phase = event
             case TrialFinished(recalled=True):
                 self._recalled += 1
+            case SamplesRead():
+                pass  # figures of somebody's data, which no bundle of a run's files may tell
             case RunStarted():
                 self._open = True
                 self.write({**record(event), **plain_json.plain(self._process)})

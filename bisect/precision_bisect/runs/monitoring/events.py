@@ -1,8 +1,10 @@
 """What a run tells its watchers. The core emits these; only reports render them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from precision_bisect.settings.image_options import ImageOptions
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.trial import Figure, Outcome, Phase, Proposal
 
@@ -43,6 +45,32 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputRead:
+    """What samples hold for one input: each shape that occurs, and figures, None of no numbers."""
+
+    name: str
+    dtype: str
+    shapes: Sequence[tuple[int, ...]]
+    lowest: float | None
+    highest: float | None
+    mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesRead:
+    """So many samples lie at `path`; `inputs` are of the first `looked_at` of them.
+
+    Of images, it has their size, layout and order of channels, and how pixels were scaled.
+    """
+
+    path: str
+    samples: int
+    looked_at: int
+    inputs: Sequence[InputRead]
+    images: ImageOptions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStarted:
     """The first trial of a phase is about to be proposed."""
 
@@ -70,7 +98,9 @@ class TrialsEnded:
     """No trial follows: the answer is explained, advice is tried, and the files are written."""
 
 
-Event: TypeAlias = RunStarted | Warned | PhaseStarted | TrialStarted | TrialFinished | TrialsEnded
+Event: TypeAlias = (
+    RunStarted | Warned | SamplesRead | PhaseStarted | TrialStarted | TrialFinished | TrialsEnded
+)
 
 
 class Observer(Protocol):

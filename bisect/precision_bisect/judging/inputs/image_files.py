@@ -1,0 +1,305 @@
+"""Images as the arrays that a model takes: read by Pillow, resized, scaled, laid out."""
+
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_bisect.errors import InputError, UsageError
+from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.judging.inputs.input_shapes import show
+from precision_bisect.judging.inputs.loader_script import NeedsLoader
+from precision_bisect.machine.plain_files import plain_size, too_large
+from precision_bisect.machine.user_scripts import first_line
+from precision_bisect.protocols import Sample
+from precision_bisect.settings.image_options import RGB, ImageOptions, Layout
+from precision_bisect.settings.sample_options import SampleOptions
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+_OPENING = threading.RLock()
+"""One thread at a time opens images, for what Python warns of is the process's."""
+_FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+"""What Pillow may take a file for: its other readers are never run on what others give."""
+_DEEP = ("I", "F")
+"""How Pillow's modes begin whose values have more than 8 bits."""
+_TRANSPARENT = ("LA", "La", "PA", "RGBA", "RGBa")
+_PLAIN = ("1", "L", "P", "RGB")
+_EXIF_ROTATION = 0x0112
+_ON_THE_SIDE = (5, 6, 7, 8)
+"""Values of it that swap width and height."""
+_SAME_RATIO = 0.02
+"""Ratios of width to height this near are one: sizes are whole numbers."""
+_LAYOUTS: dict[Layout, int] = {"nchw": -3, "nhwc": -1}
+"""The axis of the channels."""
+_FLOATS = ("float16", "float32", "float64")
+
+
+class Treated(StrEnum):
+    """What is done to an image that the code in use may do otherwise."""
+
+    GRAY = "gray"
+    COLOUR = "colour"
+    TRANSPARENT = "transparent"
+    STRETCHED = "stretched"
+    ROTATED = "rotated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pixels:
+    """What an input takes: `batch` images of `channels`, each `width` by `height`.
+
+    `options` have no None, and a mean and a std for each of red, green, blue. `batched` is False
+    for an input without an axis for the batch.
+    """
+
+    spec: TensorSpec
+    options: ImageOptions
+    channels: int
+    batch: int = 1
+    batched: bool = True
+
+    @property
+    def raw(self) -> bool:
+        """Whether pixels go in as they are."""
+        told = self.options
+        return told.scale == 1 and not any(told.mean) and {1.0} == {*told.std}
+
+
+def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
+    """Return what the one input of the model takes, where the options leave something open.
+
+    Raises UsageError for flags that contradict the model, InputError for what they leave open,
+    NeedsLoader for inputs that take no images.
+    """
+    if len(specs) != 1:
+        names = ", ".join(spec.name for spec in specs) or "none"
+        raise NeedsLoader(f"images are for one input, and the model's are {names}")
+    (spec,) = specs
+    shape = spec.shape if spec.shape is not None else (1, None, None, None)
+    if len(shape) not in (3, 4) or 0 in shape or spec.dtype not in (*_FLOATS, "uint8"):
+        what = f"{spec.dtype or 'of another type'} {show(spec.shape)}"
+        raise NeedsLoader(f"input {spec.name!r} takes no images: it is {what}")
+    layout = options.layout or _guessed(spec, shape)
+    channels = shape[_LAYOUTS[layout]]
+    if isinstance(channels, int) and channels not in (1, RGB):
+        raise UsageError(
+            f"--layout {layout} makes {channels} channels of input {spec.name!r} "
+            f"{show(spec.shape)}, and images have 3 or 1",
+            "leave it out",
+        )
+    height, width = shape[-2:] if layout == "nchw" else shape[-3:-1]
+    size = _size(spec, (width, height), options.image_size)
+    colours = channels if isinstance(channels, int) else RGB
+    batch = shape[0] if len(shape) == 4 and isinstance(shape[0], int) else 1
+    if trouble := too_large(8 * batch * colours * size[0] * size[1]):
+        what = f"a sample of {batch} images of {size[0]}x{size[1]} takes {trouble}"
+        raise InputError(what, "give a smaller --image-size, if the model takes it")
+    told = ImageOptions(
+        image_size=size,
+        scale=1.0 if options.scale is None else float(options.scale),
+        mean=_three(options.mean, 0.0),
+        std=_three(options.std, 1.0),
+        layout=layout,
+        channels=options.channels or "rgb",
+    )
+    found = Pixels(spec=spec, options=told, channels=colours, batch=batch, batched=len(shape) == 4)
+    if spec.dtype == "uint8" and not found.raw:
+        raise UsageError(
+            f"input {spec.name!r} is uint8, which takes pixels as they are",
+            "leave out --scale, --mean and --std",
+        )
+    if colours == 1 and RGB in (len(options.mean), len(options.std)):
+        raise UsageError(
+            "--mean and --std have three numbers, and the input one channel", "give one number"
+        )
+    return found
+
+
+def _guessed(spec: TensorSpec, shape: tuple[int | str | None, ...]) -> Layout:
+    """Return the layout whose channels are 3, or else 1, or else alone may be.
+
+    The first one where both are.
+    """
+    for count in (RGB, 1):
+        for layout, axis in _LAYOUTS.items():
+            if shape[axis] == count:
+                return layout
+    unknown = [each for each, axis in _LAYOUTS.items() if not isinstance(shape[axis], int)]
+    if not unknown:
+        raise NeedsLoader(f"input {spec.name!r} {show(spec.shape)} has no 3 or 1 channels")
+    if len(unknown) == 1:
+        return unknown[0]
+    raise InputError(
+        f"input {spec.name!r} {show(spec.shape)} does not say where the channels are",
+        "give --layout nchw or --layout nhwc",
+    )
+
+
+def _size(
+    spec: TensorSpec, own: tuple[int | str | None, ...], asked: tuple[int, int] | None
+) -> tuple[int, int]:
+    if asked is None:
+        width, height = own
+        if not isinstance(width, int) or not isinstance(height, int):
+            raise InputError(
+                f"input {spec.name!r} {show(spec.shape)} leaves the size of images open",
+                "give --image-size 640, or 640x480 for width x height",
+            )
+        return width, height
+    if any(isinstance(has, int) and has != want for has, want in zip(own, asked, strict=True)):
+        width, height = ("?" if not isinstance(each, int) else each for each in own)
+        raise UsageError(
+            f"--image-size is {asked[0]}x{asked[1]}, and input {spec.name!r} takes images of "
+            f"{width}x{height}, width x height",
+            "leave it out",
+        )
+    return asked
+
+
+def _three(values: Sequence[float], default: float) -> tuple[float, ...]:
+    numbers = tuple(map(float, values)) or (default,)
+    return numbers * RGB if len(numbers) == 1 else numbers
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReader:
+    """Reads samples, each of as many images as the model's batch has."""
+
+    pixels: Pixels
+
+    def __call__(self, files: Sequence[Path]) -> Sample:
+        """Return the sample of these images. Raises InputError."""
+        arrays = [_array(file, self.pixels) for file in files]
+        array = np.stack(arrays) if self.pixels.batched else arrays[0]
+        return {self.pixels.spec.name: np.ascontiguousarray(array)}
+
+
+def _array(file: Path, pixels: Pixels) -> NDArray[Any]:
+    """Return an image in the model's layout and type."""
+    values: NDArray[Any] = _decoded(file, pixels)
+    told, count = pixels.options, pixels.channels
+    if not pixels.raw and told.scale is not None:
+        values = (values * told.scale - np.array(told.mean[:count])) / np.array(told.std[:count])
+    if told.channels == "bgr":
+        values = values[..., ::-1]
+    if told.layout == "nchw":
+        values = np.moveaxis(values, -1, 0)
+    return values.astype(pixels.spec.dtype)
+
+
+def _decoded(file: Path, pixels: Pixels) -> NDArray[np.uint8]:
+    """Return (height, width, channels) of an image, turned and resized. Raises InputError."""
+    with _opened(file) as image:
+        from PIL import Image, ImageOps
+
+        turned = ImageOps.exif_transpose(image)
+        colours = turned.convert("RGB" if pixels.channels == RGB else "L")
+        if colours.size != pixels.options.image_size:
+            colours = colours.resize(pixels.options.image_size, Image.Resampling.BILINEAR)
+        values = np.asarray(colours)
+    return values.reshape(*values.shape[:2], pixels.channels)
+
+
+@contextmanager
+def _opened(file: Path) -> "Iterator[Image]":
+    """Open an image; inside the block, too, whatever is wrong with it raises InputError."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise InputError(
+            f"{file} is an image, and Pillow is not installed",
+            "pip install pillow",
+        ) from error
+    try:
+        plain_size(file)
+        with _OPENING, warnings.catch_warnings():
+            # It also warns of odd metadata, which change no pixel.
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file, formats=_FORMATS) as image:
+                _refuse_odd(file, image)
+                yield image
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise InputError(
+            f"{file} has more pixels than Pillow takes for harmless", "save it smaller"
+        ) from error
+    except UnidentifiedImageError as error:
+        raise InputError(
+            f"{file} is no image, whatever its name says",
+            f"leave it out, or save it as one of {', '.join(_FORMATS)}",
+        ) from error
+    except InputError:
+        raise
+    except Exception as error:  # each of Pillow's readers raises its own
+        raise InputError(
+            f"cannot read {file}: {first_line(error)}", "copy it again, or leave it out"
+        ) from error
+
+
+def _refuse_odd(file: Path, image: "Image") -> None:
+    """Raise InputError for pixels that are not converted without a guess, or not at all."""
+    # Pillow drops the lower 8 bits of deep colours, and says so only here.
+    if image.mode.startswith(_DEEP) or any(";16" in str(tile[3]) for tile in image.tile):
+        raise InputError(
+            f"{file} has more than 8 bits for each value, and nothing says how to scale them",
+            "save it with 8 bits, or give a .py with load_data()",
+        )
+    if image.mode not in (*_PLAIN, *_TRANSPARENT):
+        raise InputError(f"{file} is {image.mode}, not RGB", "convert it as your code would do")
+    width, height = image.size
+    if trouble := too_large(4 * width * height):
+        raise InputError(f"{file} takes {trouble}", "save it smaller, or leave it out")
+
+
+def treatments(files: Sequence[Path], pixels: Pixels) -> dict[Treated, list[Path]]:
+    """Return which images are treated how, by their headers. Raises InputError."""
+    found: dict[Treated, list[Path]] = {}
+    channels = pixels.channels
+    for file in files:
+        with _opened(file) as image:
+            rotation = image.getexif().get(_EXIF_ROTATION, 1)
+            gray = image.mode in ("1", "L", "LA", "La")
+            transparent = image.mode in _TRANSPARENT or "transparency" in image.info
+            for treated, holds in (
+                (Treated.GRAY, gray and channels == RGB),
+                (Treated.COLOUR, not gray and channels == 1),
+                (Treated.TRANSPARENT, transparent),
+                (Treated.ROTATED, rotation != 1),
+                (Treated.STRETCHED, _stretched(image.size, rotation, pixels)),
+            ):
+                if holds:
+                    found.setdefault(treated, []).append(file)
+    return found
+
+
+def _stretched(size: tuple[int, int], rotation: int, pixels: Pixels) -> bool:
+    width, height = reversed(size) if rotation in _ON_THE_SIDE else size
+    wanted, high = pixels.options.image_size or (width, height)
+    return abs(width * high / (height * wanted) - 1) > _SAME_RATIO
+
+
+_TREATMENTS = {
+    Treated.GRAY: "are gray, repeated for red, green and blue: leave out what use never sees",
+    Treated.COLOUR: "are in colour, made gray by Pillow's weights: others give other values",
+    Treated.TRANSPARENT: "have an alpha channel, which is dropped: put them on the background "
+    "seen in use",
+    Treated.STRETCHED: "are stretched to another ratio of width to height: crop or pad them "
+    "first, if the code in use does",
+    Treated.ROTATED: "are turned as their EXIF data say: the code in use must do so, too",
+}
+
+
+def treatment_words(treated: Treated, files: Sequence[Path], images: int) -> str:
+    """Return what was done, and to how many of the images."""
+    others = ", …" if len(files) > 1 else ""
+    return f"{len(files)} of {images} images ({files[0]}{others}) {_TREATMENTS[treated]}"
