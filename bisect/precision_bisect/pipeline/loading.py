@@ -5,7 +5,7 @@ A ladder of types loads once and searches several times over the same.
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,21 +26,18 @@ from precision_bisect.judging.comparators.comparison_remarks import (
 from precision_bisect.judging.comparators.steadiness import steadiness
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.given_outputs import read_outputs
-from precision_bisect.judging.inputs.input_check import CheckedSamples, check_samples
-from precision_bisect.judging.inputs.input_figures import figures, oddities
 from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
-from precision_bisect.judging.inputs.sample_sources import Source, open_source
-from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.judging.inputs.true_shapes import with_true_shapes
 from precision_bisect.layer_table import Exclusion, Layer, LayerName
 from precision_bisect.machine.freed_memory import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_layers import with_asked
+from precision_bisect.pipeline.load_samples import load_samples
 from precision_bisect.pipeline.start_plan import Start, start_of
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
-from precision_bisect.runs.monitoring.events import Observer, SamplesRead, Warned
+from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.search.sample_sets import (
     CHOSEN,
     SampleSets,
@@ -49,8 +46,6 @@ from precision_bisect.search.sample_sets import (
     with_something,
 )
 from precision_bisect.settings.check_words import read_check
-from precision_bisect.settings.flags import flag_name
-from precision_bisect.settings.image_options import given_image_flags
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
 
@@ -124,7 +119,7 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)
     comparator = _comparator(options, original, observer)
-    options, samples, read, odd = _samples(options, original, observer)
+    options, samples, read, odd = load_samples(options, original, observer)
     each = judges_each(comparator)
     pool = _pool(options, len(samples), each=each)
     options, model, inside = _without_ifs(options, original, samples, observer, work)
@@ -351,57 +346,3 @@ def _strategy(options: Options) -> Strategy:
     if isinstance(strategy, Checked):
         strategy.check()
     return strategy
-
-
-def _samples(
-    options: Options, model: Model, observer: Observer
-) -> tuple[Options, Sequence[Sample], SamplesRead | None, Sequence[str]]:
-    """Return the samples, what was read, and remarks on it; nothing is said of made-up ones.
-
-    In the options are also the image flags that were left open.
-    """
-    names = [spec.name for spec in model.inputs]
-    for name, shape in options.input_shapes.items():
-        if not all(isinstance(size, int) for size in shape):
-            raise UsageError(f"input_shapes has {shape!r} for {name!r}", "give whole numbers")
-    for flag, named in (
-        ("--input-shapes", options.input_shapes),
-        ("--range", options.ranges),
-        ("--opt-shapes", options.engine.opt_shapes),
-    ):
-        for name in named:
-            if name not in names:
-                raise UsageError(
-                    f"{flag} names {name!r}, which is no input of the model",
-                    f"its inputs are {', '.join(names) or 'none'}",
-                )
-    given = options.inputs
-    for name in () if isinstance(given, Path) else given_image_flags(options):
-        raise UsageError(
-            f"{flag_name(name)} is for images", "give their folder by --inputs, or leave it out"
-        )
-    if given is None:
-        observer(
-            Warned(
-                message="no --inputs given: synthetic inputs may not reach the ranges that real "
-                "ones do, so layers that overflow in use can be missed"
-            )
-        )
-        count = options.synthetic + options.holdout
-        found = synthetic_samples(model, options.input_shapes, count, options.seed)
-        return options, check_samples(model, found), None, ()
-    if isinstance(given, Mapping) or not given:
-        raise InputError(
-            "inputs is no list of samples", "each sample is a dict from input name to array"
-        )
-    if isinstance(given, Path):
-        source = open_source(options, given, model)
-    else:
-        placed = {f"sample {number}": sample for number, sample in enumerate(given)}
-        source = Source(placed=placed, options=options)
-    samples: Sequence[Sample] = CheckedSamples(model, source.placed)
-    if isinstance(source.placed, dict):
-        samples = list(samples)
-    path = str(given) if isinstance(given, Path) else ""
-    read = figures(samples, model.inputs, path, source.images)
-    return source.options, samples, read, [*oddities(model, samples, read), *source.remarks]

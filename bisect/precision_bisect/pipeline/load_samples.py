@@ -1,0 +1,71 @@
+"""The samples of a run: made up, given as arrays, or read from where `--inputs` says."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from precision_bisect.errors import InputError, UsageError
+from precision_bisect.graphs.load import Model
+from precision_bisect.judging.inputs.input_check import CheckedSamples, check_samples
+from precision_bisect.judging.inputs.input_figures import figures, oddities
+from precision_bisect.judging.inputs.sample_sources import Source, open_source
+from precision_bisect.judging.inputs.synthetic import synthetic_samples
+from precision_bisect.options import Options
+from precision_bisect.protocols import Sample
+from precision_bisect.runs.monitoring.events import Observer, SamplesRead, Warned
+from precision_bisect.settings.flags import flag_name
+from precision_bisect.settings.image_options import given_image_flags
+
+
+def load_samples(
+    options: Options, model: Model, observer: Observer
+) -> tuple[Options, Sequence[Sample], SamplesRead | None, Sequence[str]]:
+    """Return the samples, what was read, and remarks on it; nothing is said of made-up ones.
+
+    In the options are also the image flags that were left open. Raises UsageError for flags that
+    name no input of the model or are for images, InputError for what is no list of samples.
+    """
+    names = [spec.name for spec in model.inputs]
+    for name, shape in options.input_shapes.items():
+        if not all(isinstance(size, int) for size in shape):
+            raise UsageError(f"input_shapes has {shape!r} for {name!r}", "give whole numbers")
+    for flag, named in (
+        ("--input-shapes", options.input_shapes),
+        ("--range", options.ranges),
+        ("--opt-shapes", options.engine.opt_shapes),
+    ):
+        for name in named:
+            if name not in names:
+                raise UsageError(
+                    f"{flag} names {name!r}, which is no input of the model",
+                    f"its inputs are {', '.join(names) or 'none'}",
+                )
+    given = options.inputs
+    for name in () if isinstance(given, Path) else given_image_flags(options):
+        raise UsageError(
+            f"{flag_name(name)} is for images", "give their folder by --inputs, or leave it out"
+        )
+    if given is None:
+        observer(
+            Warned(
+                message="no --inputs given: synthetic inputs may not reach the ranges that real "
+                "ones do, so layers that overflow in use can be missed"
+            )
+        )
+        count = options.synthetic + options.holdout
+        found = synthetic_samples(model, options.input_shapes, count, options.seed)
+        return options, check_samples(model, found), None, ()
+    if isinstance(given, Mapping) or not given:
+        raise InputError(
+            "inputs is no list of samples", "each sample is a dict from input name to array"
+        )
+    if isinstance(given, Path):
+        source = open_source(options, given, model)
+    else:
+        placed = {f"sample {number}": sample for number, sample in enumerate(given)}
+        source = Source(placed=placed, options=options)
+    samples: Sequence[Sample] = CheckedSamples(model, source.placed)
+    if isinstance(source.placed, dict):
+        samples = list(samples)
+    path = str(given) if isinstance(given, Path) else ""
+    read = figures(samples, model.inputs, path, source.images)
+    return source.options, samples, read, [*oddities(model, samples, read), *source.remarks]
