@@ -5,7 +5,7 @@ change places by rounding, and the rows behind them are other ones, or more. No 
 elements fits that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from precision_bisect.explaining.diagnosis.findings import Selection
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.wiring import Wiring
+from precision_bisect.graphs.graph import captured, operators, subgraphs
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
@@ -66,15 +67,13 @@ def selections(instrument: Instrument, samples: Sequence[Sample]) -> list[Select
     for layer, outputs in behind.items():
         node, by_sample = wiring.nodes[layer], seen[layer].values()
         worst = max(by_sample, key=lambda each: (each.shape != each.expected, each.differing))
-        floats = [n for n in node.input if model.elem_types.get(n) == onnx.TensorProto.FLOAT]
-        read = [name for name in floats if name in wiring.maker]
         found.append(
             replace(
                 worst,
                 layer=layer,
-                operator=node.op_type,
+                operator=_inside(node) or node.op_type,
                 low=instrument.pair.low,
-                reads=read,
+                reads=list(dict.fromkeys(_reads(instrument, wiring, node))),
                 outputs=outputs,
                 samples=len(by_sample),
             )
@@ -109,10 +108,29 @@ def _readers(wiring: Wiring, node: onnx.NodeProto) -> list[str]:
 
 def _chosen(node: onnx.NodeProto) -> list[str]:
     """Return the tensors that tell what a node has chosen; [] for nodes that choose nothing."""
+    if _inside(node):
+        return [name for name in node.output if name]
     if node.domain not in ("", "ai.onnx"):
         return []
     places = (0,) if node.op_type in _COMPARISONS else _CHOICES.get(node.op_type, ())
     return [node.output[i] for i in places if i < len(node.output) and node.output[i]]
+
+
+def _reads(instrument: Instrument, wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the computed FP32 tensors that a node chooses by, behind comparisons and masks."""
+    for name in (*node.input, *sorted(captured(node))):
+        if name not in wiring.maker:
+            continue
+        if instrument.model.elem_types.get(name) == onnx.TensorProto.FLOAT:
+            yield name
+        else:
+            yield from _reads(instrument, wiring, wiring.nodes[wiring.maker[name]])
+
+
+def _inside(node: onnx.NodeProto) -> str:
+    """Return an operator in a node's subgraphs that chooses; "" where there is none."""
+    inside = {name for graph in subgraphs(node) for name in operators(graph)}
+    return min(inside & _CHOICES.keys(), default="")
 
 
 def _compared(exact: NDArray[Any], low: NDArray[Any]) -> Selection | None:
