@@ -7,7 +7,7 @@ import pytest
 
 import precision_bisect
 from advice_cases import searched
-from models import parse, save
+from models import parse, save, with_weights
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.endings import Status
 from precision_bisect_reports.summary import FILE_ROUNDS, final_screen
@@ -61,6 +61,20 @@ def test_squares_are_scaled_up_to_a_root_that_is_a_power(text: str, tmp_path: Pa
     assert result.kept
     assert "applied, with 0 of the " in advice["scale"]["evidence"]
     assert "which passes" in advice["scale"]["evidence"]
+
+
+def test_fusing_is_not_advised_where_it_is_refused(tmp_path: Path) -> None:
+    """Weights that the file holds in FP16 leave its norm in pieces: the export has to change."""
+    proto = parse(
+        """(float[4,8] x) => (float[4,8] y) <float two = {2}, float eps = {1e-6}> {
+        c = Cast<to = 1>(w) a = Mul(x, c) q = Pow(a, two)
+        v = ReduceMean<axes = [-1], keepdims = 1>(q) e = Add(v, eps) r = Sqrt(e) y = Div(a, r) }"""
+    )
+    x = np.random.default_rng(5).normal(0, 300, (2, 4, 8)).astype(np.float32)
+    held = with_weights(proto, {"w": np.ones(8, np.float16)})
+    result, advice = searched(held, [{"x": each} for each in x], tmp_path)
+    assert result.kept
+    assert "--fuse-norms" not in advice["whole-rmsnormalization"]["text"]
 
 
 HALVED = """(float[4,8] x) => (float[4,8] y) <int64[1] last = {{-1}}> {{
