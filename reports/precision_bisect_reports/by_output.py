@@ -68,6 +68,8 @@ def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
     for each in rows[:MOST_OUTPUT_ROWS]:
         yield "", str(each), ALWAYS
     worst = rows[0].error
+    if not worst.max:
+        return
     place = ", ".join(map(str, worst.index))
     where = f"{printable(worst.output)}[{place}] of sample {worst.sample}"
     yield "", f"{where}: {worst.got:.5g} instead of {worst.expected:.5g}", EVIDENCE

@@ -107,8 +107,13 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
 
 def _advised(result: Result, kind: str) -> Sequence[NextStep]:
     """Return the advice with this id as what to do next."""
+    return [NextStep(what=f"Next: {each}") for each in _titles(result, kind)]
+
+
+def _titles(result: Result, kind: str) -> Sequence[str]:
+    """Return the titles of the advice with this id, as they go on a sentence."""
     titles = [printable(each.title) for each in result.advice if each.id == kind]
-    return [NextStep(what=f"Next: {each[:1].lower()}{each[1:]}") for each in titles]
+    return [f"{each[:1].lower()}{each[1:]}" for each in titles]
 
 
 def _polygraphy(result: Result, model: Path, *runners: str) -> str:
@@ -153,7 +158,8 @@ def _without(command: Sequence[str], status: Status) -> Iterator[str]:
 
 def _as_it_is(result: Result) -> NextStep:
     """Return what to do where nothing can go low: nothing was exported for FP32."""
-    steps = [f"deploy the model with every layer {result.high.upper()}", "loosen the tolerance"]
+    steps = [f"deploy the model with every layer {result.high.upper()}"]
+    steps += _titles(result, CHOSEN_ROWS) or ["loosen the tolerance"]
     if any(each.id == EVERYWHERE and each.passed for each in result.advice):
         steps.append("search with --low bf16")
     return NextStep(what=f"Next: {', '.join(steps[:-1])}, or {steps[-1]}")

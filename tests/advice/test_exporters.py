@@ -7,7 +7,7 @@ import pytest
 
 import precision_bisect
 from advice_cases import searched
-from models import parse, save
+from models import parse, save, with_weights
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.endings import Status
 from precision_bisect_reports.summary import FILE_ROUNDS, final_screen
@@ -53,14 +53,32 @@ def test_an_epsilon_is_found_behind_what_exporters_put_between(
     assert "epsilon" == helping[0]
 
 
-@pytest.mark.parametrize("text", [POWERS, ROOTED], ids=["powers", "roots"])
+SUMMED = """(float[6,8] x) => (float[6,8] y) {
+    v = ReduceSumSquare<axes = [-1], keepdims = 1>(x) r = Sqrt(v) y = Div(x, r) }"""
+
+
+@pytest.mark.parametrize("text", [POWERS, ROOTED, SUMMED], ids=["powers", "roots", "sums"])
 def test_squares_are_scaled_up_to_a_root_that_is_a_power(text: str, tmp_path: Path) -> None:
-    """The factor is taken back behind Pow(0.5); an epsilon between takes it squared."""
+    """The factor is taken back behind the root; an epsilon between takes it squared."""
     x = np.random.default_rng(2).normal(0, 200, (2, 6, 8)).astype(np.float32)
     result, advice = searched(parse(text), [{"x": each} for each in x], tmp_path)
     assert result.kept
     assert "applied, with 0 of the " in advice["scale"]["evidence"]
     assert "which passes" in advice["scale"]["evidence"]
+
+
+def test_fusing_is_not_advised_where_it_is_refused(tmp_path: Path) -> None:
+    """Weights that the file holds in FP16 leave its norm in pieces: the export has to change."""
+    proto = parse(
+        """(float[4,8] x) => (float[4,8] y) <float two = {2}, float eps = {1e-6}> {
+        c = Cast<to = 1>(w) a = Mul(x, c) q = Pow(a, two)
+        v = ReduceMean<axes = [-1], keepdims = 1>(q) e = Add(v, eps) r = Sqrt(e) y = Div(a, r) }"""
+    )
+    x = np.random.default_rng(5).normal(0, 300, (2, 4, 8)).astype(np.float32)
+    held = with_weights(proto, {"w": np.ones(8, np.float16)})
+    result, advice = searched(held, [{"x": each} for each in x], tmp_path)
+    assert result.kept
+    assert "--fuse-norms" not in advice["whole-rmsnormalization"]["text"]
 
 
 HALVED = """(float[4,8] x) => (float[4,8] y) <int64[1] last = {{-1}}> {{

@@ -15,6 +15,8 @@ from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.errors import counted
 from precision_bisect.explaining.advice.advise import advised
 from precision_bisect.explaining.advice.exact_constants import clamped, raised
+from precision_bisect.explaining.advice.text import advice_text
+from precision_bisect.explaining.diagnosis.findings import read_diagnosis
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
@@ -31,16 +33,37 @@ EXPANDED = (
     "int64[2] shape = {{1, 4}}> "
     "{{ w = Expand(low, shape) n = Sub(one, m) a = Mul(n, w) s = Add(x, a) y = Softmax(s) }}"
 )
+SUBTRACTED = (
+    "(float[1,4] x, float[1,4] m) => (float[1,4] y) <float one = {{1}}, float low = {{{mask}}}, "
+    "int64[1] last = {{-1}}> {{ n = Sub(m, one) a = Mul(n, low) s = Add(x, a) "
+    "t = ReduceMax<axes = [-1], keepdims = 1>(s) d = Sub(s, t) e = Exp(d) "
+    "b = ReduceSum<keepdims = 1>(e, last) y = Div(e, b) }}"
+)
+WHOLE = (
+    "(float[1,4] x, float[1,4] m) => (float[1,4,2] y) <float one = {{1}}, float low = {{{mask}}}, "
+    "int64[4] by_key = {{1, 1, 1, 4}}, int64[4] rows = {{1, 1, 4, 4}}, "
+    "int64[3] split = {{1, 4, 1}}> {{ n = Sub(one, m) a = Mul(n, low) "
+    "b = Reshape(a, by_key) c = Expand(b, rows) q = Reshape(x, split) k = Concat<axis = 2>(q, q) "
+    "y = Attention<q_num_heads = 1, kv_num_heads = 1>(k, k, k, c) }}"
+)
 MASKED: list[Sample] = [
     {"x": np.array([[1, 2, 3, 4]], np.float32), "m": np.array([[1, 1, 1, 0]], np.float32)}
 ]
 
 
-@pytest.mark.parametrize("text", [ATTENTION, EXPANDED], ids=["scalar", "expanded"])
-@pytest.mark.parametrize("value", [-1e9, -3.4e38])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, value) for text in (ATTENTION, EXPANDED) for value in (-1e9, -3.4e38)),
+        (SUBTRACTED, 1e30),
+        (WHOLE, -1e9),
+    ],
+    ids=["scalar", "scalar min", "expanded", "expanded min", "subtracted, in pieces", "whole"],
+)
 def test_masks_are_named_and_a_smaller_one_helps(tmp_path: Path, text: str, value: float) -> None:
     """0 times a mask that became -inf is NaN; with -10000 in its place nothing is kept."""
-    result, advice = searched(parse(text.format(mask=value)), MASKED, tmp_path)
+    proto = parse(text.format(mask=value), opset=23 if text == WHOLE else 17)
+    result, advice = searched(proto, MASKED, tmp_path)
     assert result.kept
     assert set(advice["mask"]["layers"]) <= set(result.kept)
     assert f"{value:.3g}" in advice["mask"]["evidence"]
@@ -59,6 +82,9 @@ def test_a_smaller_mask_that_does_not_serve_says_so(tmp_path: Path) -> None:
     result, advice = searched(parse(ATTENTION.format(mask=-3.4e38)), feeds, tmp_path)
     assert result.kept
     assert "which fails" in advice["mask"]["evidence"]
+    told = advice_text(read_diagnosis(tmp_path / "run"))
+    assert "Tried, and does not hold: Mask attention" in told
+    assert "Replace it" not in told
 
 
 EPSILON = (
@@ -143,6 +169,18 @@ def test_a_graph_that_rounds_already_is_named(
     assert "which passes" in told
     followed, _ = searched(parse(without), feeds, tmp_path, "exact", tol=tol)
     assert [] == followed.kept
+
+
+def test_a_file_whose_rounding_costs_no_layer_is_let_be(tmp_path: Path) -> None:
+    """FP16 beside a layer that overflows: the FP32 model would keep it, too."""
+    proto = parse(
+        "(float[4] x) => (float[4] y) <float half = {0.5}> { h = Cast <to = 10> (x) "
+        "g = Cast <to = 1> (h) q = Mul(g, g) r = Sqrt(q) y = Mul(r, half) }"
+    )
+    feeds = [{"x": np.linspace(200, 600, 4, dtype=np.float32)}]
+    result, advice = searched(proto, feeds, tmp_path)
+    assert result.kept
+    assert "already-rounded" not in advice
 
 
 def test_warnings_of_the_builder_find_their_layers(tmp_path: Path) -> None:

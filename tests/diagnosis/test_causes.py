@@ -165,6 +165,24 @@ def test_a_mask_that_saturates_is_no_overflow(
     assert first == any("and does no harm" in one.evidence for one in found)
 
 
+@pytest.mark.parametrize("value", [-1e9, -3.4e38])
+def test_what_comes_behind_the_birth_of_nan_is_judged_by_itself(
+    value: float, tmp_path: Path
+) -> None:
+    """0 times -inf is NaN in the product alone; the softmax behind it saturates without harm."""
+    model = load_text(
+        f"""(float[2,16] x, float[2,16] m) => (float[2,16] y) <float low = {{{value}}}> {{
+        [product] a = Mul(m, low) [add] s = Add(x, a) [softmax] y = Softmax(s) }}""",
+        tmp_path,
+    )
+    masked = (np.arange(32).reshape(2, 16) % 3 == 0).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32)
+    found = {one.layer: one for one in found_in(model, [{"x": x, "m": masked}])}
+    assert "overflow" == found["product"].cause
+    assert "overflow" != found["softmax"].cause
+    assert "and does no harm" in found["softmax"].evidence
+
+
 INDEXED = """(float[4] x, int64[4] i) => (float[4] y, int64[4] j) <float k = {80}> {
     f = Cast<to = 1>(i) q = Div(f, k) a = Floor(q) b = Mul(a, k) y = Sub(f, b)
     j = Cast<to = 7>(a) }"""
@@ -181,6 +199,30 @@ def test_indices_that_lose_their_last_digits(first: int, cause: str, tmp_path: P
     quotient = found["node_of_q"]
     assert cause == quotient.cause
     assert (cause == "indices") == ("whole numbers up to 20014" in quotient.evidence)
+
+
+POSITIONS = """(int64 n) => (float[m] y) <float zero = {0}, float one = {1}, float w = {0.01}> {
+    f = Cast<to = 1>(n) p = Range(zero, f, one) [turn] q = Mul(p, w) y = Sin(q) }"""
+COUNTED = """(int64[1,4] n) => (float[1,4] y) <int64 axis = {1}, float w = {0.01}> {
+    f = Cast<to = 1>(n) p = CumSum(f, axis) [turn] q = Mul(p, w) y = Sin(q) }"""
+TOTAL = """(int64[2,2] n) => (float[1,1] y) <float w = {0.01}> {
+    f = Cast<to = 1>(n) p = ReduceSum(f) [turn] q = Mul(p, w) y = Sin(q) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [
+        (POSITIONS, np.int64(3000)),
+        (COUNTED, np.array([[2001, 2, 1002, 2]])),
+        (TOTAL, np.array([[2001, 2], [1002, 2]])),
+    ],
+    ids=["positions", "running counts", "total"],
+)
+def test_counts_lose_their_last_digits(text: str, n: np.int64, tmp_path: Path) -> None:
+    """Whole numbers that are made of integers, and become angles: none is cast again."""
+    model = load_text(text, tmp_path)
+    found = {one.layer: one for one in found_in(model, [{"n": np.asarray(n)}])}
+    assert "indices" == found["turn"].cause
 
 
 def test_a_model_that_does_not_run_low_has_causes(tmp_path: Path) -> None:

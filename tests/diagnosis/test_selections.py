@@ -60,6 +60,55 @@ def detector(*, first: bool = False) -> tuple[onnx.ModelProto, Samples]:
     return with_weights(model, weights), feeds
 
 
+def branching() -> tuple[onnx.ModelProto, Samples]:
+    """The same boxes by score alone, with NonMaxSuppression in a branch of an If."""
+    proto, feeds = detector()
+    graph = proto.graph
+    within = ("suppress", "row", "plain", "pick")
+    taken = [node for node in graph.node if node.name in within]
+    left = [node for node in graph.node if node.name in ("line", "class", "score", "column")]
+    rows = onnx.helper.make_tensor_value_info("m", onnx.TensorProto.FLOAT, ["n", 4])
+    none = onnx.helper.make_node(
+        "Constant", [], ["none"], value=onnx.numpy_helper.from_array(np.zeros((0, 4), "f4"))
+    )
+    empty = onnx.helper.make_tensor_value_info("none", onnx.TensorProto.FLOAT, [0, 4])
+    branch = onnx.helper.make_node(
+        "If",
+        ["any"],
+        ["boxes"],
+        name="branch",
+        then_branch=onnx.helper.make_graph(taken, "then", [], [rows]),
+        else_branch=onnx.helper.make_graph([none], "else", [], [empty]),
+    )
+    gone = {*within, *(node.name for node in left), "join"}
+    nodes = [node for node in graph.node if node.name not in gone]
+    condition = onnx.numpy_helper.from_array(np.array(True), "any")
+    graph.initializer.append(condition)
+    del graph.node[:], graph.output[:]
+    graph.node.extend([*nodes, branch])
+    graph.output.append(
+        onnx.helper.make_tensor_value_info("boxes", onnx.TensorProto.FLOAT, ["n", 4])
+    )
+    return proto, feeds
+
+
+def keypoints() -> tuple[onnx.ModelProto, Samples]:
+    """The features of the points with the highest scores; none of them is a class."""
+    rng = np.random.default_rng(11)
+    model = parse(
+        """(float[400,8] x) => (float[20,6] y) <int64[1] k = {20}, int64[1] last = {-1}> {
+        [score] s = MatMul(x, w) [sigmoid] p = Sigmoid(s) [flat] f = Squeeze(p, last)
+        [best] v, i = TopK(f, k) [features] d = MatMul(x, u) [take] y = Gather(d, i) }"""
+    )
+    weights = {
+        "w": rng.normal(0, 0.02, (8, 1)).astype(np.float32),
+        "u": rng.normal(0, 0.4, (8, 6)).astype(np.float32),
+    }
+    return with_weights(model, weights), [
+        {"x": rng.normal(0, 1, (400, 8)).astype(np.float32)} for _ in range(3)
+    ]
+
+
 def experts() -> tuple[onnx.ModelProto, Samples]:
     """Each token goes to the expert with the largest score; two of them score nearly the same."""
     rng = np.random.default_rng(8)
@@ -124,11 +173,13 @@ def run(
     [
         (detector, "NonMaxSuppression", ["found", "kinds"], "suppress"),
         (lambda: detector(first=True), "NonMaxSuppression", ["found", "kinds"], "suppress"),
+        (branching, "NonMaxSuppression", ["boxes"], "branch"),
         (experts, "ArgMax", ["y"], "choose"),
+        (keypoints, "TopK", ["y"], "best"),
         (thresholded, "NonZero", ["y"], "which"),
         (different, "Unique", ["y"], "unique"),
     ],
-    ids=["detector", "two stages", "experts", "comparison", "different"],
+    ids=["detector", "stages", "branch", "experts", "keypoints", "comparison", "different"],
 )
 def test_what_chooses_the_rows_is_named(
     make: Callable[[], tuple[onnx.ModelProto, Samples]],
@@ -146,6 +197,11 @@ def test_what_chooses_the_rows_is_named(
     (advice,) = [each for each in result.advice if each.id == "selection"]
     assert f"before {operator}" in advice.title
     assert layer in advice.evidence
+    # Where it ends has digits to judge, behind a comparison, too.
+    assert seen.reads
+    # A check is told where it holds; the largest of a row of features is no class.
+    assert ("--check boxes" in advice.title) == (operator == "NonMaxSuppression")
+    assert advice.passed == (operator == "NonMaxSuppression")
     assert "builds differ" not in screen
     if "widened" in result.message or result.status is Status.INFEASIBLE:
         assert f"chosen by {operator} ({layer})" in result.message
@@ -166,6 +222,21 @@ def test_boxes_are_judged_by_the_check_that_fits_them(tmp_path: Path) -> None:
     )
     assert followed.status is Status.NOTHING_TO_KEEP
     assert followed.error == pytest.approx(advice.tried.error, abs=0.01)
+
+
+def test_what_is_chosen_among_nan_is_no_choice(tmp_path: Path) -> None:
+    """A mask of minus infinity spoils every score: that is overflow, and the winners are clear."""
+    model = parse(
+        """(float[4,6] x, float[4,6] m) => (int64[4,1] best) <float low = {-1e9},
+        int64[1] k = {1}> {
+        [product] a = Mul(m, low) [add] s = Add(x, a) [softmax] p = Softmax(s)
+        [choose] v, best = TopK(p, k) }"""
+    )
+    x = np.array([[1, 5, 2, 3, 4, 0]] * 4, np.float32)
+    m = np.eye(4, 6, 2, dtype=np.float32)
+    result, found, _ = run(model, [{"x": x, "m": m}], tmp_path)
+    assert result.kept
+    assert not found.selections
 
 
 def test_a_choice_that_stays_is_no_matter(tmp_path: Path) -> None:

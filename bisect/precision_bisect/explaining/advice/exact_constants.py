@@ -12,7 +12,9 @@ from precision_bisect.graphs.classify import is_follower
 from precision_bisect.runs.results.advised import Tried
 
 _MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
-_MASK = -10000.0
+_ENDS = frozenset(("Softmax", "LogSoftmax", "Attention", "Exp"))
+"""A softmax, what has one inside, or its piece that makes what is masked 0."""
+_MASK = 10000.0
 _MOST_HOPS = 8
 """So many nodes may lie between a mask and its softmax, followers among them."""
 _GUARDED = frozenset(("Sqrt", "Div", "Log", "Reciprocal", "Pow"))
@@ -20,44 +22,46 @@ _BETWEEN = frozenset(("Cast", "CastLike", "Clip", "Max"))
 
 
 def masks(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield advice about constants below the low type's range on their way to a softmax."""
+    """Yield advice about constants beyond the low type's range on their way to a softmax."""
     layers: dict[str, None] = {}
     seen: dict[str, float] = {}
     for node in case.view.nodes:
         for name in node.input if node.op_type in _MASKING or is_follower(node) else ():
-            lowest = _lowest(case, name)
-            between = _until_softmax(case, node.name) if lowest < -case.low.largest else ()
+            largest = _largest(case, name)
+            between = _until_softmax(case, node.name) if abs(largest) > case.low.largest else ()
             hit = [each for each in between if each in case.kept]
             if hit:
                 layers.update(dict.fromkeys(hit))
-                seen[name] = lowest
+                seen[name] = largest
     if layers:
-        name, value = min(seen.items(), key=lambda item: item[1])
+        name, value = max(seen.items(), key=lambda item: abs(item[1]))
+        mask, beyond = np.copysign(_MASK, value), np.copysign(np.inf, value)
         tried = case.applied(clamped(case, seen), layers)
         becomes = (
             ""
             if np.isinf(value)
-            else f", and {case.low.name} ends at -{case.low.largest:.5g}: it becomes -inf"
+            else f", and {case.low.name.upper()} ends at "
+            f"{np.copysign(case.low.largest, value):.5g}: it becomes {beyond:g}"
         )
         yield Advice(
             id="mask",
             title="Mask attention with a number that the low type holds",
-            text=f"Replace it by {_MASK:g}, which makes the softmax just as much 0, or mask by "
+            text=f"Replace it by {mask:g}, which makes the softmax just as much 0, or mask by "
             "Where with a boolean.",
             layers=list(layers),
-            evidence=f"{name} holds {value:.3g}{becomes}; 0 times -inf, or a row of nothing else, "
-            f"is NaN{tried.clause if tried else ''}",
+            evidence=f"{name} holds {value:.3g}{becomes}; 0 times {beyond:g}, or a row of "
+            f"nothing else, is NaN{tried.clause() if tried else ''}",
             tried=tried,
         )
 
 
 def clamped(case: DiagnosedModel, masks: Iterable[str]) -> onnx.ModelProto:
-    """Return the model with these constants no lower than a number that every low type holds."""
+    """Return the model with these constants no larger than a number that every low type holds."""
     editor = Editor(case.model.proto)
     for name in masks:
         values = case.view.array(name)
         if values is not None:
-            editor.replace(name, np.maximum(values, values.dtype.type(_MASK)))
+            editor.replace(name, np.clip(values, -_MASK, _MASK))
     return editor.edited()
 
 
@@ -81,14 +85,16 @@ def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
         name, value = min(found.items(), key=lambda item: item[1])
         smallest = case.low.smallest_normal * 2.0 ** (1 - case.low.digits)
         epsilon, tried = _least_that_passes(case, found, layers, smallest)
+        pieces = {name for each in case.decomposed for name in each.members}
+        whole = ", or export the norm as one operator, which adds it in FP32"
         yield Advice(
             id="epsilon",
             title="Raise epsilon to what the low type can hold",
-            text=f"Give an epsilon of at least {epsilon:.2g}, or export the norm "
-            "as one operator, which adds it in FP32.",
+            text=f"Give an epsilon of at least {epsilon:.2g}"
+            f"{'' if pieces.isdisjoint(layers) else whole}.",
             layers=list(layers),
             evidence=f"{name} is {value:.3g} and becomes 0: the smallest number of "
-            f"{case.low.name} is {smallest:.3g}{tried.clause if tried else ''}",
+            f"{case.low.name.upper()} is {smallest:.3g}{tried.clause() if tried else ''}",
             tried=tried,
         )
 
@@ -124,11 +130,14 @@ def _low(case: DiagnosedModel, value: float) -> np.float32:
     return rounded
 
 
-def _lowest(case: DiagnosedModel, name: str) -> float:
+def _largest(case: DiagnosedModel, name: str) -> float:
+    """Return the number of a constant that is furthest from 0; 0 for other tensors."""
     array = case.view.array(name)
-    if array is None or array.dtype.kind != "f" or not array.size:
+    if array is None or array.dtype.kind != "f":
         return 0.0
-    return float(np.nanmin(array))
+    return max(
+        (float(each(array[~np.isnan(array)], initial=0)) for each in (np.min, np.max)), key=abs
+    )
 
 
 def _until_softmax(case: DiagnosedModel, start: str) -> list[str]:
@@ -137,7 +146,7 @@ def _until_softmax(case: DiagnosedModel, start: str) -> list[str]:
     came = {start: ""}
     for name in way:
         node = case.wiring.nodes[name]
-        if node.op_type == "Softmax":
+        if node.op_type in _ENDS:
             back = [name]
             while came[back[-1]]:
                 back.append(came[back[-1]])
@@ -150,7 +159,7 @@ def _until_softmax(case: DiagnosedModel, start: str) -> list[str]:
 
 
 def _passes(node: onnx.NodeProto) -> bool:
-    return node.op_type in (_MASKING | {"Softmax"}) or is_follower(node)
+    return node.op_type in (_MASKING | _ENDS) or is_follower(node)
 
 
 def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:

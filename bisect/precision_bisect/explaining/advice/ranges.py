@@ -26,7 +26,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
             title="Keep these layers in BF16 instead of FP32",
             text=f"{how}: BF16 has the range of FP32 at half its size.",
             layers=layers,
-            evidence=f"all {len(layers)} lack range, not digits; kept in BF16: {high}",
+            evidence=f"range is short here, not digits; kept in BF16: {high}",
             tried=high,
         )
     if case.on_ladder:

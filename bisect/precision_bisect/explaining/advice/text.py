@@ -144,8 +144,12 @@ def _spread(spread: Sequence[Birth]) -> Iterator[str]:
 
 
 def _advice(each: Advice, *, verbose: bool) -> Iterator[str]:
-    yield printable(f"{each.title} ({each.id})" if verbose else each.title)
-    yield from _wrapped(each.text, 2)
+    title = f"{each.title} ({each.id})" if verbose else each.title
+    if each.tried is not None and not each.holds:
+        yield printable(f"Tried, and does not hold: {title}")
+    else:
+        yield printable(title)
+        yield from _wrapped(each.text, 2)
     yield from _wrapped(f"Why: {each.evidence}.", 2)
     named = ", ".join(each.layers[:_MOST_NAMED])
     more = len(each.layers) - _MOST_NAMED

@@ -109,7 +109,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
     spread = births(model, watched)
-    broken = {name for each in spread if each.output is not None for name in each.path}
+    broken = {each.layer for each in spread if each.output is not None}
     counts, layers = whole_numbers(model), []
     for node in nodes:
         harm = alone.get(node.name)
@@ -123,7 +123,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         low=pair.low,
         layers=layers,
         spread=spread,
-        selections=selections(instrument, question.samples) if chooses else [],
+        selections=selections(instrument, question.samples, watched.broken) if chooses else [],
         file=None if brief else file_rounding(instrument, question.samples),
         stopped=shortened(watched.stopped),
     )

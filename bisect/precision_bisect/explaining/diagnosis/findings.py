@@ -147,7 +147,8 @@ class Selection:
     def _differs(self) -> str:
         if list(self.shape) != list(self.expected):
             return f"the shape is {list(self.shape)} instead of {list(self.expected)}"
-        return f"{self.differing} of {self.elements} choices differ"
+        verb = "differs" if self.elements == 1 else "differ"
+        return f"{self.differing} of {counted(self.elements, 'choice')} {verb}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +209,8 @@ class Advice:
 class Findings:
     """A diagnosis: layers in network order, births in network order, advice most helpful first.
 
-    `selections` tell what chooses rows of the outputs otherwise with every layer low.
+    `selections` tell what chooses rows of the outputs otherwise with every layer low that stays
+    finite.
     `file` tells what the file itself rounds. It is not `answered` if no plan of the run holds.
     `stopped` is what ONNX Runtime says where it cannot run with every layer low, "" where it can.
     """

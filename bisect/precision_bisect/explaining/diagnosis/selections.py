@@ -5,7 +5,7 @@ change places by rounding, and the rows behind them are other ones, or more. No 
 elements fits that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from precision_bisect.explaining.diagnosis.findings import Selection
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.wiring import Wiring
+from precision_bisect.graphs.graph import captured, operators, subgraphs
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
@@ -34,12 +35,15 @@ _UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 
 
-def selections(instrument: Instrument, samples: Sequence[Sample]) -> list[Selection]:
+def selections(
+    instrument: Instrument, samples: Sequence[Sample], broken: Collection[str] = ()
+) -> list[Selection]:
     """Return what chooses otherwise with every layer low: for each output the nearest operator.
 
     One that several outputs lie behind is told once; comparisons are told where nothing else is.
-    Where the model does not run so, only what leads to the choices is low. Returns [] where it
-    does not run then, either.
+    What makes or reads `broken` tensors stays high: among NaN and Inf everything is chosen
+    otherwise. Where the model does not run so, only what leads to the choices is low. Returns []
+    where it does not run then, either.
     """
     model, wiring = instrument.model, Wiring(instrument.model)
     # What shapes and constants choose is no matter of precision.
@@ -48,9 +52,15 @@ def selections(instrument: Instrument, samples: Sequence[Sample]) -> list[Select
     if not nodes:
         return []
     makers = {name: node.name for node in nodes for name in _chosen(node)}
+    unsafe = {
+        node.name
+        for node in wiring.nodes.values()
+        if not {*node.input, *node.output}.isdisjoint(broken)
+    }
     # An index that lost digits may be out of range.
     seen: dict[str, dict[int, Selection]] = {}
-    for plan in (Plan.of(()), _behind(instrument, wiring, nodes)):
+    for high in (unsafe, unsafe | _behind(wiring, nodes)):
+        plan = Plan.of(place for name, place in instrument.index.items() if name in high)
         with suppress(RuntimeError):
             seen = _seen(instrument, makers, samples, plan)
             break
@@ -66,15 +76,13 @@ def selections(instrument: Instrument, samples: Sequence[Sample]) -> list[Select
     for layer, outputs in behind.items():
         node, by_sample = wiring.nodes[layer], seen[layer].values()
         worst = max(by_sample, key=lambda each: (each.shape != each.expected, each.differing))
-        floats = [n for n in node.input if model.elem_types.get(n) == onnx.TensorProto.FLOAT]
-        read = [name for name in floats if name in wiring.maker]
         found.append(
             replace(
                 worst,
                 layer=layer,
-                operator=node.op_type,
+                operator=_inside(node) or node.op_type,
                 low=instrument.pair.low,
-                reads=read,
+                reads=list(dict.fromkeys(_reads(instrument, wiring, node))),
                 outputs=outputs,
                 samples=len(by_sample),
             )
@@ -95,11 +103,10 @@ def _seen(
     return seen
 
 
-def _behind(instrument: Instrument, wiring: Wiring, nodes: Sequence[onnx.NodeProto]) -> Plan:
-    """Return the plan of the layers that read what the nodes have chosen."""
+def _behind(wiring: Wiring, nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    """Return what the choices of the nodes reach."""
     readers = {name for node in nodes for name in _readers(wiring, node)}
-    behind = {name for reader in readers for name in wiring.behind(reader)}
-    return Plan.of(place for name, place in instrument.index.items() if name in behind)
+    return {name for reader in readers for name in wiring.behind(reader)}
 
 
 def _readers(wiring: Wiring, node: onnx.NodeProto) -> list[str]:
@@ -109,10 +116,29 @@ def _readers(wiring: Wiring, node: onnx.NodeProto) -> list[str]:
 
 def _chosen(node: onnx.NodeProto) -> list[str]:
     """Return the tensors that tell what a node has chosen; [] for nodes that choose nothing."""
+    if _inside(node):
+        return [name for name in node.output if name]
     if node.domain not in ("", "ai.onnx"):
         return []
     places = (0,) if node.op_type in _COMPARISONS else _CHOICES.get(node.op_type, ())
     return [node.output[i] for i in places if i < len(node.output) and node.output[i]]
+
+
+def _reads(instrument: Instrument, wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the computed FP32 tensors that a node chooses by, behind comparisons and masks."""
+    for name in (*node.input, *sorted(captured(node))):
+        if name not in wiring.maker:
+            continue
+        if instrument.model.elem_types.get(name) == onnx.TensorProto.FLOAT:
+            yield name
+        else:
+            yield from _reads(instrument, wiring, wiring.nodes[wiring.maker[name]])
+
+
+def _inside(node: onnx.NodeProto) -> str:
+    """Return an operator in a node's subgraphs that chooses; "" where there is none."""
+    inside = {name for graph in subgraphs(node) for name in operators(graph)}
+    return min(inside & _CHOICES.keys(), default="")
 
 
 def _compared(exact: NDArray[Any], low: NDArray[Any]) -> Selection | None:
