@@ -79,7 +79,7 @@ def test_without_a_run_it_is_a_temporary_file(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An error before the folder exists, and one of another command, leave no folder."""
-    monkeypatch.setattr("precision_bisect.pipeline.run.prepare", raising(ValueError("odd")))
+    monkeypatch.setattr("precision_bisect.pipeline.run.load_run", raising(ValueError("odd")))
     monkeypatch.setattr("precision_bisect.commandline.doctor.examine", raising(KeyError("x")))
     assert [70, 70] == [search(place), main(["doctor"])]
     for line, name in zip(
