@@ -53,9 +53,13 @@ def test_an_epsilon_is_found_behind_what_exporters_put_between(
     assert "epsilon" == helping[0]
 
 
-@pytest.mark.parametrize("text", [POWERS, ROOTED], ids=["powers", "roots"])
+SUMMED = """(float[6,8] x) => (float[6,8] y) {
+    v = ReduceSumSquare<axes = [-1], keepdims = 1>(x) r = Sqrt(v) y = Div(x, r) }"""
+
+
+@pytest.mark.parametrize("text", [POWERS, ROOTED, SUMMED], ids=["powers", "roots", "sums"])
 def test_squares_are_scaled_up_to_a_root_that_is_a_power(text: str, tmp_path: Path) -> None:
-    """The factor is taken back behind Pow(0.5); an epsilon between takes it squared."""
+    """The factor is taken back behind the root; an epsilon between takes it squared."""
     x = np.random.default_rng(2).normal(0, 200, (2, 6, 8)).astype(np.float32)
     result, advice = searched(parse(text), [{"x": each} for each in x], tmp_path)
     assert result.kept

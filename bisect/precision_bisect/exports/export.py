@@ -113,8 +113,10 @@ class Export:
         """Return how many layers have which precision, in one phrase."""
         rungs = [self.precisions[layer.name] for layer in self.high_layers]
         high = [name for name in HIGH_NAMES if name in rungs] or [self.pair.high]
-        counts = [f"{rungs.count(name)} stay {name.upper()}" for name in high]
-        counts[0] = counts[0].replace(" ", f" of {counted(len(self.precisions), 'layer')} ", 1)
+        whole = f" of {counted(len(self.precisions), 'layer')}"
+        counts = [
+            f"{rungs.count(name)}{whole * (name == high[0])} stay {name.upper()}" for name in high
+        ]
         rest = f", the rest runs in {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
         point = f" (point {self.point} of the curve)" * (self.point != ANSWER)
         return f"{', '.join(counts)}{rest}{point}"

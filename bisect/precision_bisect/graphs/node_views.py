@@ -143,6 +143,13 @@ class View:
         rank = 0 if shape is None else len(shape)
         return tuple(sorted(axis if axis < 0 else axis - rank for axis in axes))
 
+    def squared(self, node: onnx.NodeProto) -> str:
+        """Return the tensor that a node squares, or whose squares it sums; "" for others."""
+        if node.op_type == "ReduceSumSquare" and self.made_by(node.output[0], node.op_type):
+            return node.input[0]
+        found = self.square(node.output[0]) if node.output else None
+        return found[0] if found else ""
+
     def square(self, name: str) -> tuple[str, onnx.NodeProto] | None:
         """Return the tensor that a tensor is the square of, and the node: a power or a product."""
         node = self.made_by(name, "Pow", "Mul")

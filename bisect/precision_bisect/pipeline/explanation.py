@@ -176,8 +176,7 @@ def squares(model: Model) -> list[str]:
     return [
         node.output[0]
         for node in view.nodes
-        if node.op_type in ("Mul", "Pow")
-        and view.square(node.output[0])
+        if (operand := view.squared(node))
+        and view.array(operand) is None
         and model.elem_types.get(node.output[0]) == onnx.TensorProto.FLOAT
-        and all(view.array(name) is None for name in node.input[:1])
     ]

@@ -1,12 +1,14 @@
 """Operators that ONNX has no schema for: which engines lack them, and what to do then."""
 
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
 
 from precision_bisect.backends.choose_backend import availabilities
 from precision_bisect.errors import RefusedError
+from precision_bisect.graphs.graph import captured
 from precision_bisect.graphs.load import Model
 from precision_bisect.settings.targets import TargetName
 
@@ -40,18 +42,30 @@ def refused(path: Path, model: Model) -> RefusedError:
     why = next(each.why for each in availabilities() if each.name == "tensorrt")
     nodes = foreign(model.proto)
     told = ", ".join(dict.fromkeys(f"{node.domain or 'ai.onnx'}:{node.op_type}" for node in nodes))
-    cut = ""
-    if nodes:
-        made = {name for node in model.proto.graph.node for name in node.output}
-        read = " ".join(f"{shlex.quote(n)}:auto" for n in nodes[0].input if n in made)
-        behind = " ".join(f"{shlex.quote(n)}:auto:auto" for n in nodes[-1].output if n)
-        cut = (
-            "; or cut the model there, and search the parts: polygraphy surgeon extract "
-            f"{shlex.quote(str(path))} --outputs {read} -o before.onnx, and "
-            f"--inputs {behind} -o behind.onnx"
-        )
+    parts = ", and ".join(_parts(model.proto, nodes)) if nodes else ""
+    extract = f"polygraphy surgeon extract {shlex.quote(str(path))} {parts}"
+    cut = f"; or cut the model there, and search the parts: {extract}" if parts else ""
     return RefusedError(
         f"ONNX Runtime cannot run the model ({told or 'as the warning says'}), and no TensorRT "
         f"runs here ({why})",
         f"register the operators by --ort-custom-ops LIB.so, or run where TensorRT has them{cut}",
     )
+
+
+def _parts(proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> Iterator[str]:
+    """Yield how to extract what leads to the first of these nodes, and what follows the last.
+
+    Polygraphy runs ONNX Runtime to find the shape and type of an input where it is to.
+    """
+    graph = proto.graph.node
+    made = {name for node in graph for name in node.output}
+    read = {name for node in graph for name in (*node.input, *captured(node))}
+    before = [f"{shlex.quote(name)}:auto" for name in nodes[0].input if name in made]
+    behind = [f"{shlex.quote(name)}:SHAPE:TYPE" for name in nodes[-1].output if name in read]
+    if before:
+        yield f"--outputs {' '.join(before)} -o before.onnx"
+    if behind:
+        yield (
+            f"--inputs {' '.join(behind)} -o behind.onnx, with shape and type as the operator "
+            "gives them, such as [1,8]:float32"
+        )

@@ -13,6 +13,7 @@ from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.classes import class_outputs
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
+from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.quantization.scales import Scales
@@ -319,7 +320,8 @@ def _without_ifs(
             "or a Scan holds can be searched as a model of its own",
         )
     if inside:
-        way_out = "" if options.take_branches else "; --take-branches may free those in Ifs"
+        freed = "If" in operators(model.proto.graph) and not options.take_branches
+        way_out = "; --take-branches may free those in Ifs" * freed
         remarks.append(f"layers inside other nodes stay FP32: {inside}{way_out}")
     for remark in remarks:
         observer(Warned(message=remark))

@@ -60,7 +60,7 @@ def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
             title="Search the FP32 model: this one already rounds here",
             text="Export the model before it was converted or quantized, and search that one.",
             layers=layers,
-            evidence=f"{said}{tried.clause if tried else ''}",
+            evidence=f"{said}{tried.clause() if tried else ''}",
             tried=tried,
         )
 

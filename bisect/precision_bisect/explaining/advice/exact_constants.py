@@ -50,7 +50,7 @@ def masks(case: DiagnosedModel) -> Iterator[Advice]:
             "Where with a boolean.",
             layers=list(layers),
             evidence=f"{name} holds {value:.3g}{becomes}; 0 times {beyond:g}, or a row of "
-            f"nothing else, is NaN{tried.clause if tried else ''}",
+            f"nothing else, is NaN{tried.clause() if tried else ''}",
             tried=tried,
         )
 
@@ -94,7 +94,7 @@ def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
             f"{'' if pieces.isdisjoint(layers) else whole}.",
             layers=list(layers),
             evidence=f"{name} is {value:.3g} and becomes 0: the smallest number of "
-            f"{case.low.name.upper()} is {smallest:.3g}{tried.clause if tried else ''}",
+            f"{case.low.name.upper()} is {smallest:.3g}{tried.clause() if tried else ''}",
             tried=tried,
         )
 

@@ -21,7 +21,7 @@ def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
     fused = _fused(case) if hit else None
     tried = _put_together(case, fused) if fused else None
     flag = ", or search with --fuse-norms, which puts the pieces together" if fused else ""
-    measured = tried.clause.replace("applied", "put together") if tried else ""
+    measured = tried.clause("put together") if tried else ""
     for kind, every in hit.items():
         layers = [name for each in every for name in each.members if name in case.kept]
         yield Advice(

@@ -60,7 +60,7 @@ def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
         layers=layers,
         evidence=f"channel {worst.figures['channel']} of {worst.figures['tensor']} reaches "
         f"{worst.figures['largest']:.3g}, {_ratio(worst):.0f} times as much as the median one"
-        f"{tried.clause if tried else ''}",
+        f"{tried.clause() if tried else ''}",
         tried=tried,
     )
 
@@ -83,7 +83,7 @@ def calibration(case: DiagnosedModel) -> Iterator[Advice]:
                 text=f"Search with --calibration {method}.",
                 layers=hit,
                 evidence=f"most is lost in {counted(len(hit), 'layer')} to scales that "
-                f"{case.calibration} has found; with {method}{tried.clause}",
+                f"{case.calibration} has found; with {method}{tried.clause()}",
                 tried=tried,
             )
             return

@@ -61,7 +61,7 @@ def scaling(case: DiagnosedModel) -> Iterator[Advice]:
         text=f"Multiply {worst.operand} by 2^-{bits} before it is squared, and {back}{others}.",
         layers=layers,
         evidence=f"squares reach {worst.largest:.3g}; scaled so, at most "
-        f"{worst.largest * 4.0**-bits:.3g}{tried.clause if tried else ''}",
+        f"{worst.largest * 4.0**-bits:.3g}{tried.clause() if tried else ''}",
         tried=tried,
     )
 
@@ -76,10 +76,10 @@ def folds_of(case: DiagnosedModel) -> list[Fold]:
     norms = {each.squares: each for each in case.decomposed if each.squares}
     found = []
     for node in case.view.nodes:
-        square = case.view.square(node.output[0]) if node.output else None
-        if square is None:
+        operand = case.view.squared(node)
+        if not operand:
             continue
-        fold = _fold(case, square[0], node, norms.get(node.output[0]))
+        fold = _fold(case, operand, node, norms.get(node.output[0]))
         if fold is not None and fold.largest > case.low.largest:
             found.append(fold)
     return found

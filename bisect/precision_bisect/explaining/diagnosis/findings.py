@@ -147,7 +147,8 @@ class Selection:
     def _differs(self) -> str:
         if list(self.shape) != list(self.expected):
             return f"the shape is {list(self.shape)} instead of {list(self.expected)}"
-        return f"{self.differing} of {self.elements} choices differ"
+        verb = "differs" if self.elements == 1 else "differ"
+        return f"{self.differing} of {counted(self.elements, 'choice')} {verb}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,10 +35,9 @@ class Tried:
         """Whether it passes on all that has judged it, as an answer has to."""
         return self.on_samples and not self.failed
 
-    @property
-    def clause(self) -> str:
-        """What to append to the evidence of a change that was applied to a copy."""
-        return f"; applied, with {self.kept} of the {counted(self.before, 'layer')} kept: {self}"
+    def clause(self, how: str = "applied") -> str:
+        """Return what to append to the evidence of a change that was made to a copy."""
+        return f"; {how}, with {self.kept} of the {counted(self.before, 'layer')} kept: {self}"
 
     def __str__(self) -> str:
         figure = "no figure" if self.error is None else f"error {self.error:.3g}"
