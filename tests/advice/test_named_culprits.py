@@ -162,6 +162,18 @@ def test_a_graph_that_rounds_already_is_named(
     assert [] == followed.kept
 
 
+def test_a_file_whose_rounding_costs_no_layer_is_let_be(tmp_path: Path) -> None:
+    """FP16 beside a layer that overflows: the FP32 model would keep it, too."""
+    proto = parse(
+        "(float[4] x) => (float[4] y) <float half = {0.5}> { h = Cast <to = 10> (x) "
+        "g = Cast <to = 1> (h) q = Mul(g, g) r = Sqrt(q) y = Mul(r, half) }"
+    )
+    feeds = [{"x": np.linspace(200, 600, 4, dtype=np.float32)}]
+    result, advice = searched(proto, feeds, tmp_path)
+    assert result.kept
+    assert "already-rounded" not in advice
+
+
 def test_warnings_of_the_builder_find_their_layers(tmp_path: Path) -> None:
     """TensorRT's remarks on norms and weights are linked to the layers that they concern."""
     proto = parse(layer_norm())

@@ -38,7 +38,10 @@ def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
 
 
 def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield the kept layers beside which the file itself rounds, or that it breaks by itself."""
+    """Yield the kept layers beside which the file itself rounds, or that it breaks by itself.
+
+    Nothing where the FP32 form was tried, and needs as many layers as the file has kept.
+    """
     rounding = {str(layer.name) for layer in case.model.table.layers if _rounds(case, layer)}
     layers, beside = [], ""
     for name, node in case.wiring.nodes.items():
@@ -53,6 +56,8 @@ def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
     breaks = told is not None and (bool(told.broken) or not case.findings.answered)
     if layers or breaks:
         tried = _unrounded(case, layers)
+        if tried is not None and not breaks and tried.kept >= len(case.kept):
+            return
         beside = f"{listed(layers)}: the file itself rounds beside it, at {beside}"
         said = told.words if told is not None and breaks else beside
         yield Advice(
