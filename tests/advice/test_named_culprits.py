@@ -39,6 +39,13 @@ SUBTRACTED = (
     "t = ReduceMax<axes = [-1], keepdims = 1>(s) d = Sub(s, t) e = Exp(d) "
     "b = ReduceSum<keepdims = 1>(e, last) y = Div(e, b) }}"
 )
+WHOLE = (
+    "(float[1,4] x, float[1,4] m) => (float[1,4,2] y) <float one = {{1}}, float low = {{{mask}}}, "
+    "int64[4] by_key = {{1, 1, 1, 4}}, int64[4] rows = {{1, 1, 4, 4}}, "
+    "int64[3] split = {{1, 4, 1}}> {{ n = Sub(one, m) a = Mul(n, low) "
+    "b = Reshape(a, by_key) c = Expand(b, rows) q = Reshape(x, split) k = Concat<axis = 2>(q, q) "
+    "y = Attention<q_num_heads = 1, kv_num_heads = 1>(k, k, k, c) }}"
+)
 MASKED: list[Sample] = [
     {"x": np.array([[1, 2, 3, 4]], np.float32), "m": np.array([[1, 1, 1, 0]], np.float32)}
 ]
@@ -49,12 +56,14 @@ MASKED: list[Sample] = [
     [
         *((text, value) for text in (ATTENTION, EXPANDED) for value in (-1e9, -3.4e38)),
         (SUBTRACTED, 1e30),
+        (WHOLE, -1e9),
     ],
-    ids=["scalar", "scalar min", "expanded", "expanded min", "subtracted, in pieces"],
+    ids=["scalar", "scalar min", "expanded", "expanded min", "subtracted, in pieces", "whole"],
 )
 def test_masks_are_named_and_a_smaller_one_helps(tmp_path: Path, text: str, value: float) -> None:
     """0 times a mask that became -inf is NaN; with -10000 in its place nothing is kept."""
-    result, advice = searched(parse(text.format(mask=value)), MASKED, tmp_path)
+    proto = parse(text.format(mask=value), opset=23 if text == WHOLE else 17)
+    result, advice = searched(proto, MASKED, tmp_path)
     assert result.kept
     assert set(advice["mask"]["layers"]) <= set(result.kept)
     assert f"{value:.3g}" in advice["mask"]["evidence"]

@@ -224,6 +224,21 @@ def test_boxes_are_judged_by_the_check_that_fits_them(tmp_path: Path) -> None:
     assert followed.error == pytest.approx(advice.tried.error, abs=0.01)
 
 
+def test_what_is_chosen_among_nan_is_no_choice(tmp_path: Path) -> None:
+    """A mask of minus infinity spoils every score: that is overflow, and the winners are clear."""
+    model = parse(
+        """(float[4,6] x, float[4,6] m) => (int64[4,1] best) <float low = {-1e9},
+        int64[1] k = {1}> {
+        [product] a = Mul(m, low) [add] s = Add(x, a) [softmax] p = Softmax(s)
+        [choose] v, best = TopK(p, k) }"""
+    )
+    x = np.array([[1, 5, 2, 3, 4, 0]] * 4, np.float32)
+    m = np.eye(4, 6, 2, dtype=np.float32)
+    result, found, _ = run(model, [{"x": x, "m": m}], tmp_path)
+    assert result.kept
+    assert not found.selections
+
+
 def test_a_choice_that_stays_is_no_matter(tmp_path: Path) -> None:
     """Where the winner wins by far, nothing is said of the operator that finds it."""
     model = parse(

@@ -40,7 +40,7 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
             text = f"or by {flags}, which allows for other rows"
             text += f" and does not judge {', '.join(unjudged)}" if unjudged else ""
             told = f"; judged by that, with {counted(tried.kept, 'layer')} kept: {tried}"
-        ends = f" at {' and '.join(each.reads)}" if each.reads else ""
+        ends = f" at {', '.join(each.reads)}" if each.reads else ""
         yield Advice(
             id=CHOSEN_ROWS,
             title=judge,

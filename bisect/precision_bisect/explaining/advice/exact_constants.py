@@ -12,8 +12,8 @@ from precision_bisect.graphs.classify import is_follower
 from precision_bisect.runs.results.advised import Tried
 
 _MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
-_ENDS = frozenset(("Softmax", "LogSoftmax", "Exp"))
-"""A softmax, or its piece that makes what is masked 0."""
+_ENDS = frozenset(("Softmax", "LogSoftmax", "Attention", "Exp"))
+"""A softmax, what has one inside, or its piece that makes what is masked 0."""
 _MASK = 10000.0
 _MOST_HOPS = 8
 """So many nodes may lie between a mask and its softmax, followers among them."""

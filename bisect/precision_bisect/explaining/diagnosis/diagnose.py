@@ -123,7 +123,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         low=pair.low,
         layers=layers,
         spread=spread,
-        selections=selections(instrument, question.samples) if chooses else [],
+        selections=selections(instrument, question.samples, watched.broken) if chooses else [],
         file=None if brief else file_rounding(instrument, question.samples),
         stopped=shortened(watched.stopped),
     )

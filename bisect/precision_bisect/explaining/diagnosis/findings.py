@@ -209,7 +209,8 @@ class Advice:
 class Findings:
     """A diagnosis: layers in network order, births in network order, advice most helpful first.
 
-    `selections` tell what chooses rows of the outputs otherwise with every layer low.
+    `selections` tell what chooses rows of the outputs otherwise with every layer low that stays
+    finite.
     `file` tells what the file itself rounds. It is not `answered` if no plan of the run holds.
     `stopped` is what ONNX Runtime says where it cannot run with every layer low, "" where it can.
     """

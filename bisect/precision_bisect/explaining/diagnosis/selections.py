@@ -5,7 +5,7 @@ change places by rounding, and the rows behind them are other ones, or more. No 
 elements fits that.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -35,12 +35,15 @@ _UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 
 
-def selections(instrument: Instrument, samples: Sequence[Sample]) -> list[Selection]:
+def selections(
+    instrument: Instrument, samples: Sequence[Sample], broken: Collection[str] = ()
+) -> list[Selection]:
     """Return what chooses otherwise with every layer low: for each output the nearest operator.
 
     One that several outputs lie behind is told once; comparisons are told where nothing else is.
-    Where the model does not run so, only what leads to the choices is low. Returns [] where it
-    does not run then, either.
+    What makes or reads `broken` tensors stays high: among NaN and Inf everything is chosen
+    otherwise. Where the model does not run so, only what leads to the choices is low. Returns []
+    where it does not run then, either.
     """
     model, wiring = instrument.model, Wiring(instrument.model)
     # What shapes and constants choose is no matter of precision.
@@ -49,9 +52,15 @@ def selections(instrument: Instrument, samples: Sequence[Sample]) -> list[Select
     if not nodes:
         return []
     makers = {name: node.name for node in nodes for name in _chosen(node)}
+    unsafe = {
+        node.name
+        for node in wiring.nodes.values()
+        if not {*node.input, *node.output}.isdisjoint(broken)
+    }
     # An index that lost digits may be out of range.
     seen: dict[str, dict[int, Selection]] = {}
-    for plan in (Plan.of(()), _behind(instrument, wiring, nodes)):
+    for high in (unsafe, unsafe | _behind(wiring, nodes)):
+        plan = Plan.of(place for name, place in instrument.index.items() if name in high)
         with suppress(RuntimeError):
             seen = _seen(instrument, makers, samples, plan)
             break
@@ -94,11 +103,10 @@ def _seen(
     return seen
 
 
-def _behind(instrument: Instrument, wiring: Wiring, nodes: Sequence[onnx.NodeProto]) -> Plan:
-    """Return the plan of the layers that read what the nodes have chosen."""
+def _behind(wiring: Wiring, nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    """Return what the choices of the nodes reach."""
     readers = {name for node in nodes for name in _readers(wiring, node)}
-    behind = {name for reader in readers for name in wiring.behind(reader)}
-    return Plan.of(place for name, place in instrument.index.items() if name in behind)
+    return {name for reader in readers for name in wiring.behind(reader)}
 
 
 def _readers(wiring: Wiring, node: onnx.NodeProto) -> list[str]:
