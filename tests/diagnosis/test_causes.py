@@ -201,6 +201,30 @@ def test_indices_that_lose_their_last_digits(first: int, cause: str, tmp_path: P
     assert (cause == "indices") == ("whole numbers up to 20014" in quotient.evidence)
 
 
+POSITIONS = """(int64 n) => (float[m] y) <float zero = {0}, float one = {1}, float w = {0.01}> {
+    f = Cast<to = 1>(n) p = Range(zero, f, one) [turn] q = Mul(p, w) y = Sin(q) }"""
+COUNTED = """(int64[1,4] n) => (float[1,4] y) <int64 axis = {1}, float w = {0.01}> {
+    f = Cast<to = 1>(n) p = CumSum(f, axis) [turn] q = Mul(p, w) y = Sin(q) }"""
+TOTAL = """(int64[2,2] n) => (float[1,1] y) <float w = {0.01}> {
+    f = Cast<to = 1>(n) p = ReduceSum(f) [turn] q = Mul(p, w) y = Sin(q) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [
+        (POSITIONS, np.int64(3000)),
+        (COUNTED, np.array([[2001, 2, 1002, 2]])),
+        (TOTAL, np.array([[2001, 2], [1002, 2]])),
+    ],
+    ids=["positions", "running counts", "total"],
+)
+def test_counts_lose_their_last_digits(text: str, n: np.int64, tmp_path: Path) -> None:
+    """Whole numbers that are made of integers, and become angles: none is cast again."""
+    model = load_text(text, tmp_path)
+    found = {one.layer: one for one in found_in(model, [{"n": np.asarray(n)}])}
+    assert "indices" == found["turn"].cause
+
+
 def test_a_model_that_does_not_run_low_has_causes(tmp_path: Path) -> None:
     """An index that lost digits is out of range: the causes are there, and what stops it."""
     model = load_text(

@@ -9,8 +9,8 @@ from precision_bisect.graphs.load import Model
 
 _COUNTING = frozenset(
     ("Abs", "Add", "Ceil", "Div", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "Round", "Sub")
-)
-"""Arithmetic of indices, as exporters write `//` and `%` in floats."""
+) | {"CumSum", "Range", "ReduceSum", "Where"}
+"""Arithmetic of indices, as exporters write `//` and `%` in floats, and of positions."""
 _CASTS = frozenset(("Cast", "CastLike"))
 _INTEGERS = frozenset(
     onnx.TensorProto.DataType.Value(f"{sign}INT{bits}")
