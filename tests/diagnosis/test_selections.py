@@ -60,11 +60,11 @@ def detector(*, first: bool = False) -> tuple[onnx.ModelProto, Samples]:
     return with_weights(model, weights), feeds
 
 
-def branching() -> tuple[onnx.ModelProto, Samples]:
-    """The same boxes by score alone, with NonMaxSuppression in a branch of an If."""
+def branching(*chooses: str) -> tuple[onnx.ModelProto, Samples]:
+    """The same boxes, which a branch of an If takes; what else `chooses` stands there, too."""
     proto, feeds = detector()
     graph = proto.graph
-    within = ("suppress", "row", "plain", "pick")
+    within = (*chooses, "row", "plain", "pick")
     taken = [node for node in graph.node if node.name in within]
     left = [node for node in graph.node if node.name in ("line", "class", "score", "column")]
     rows = onnx.helper.make_tensor_value_info("m", onnx.TensorProto.FLOAT, ["n", 4])
@@ -173,13 +173,14 @@ def run(
     [
         (detector, "NonMaxSuppression", ["found", "kinds"], "suppress"),
         (lambda: detector(first=True), "NonMaxSuppression", ["found", "kinds"], "suppress"),
-        (branching, "NonMaxSuppression", ["boxes"], "branch"),
+        (lambda: branching("suppress"), "NonMaxSuppression", ["boxes"], "branch"),
+        (branching, "NonMaxSuppression", ["boxes"], "suppress"),
         (experts, "ArgMax", ["y"], "choose"),
         (keypoints, "TopK", ["y"], "best"),
         (thresholded, "NonZero", ["y"], "which"),
         (different, "Unique", ["y"], "unique"),
     ],
-    ids=["detector", "stages", "branch", "experts", "keypoints", "comparison", "different"],
+    ids=["boxes", "stages", "inside", "outside", "experts", "points", "comparison", "different"],
 )
 def test_what_chooses_the_rows_is_named(
     make: Callable[[], tuple[onnx.ModelProto, Samples]],

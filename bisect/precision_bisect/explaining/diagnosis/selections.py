@@ -18,6 +18,7 @@ from precision_bisect.explaining.diagnosis.findings import Selection
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.wiring import Wiring
 from precision_bisect.graphs.graph import captured, operators, subgraphs
+from precision_bisect.graphs.load import Model
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
@@ -52,15 +53,9 @@ def selections(
     if not nodes:
         return []
     makers = {name: node.name for node in nodes for name in _chosen(node)}
-    unsafe = {
-        node.name
-        for node in wiring.nodes.values()
-        if not {*node.input, *node.output}.isdisjoint(broken)
-    }
     # An index that lost digits may be out of range.
     seen: dict[str, dict[int, Selection]] = {}
-    for high in (unsafe, unsafe | _behind(wiring, nodes)):
-        plan = Plan.of(place for name, place in instrument.index.items() if name in high)
+    for plan in _plans(instrument, wiring, nodes, broken):
         with suppress(RuntimeError):
             seen = _seen(instrument, makers, samples, plan)
             break
@@ -82,7 +77,7 @@ def selections(
                 layer=layer,
                 operator=_inside(node) or node.op_type,
                 low=instrument.pair.low,
-                reads=list(dict.fromkeys(_reads(instrument, wiring, node))),
+                reads=_reads(model, wiring, node, fixed),
                 outputs=outputs,
                 samples=len(by_sample),
             )
@@ -103,15 +98,28 @@ def _seen(
     return seen
 
 
-def _behind(wiring: Wiring, nodes: Sequence[onnx.NodeProto]) -> set[str]:
-    """Return what the choices of the nodes reach."""
+def _plans(
+    instrument: Instrument,
+    wiring: Wiring,
+    nodes: Sequence[onnx.NodeProto],
+    broken: Collection[str],
+) -> Iterator[Plan]:
+    """Yield the plan with all low that stays finite, and that with none low behind the choices."""
+    high = {
+        node.name
+        for node in wiring.nodes.values()
+        if not {*node.input, *node.output}.isdisjoint(broken)
+    }
     readers = {name for node in nodes for name in _readers(wiring, node)}
-    return {name for reader in readers for name in wiring.behind(reader)}
+    behind = {name for reader in readers for name in wiring.behind(reader)}
+    for kept in (high, high | behind):
+        yield Plan.of(place for name, place in instrument.index.items() if name in kept)
 
 
 def _readers(wiring: Wiring, node: onnx.NodeProto) -> list[str]:
     chosen = set(_chosen(node))
-    return [n for n in wiring.readers(node) if not chosen.isdisjoint(wiring.nodes[n].input)]
+    read = {name: wiring.nodes[name] for name in wiring.readers(node)}
+    return [n for n, each in read.items() if not chosen.isdisjoint({*each.input, *captured(each)})]
 
 
 def _chosen(node: onnx.NodeProto) -> list[str]:
@@ -124,15 +132,25 @@ def _chosen(node: onnx.NodeProto) -> list[str]:
     return [node.output[i] for i in places if i < len(node.output) and node.output[i]]
 
 
-def _reads(instrument: Instrument, wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the computed FP32 tensors that a node chooses by, behind comparisons and masks."""
-    for name in (*node.input, *sorted(captured(node))):
-        if name not in wiring.maker:
-            continue
-        if instrument.model.elem_types.get(name) == onnx.TensorProto.FLOAT:
-            yield name
-        else:
-            yield from _reads(instrument, wiring, wiring.nodes[wiring.maker[name]])
+def _reads(
+    model: Model, wiring: Wiring, node: onnx.NodeProto, fixed: Collection[str]
+) -> list[str]:
+    """Return the computed FP32 tensors that a node chooses by, behind comparisons and masks.
+
+    What the `fixed` nodes make, of shapes and constants, is none of them.
+    """
+    found, pending, came = dict[str, None](), [node], set[str]()
+    for each in pending:
+        for name in (*each.input, *sorted(captured(each))):
+            maker = wiring.maker.get(name, "")
+            if not maker or maker in fixed:
+                continue
+            if model.elem_types.get(name) == onnx.TensorProto.FLOAT:
+                found[name] = None
+            elif maker not in came:
+                came.add(maker)
+                pending.append(wiring.nodes[maker])
+    return list(found)
 
 
 def _inside(node: onnx.NodeProto) -> str:
