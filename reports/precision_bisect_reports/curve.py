@@ -53,9 +53,10 @@ def curve_words(result: Result) -> str:
             return f"No layer stands out: each of {len(result.kept)} layers is needed{rest}"
         return f"No single layer breaks {low}; {_several(result, 'rounding is spread')}{rest}"
     together = culprits[0].error_with
+    first = _figure(result.curve[0].error_median)
     # Where the low model does not run there is no error to begin with.
-    fall = f"{_figure(result.curve[0].error_median) or 'none'} -> {_figure(together)}"
-    said = f"{_named(culprits, low)}: {fall}."
+    fall = f"{first} -> " if first else f"else {low} does not run; in {result.high.upper()} error "
+    said = f"{_named(culprits, low)}: {fall}{_figure(together)}."
     limit = _limit(result)
     if together is None or limit is None:
         return said

@@ -162,7 +162,8 @@ def test_a_low_model_that_does_not_run_has_no_first_error() -> None:
     """No arrow begins with a gap, and the table says that there is none."""
     nothing = replace(POINTS[0], error_median=None, error_max=None)
     result = replace(RESULT, curve=[nothing, *POINTS[1:]])
-    assert "(overflow: reaches 1e5): none -> 0.064. The rest" in curve_words(result)
+    told = "(overflow: reaches 1e5): else FP16 does not run; in FP32 error 0.064. The rest"
+    assert told in curve_words(result)
     assert "none" in dict(curve(result))["worst error"].split()
 
 
