@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import vermin
 
 from exports_models import chain, export_of
 from models import broken_norm, load_text, normal, save
@@ -330,3 +331,6 @@ def test_the_script_needs_numpy_alone(tmp_path: Path) -> None:
         )
     }
     assert {"numpy", "onnxruntime"} == imported - sys.stdlib_module_names
+    # Targets such as a Jetson have an old Python.
+    _, oldest = vermin.detect(text)
+    assert oldest <= (3, 8)
