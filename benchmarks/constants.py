@@ -37,7 +37,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{STRATEGIES}.beliefs", "search course", "MISSING RIGHT FARTHEST_MISS EXPONENTS"),
     (f"{STRATEGIES}.beliefs", "search course", "UNKNOWN_SCALE MEASURED"),
     (f"{STRATEGIES}.beliefs", "search verdicts", "UNKNOWN_COUNT SURPRISE WIDE_FACTOR"),
-    (f"{STRATEGIES}.demotion", "search course", "FAIR CHANCE_SHARE LEAST_KNOWN_SHARE"),
+    (f"{STRATEGIES}.demotion", "search course", "FAIR CHANCE_SHARE LEAST_KNOWN_SHARE WORTH"),
     (f"{STRATEGIES}.units", "search course", "NEIGHBOUR_DISTANCE MILDER_SHARE JOINT_DISTANCE"),
     (f"{STRATEGIES}.units", "search course", "LITTLE MUCH"),
     (f"{STRATEGIES}.neighbours", "search course", "LIKELY BELIEVED"),
@@ -48,6 +48,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{STRATEGIES}.pareto", "pareto", "FURTHER_TRIALS+MOST_ASKED NEAR_GROUPS LOW_GROUPS"),
     (f"{CORE}.search.sensitivity", "search course", "BLOCKS_FROM BLOCK"),
     (f"{CORE}.search.sensitivity", "large", "LARGE LARGE_BLOCK SINGLES_FOR_BUILDS"),
+    (f"{STRATEGIES}.units", "search large", "MOST_PAIRED"),
     (f"{CORE}.search.sensitivity", "search large course", "NEGLIGIBLE_FOR_BUILDS"),
     (f"{CORE}.search.sensitivity", "emulated", "SINGLES NEGLIGIBLE"),
     (f"{CORE}.search.rounding_law", "course", "LEAST_STEP LEAST_LEFT"),
@@ -55,7 +56,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{CORE}.search.precision_curve", "course models", "LEAST_GAIN WIDE_RATIO FAR_DOWN FEW"),
     (f"{CORE}.search.certificate.confirmed_forecasts", "search course", "RISK WRONG FLOOR"),
     (f"{CORE}.search.speed.moves", "speed", "LARGEST_GAP LARGEST_ISLAND HALF LONGER"),
-    (f"{CORE}.search.speed.improve", "speed", "MOST_BUILDS PATIENCE"),
+    (f"{CORE}.search.speed.improve", "speed", "MOST_BUILDS PATIENCE SWAPPED"),
     (f"{CORE}.search.evaluation", "models", "CURVE_COPIES"),
     (f"{CORE}.search.sample_sets", "models", "RANKING_SAMPLES"),
     (f"{CORE}.pipeline.stability", "course", "SPARE"),
@@ -69,7 +70,11 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{CORE}.explaining.diagnosis.diagnose", "models", "ROUNDINGS"),
     (f"{CORE}.explaining.diagnosis.near", "models", "NEAR_SHARE"),
     (f"{CORE}.explaining.diagnosis.eight_bit_causes", "models", "CUT_SHARE OUTLIER_RATIO"),
-    (f"{CORE}.explaining.diagnosis.eight_bit_causes", "models", "FLUSHED_OPERAND_SHARE"),
+    (
+        f"{CORE}.explaining.diagnosis.eight_bit_causes",
+        "models",
+        "FLUSHED_OPERAND_SHARE CHANNEL_RATIO",
+    ),
     (f"{CORE}.explaining.advice.variants", "models", "FEWEST_VARIANTS"),
 ]
 """Module, sets, and names; names joined by + are changed together."""
@@ -80,7 +85,7 @@ LIMITS = [
     f"{CORE}.graphs.ort:_PREPACK_BYTES+_PREPACK_NODES",
     f"{CORE}.backends.emulation.segmented:KEPT_BYTES+KEPT_SHARE",
     f"{CORE}.backends.emulation.switched:_LARGEST_KERNEL",
-    f"{CORE}.backends.emulation.segments:SWITCHES",
+    f"{CORE}.backends.emulation.segments:SWITCHES+REPEATED_WEIGHTS",
     f"{CORE}.judging.inputs.input_files:MOST_HELD",
 ]
 """Limits on memory and of what is worth a step, which are changed all at once: no answer may
@@ -160,6 +165,12 @@ def measured(
     return found
 
 
+def todo() -> list[tuple[list[str], str]]:
+    """Return what is changed at once, and its sets."""
+    each = [(f"{module}:{n}", sets) for module, sets, names in CONSTANTS for n in names.split()]
+    return [*(([key], sets) for key, sets in each), (LIMITS, "models nafnet")]
+
+
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -170,8 +181,7 @@ def main() -> None:
     done = {row["constant"] for row in rows}
 
     usual = cache(ran)
-    todo = [([f"{module}:{n}"], sets) for module, sets, names in CONSTANTS for n in names.split()]
-    for keys, sets in [*todo, (LIMITS, "models nafnet")]:
+    for keys, sets in todo():
         key = " ".join(keys)
         if key in done or not any(part in key for part in given.only):
             continue

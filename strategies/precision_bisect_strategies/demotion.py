@@ -23,9 +23,6 @@ from precision_bisect_strategies.beliefs import TINY, Array, Beliefs, to_power
 from precision_bisect_strategies.modules import Group
 from precision_bisect_strategies.neighbours import beside
 
-FAIR = 1.0
-"""Layers by which a culprit in a group must cost more than keeping it for the group to be too
-dear. Of taste; no figures of other values are kept."""
 CHANCE_SHARE = 0.1
 """Share of the error by which independent errors, to the power 2, differ by chance from what they
 add up to. Of taste; nothing was measured."""
@@ -289,8 +286,9 @@ def _regret(state: Demotion, group: Group, added: float | None, rate: float) -> 
     usual = 0.0 if len(group) == 1 else state.beliefs.fair(group, rate)
     # In layers: the excess error over what a layer of average cost adds at this rate.
     excess = (added - usual - state.chance) / (rate * state.cost(group) / len(group))
-    # One layer, the culprit itself, would be kept; finding it takes about log2 builds.
-    return excess - 1 - FAIR * (1 + math.log2(len(group)) / 2)
+    # One layer, the culprit itself, would be kept. Finding it in the group takes builds; two are
+    # worth a layer.
+    return excess - 2 - math.log2(len(group)) / 2
 
 
 def _unfair(state: Demotion) -> list[Lowered]:

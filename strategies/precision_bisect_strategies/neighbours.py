@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 LIKELY = 0.3
 """Chance to stay below which a neighbour is treated as any other layer. Of taste; nothing was
 measured."""
-BELIEVED = 1.0
-"""Weight of the emulator's runs, in runs that builds found. Of taste; nothing was measured."""
 
 
 @dataclass(slots=True)
@@ -38,8 +36,11 @@ class Runs:
         return self.longer[length] / (self.reached[length] + 1)
 
     def chance(self, length: int, expected: float) -> float:
-        """Return the chance that a run of this length goes on, `expected` where none are known."""
-        return (self.longer[length] + BELIEVED * expected) / (self.reached[length] + BELIEVED)
+        """Return the chance that a run of this length goes on, `expected` where none are known.
+
+        What is expected weighs as much as one run.
+        """
+        return (self.longer[length] + expected) / (self.reached[length] + 1)
 
 
 def beside(

@@ -10,11 +10,13 @@ from precision_bisect.trial import Latency, LatencyMethod
 WARM_UP_RUNS = 1
 """Untimed runs before a measurement, at least: the first one loads kernels."""
 WARM_UP_S = 0.02
-"""Seconds of untimed runs, at least: clocks rise under load. Of taste."""
+"""Seconds of untimed runs, at least: clocks rise under load. A limit on what timing costs."""
 LEAST_RUNS = 3
-"""Timed runs, at least: turns are timed several times, and one run may take seconds. Of taste."""
+"""Timed runs, at least: turns are timed several times, and one run may take seconds. The fewest
+whose median ignores one."""
 TIME_S = 0.1
-"""Seconds that timed runs go on for: short, as the driver times in turns. Of taste."""
+"""Seconds that timed runs go on for: short, as the driver times in turns: some
+12 turns for an engine take 1.4 s."""
 LONGEST_S = 4.0
 """Seconds that a measurement takes at most, however few runs that allows. A bound."""
 

@@ -26,7 +26,7 @@ from precision_bisect.search.speed.kernel_times import KernelTimes
 from precision_bisect.trial import Outcome, Proposal
 
 _WATCH_S = 0.5
-"""Seconds between two looks for the driver. A bound; nothing was measured."""
+"""Seconds between two looks for the driver: a limit on how long a child outlives it."""
 _evaluator: Evaluator | None = None
 _looked: Made | None = None
 

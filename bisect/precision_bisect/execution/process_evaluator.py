@@ -19,7 +19,7 @@ from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus
 USUAL_ATTEMPTS = 2
 DECISIVE_ATTEMPTS = 3
 """How often a trial is tried whose process died; trials that decide the run's ending once more.
-Bounds of taste."""
+Limits of what the user waits: each attempt may build anew."""
 _DECISIVE = (Phase.PREFLIGHT, Phase.RECHECK)
 _RENEWED = (TrialStatus.RUN_FAILED, TrialStatus.RAISED, TrialStatus.OUT_OF_MEMORY)
 """After these the child is replaced, since its CUDA context may be beyond use.

@@ -40,7 +40,7 @@ _UNPACKED = ("session.disable_prepacking", "1")
 _PREPACK_BYTES = 2**30
 _PREPACK_NODES = 2**12
 """Bytes of weights, or nodes, above which sessions keep no second, packed copy of the weights.
-Bounds; nothing was measured."""
+Limits on memory; answers are the same with half and double (`benchmarks/constants.py`)."""
 
 
 def on_cpu() -> Providers:

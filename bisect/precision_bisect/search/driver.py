@@ -40,7 +40,7 @@ from precision_bisect.trial import (
 
 MOST_LOST = 5
 """Trials in a row that lose their process in the same way, from which the run ends: the machine or
-the model is to blame then, not a plan. A bound; nothing was measured."""
+the model is to blame then, not a plan. A limit of what the user waits."""
 
 
 class CrashLoop(Exception):

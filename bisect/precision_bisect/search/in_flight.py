@@ -17,8 +17,8 @@ from precision_bisect.trial import Identity, Kind, Outcome, Proposal, Trial
 
 _TICK_S = 0.5
 """Seconds between two looks for a signal. Python runs signal handlers in the main thread between
-bytecodes, and a wait on a lock is not interrupted by a signal that came just before it. A bound on
-the delay of Ctrl-C; nothing was measured."""
+bytecodes, and a wait on a lock is not interrupted by a signal that came just before it. A limit on
+the delay of Ctrl-C."""
 
 
 @dataclass(slots=True)

@@ -19,8 +19,7 @@ from precision_bisect.protocols import BackendFailure, Engine, Sample
 from precision_bisect.trial import Latency
 
 TURNS = 5
-"""Turns of each engine that count; the median of five ignores two disturbed ones. A bound of
-taste."""
+"""Turns of each engine that count; the median of five ignores two disturbed ones."""
 
 
 class Stopwatch:

@@ -24,8 +24,8 @@ Limits: TypeAlias = float | Mapping[str, float] | None
 ENGINE_REFERENCE = Path("engine")
 """What `--reference` says for the outputs of the backend's own engine with every layer in FP32."""
 WIDE = 0.1
-"""From here on a limit for both kinds is an absolute one alone: a relative error of 100% is no
-limit. A bound of taste."""
+"""From here on a limit for both kinds is an absolute one alone, as `--help` says: a relative error
+of 100% is no limit."""
 _inputs = partial(flag, "inputs")
 _verdict = partial(flag, "verdict")
 

@@ -12,7 +12,8 @@ from precision_bisect.trial import Verdict
 
 GPU_DIFFERENCE = 0.05
 """Share of the tolerance by which FP32 on the GPU, without TF32, may differ from the CPU on the
-first sample. By more, the CPU computes. A bound of taste."""
+first sample. By more, the CPU computes. So verdicts change only for errors within
+5% of the tolerance."""
 
 
 class GpuReference:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 WORTH_S = 5e-3
 """Seconds of an inference below which it is left whole: one session more takes 0.1 ms."""
 KEPT_BYTES, KEPT_SHARE = 2**30, 1 / 8
-"""Bytes that crossing values are kept up to, and the same as a share of the free memory. Bounds;
-nothing was measured."""
+"""Bytes that crossing values are kept up to, and the same as a share of the free memory. Limits
+on memory; answers are the same with half and double (`benchmarks/constants.py`)."""
 _REMEMBERED = 2**16
 """Keys that are remembered of values computed once. A bound on memory: 16 bytes each."""
 

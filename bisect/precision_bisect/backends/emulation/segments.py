@@ -26,10 +26,10 @@ MOST_SEGMENTS, FEWEST_SEGMENTS = 8, 4
 0.64 and 0.70 of the time, and a plan that shares nothing 1.1 times; 4 and 16 are no better on
 either."""
 SWITCHES = 16
-"""Switches of a segment, at least, on average. A bound; nothing was measured."""
+"""Switches of a segment, at least, on average. With half and double answers are the same
+(`benchmarks/constants.py`)."""
 REPEATED_WEIGHTS = 0.1
-"""Share of the weights' bytes that segments may hold a second time, at most. A bound; nothing was
-measured."""
+"""Share of the weights' bytes that segments may hold a second time, at most. A limit on memory."""
 _TENSORS = onnx.TensorProto
 _PLAIN_TYPES = (_TENSORS.FLOAT, _TENSORS.DOUBLE, _TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
 _NOT_FLOATS = (_TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)

@@ -19,7 +19,7 @@ from precision_bisect.search.evaluation import judged_once
 from precision_bisect.trial import Outcome, TrialStatus
 
 MOST_SEARCHED = 256
-"""Candidates of a form that is searched, at most. A bound on time; nothing was measured."""
+"""Candidates of a form that is searched, at most. A limit of what the user waits."""
 
 
 class _Late(Exception):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.diagnosis.eight_bit_causes import CHANNEL_RATIO
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.load import Model
@@ -22,8 +23,6 @@ from precision_bisect.options import CalibrationName
 from precision_bisect.precisions import Pair
 from precision_bisect.runs.results.advised import Tried
 
-_CHANNEL_RATIO = 4.0
-"""The largest channel over the median one from which it is worth bringing them to one size."""
 _METHODS: tuple[CalibrationName, ...] = ("minmax", "percentile")
 """What is tried: the entropy method takes more than a second for each tensor."""
 
@@ -119,7 +118,7 @@ def _hit(case: DiagnosedModel) -> list[Finding]:
         for each in case.findings.layers
         if each.layer in case.kept
         and each.figures.get("largest_in") == "input"
-        and _ratio(each) >= _CHANNEL_RATIO
+        and _ratio(each) >= CHANNEL_RATIO
     ]
 
 

@@ -51,10 +51,10 @@ from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetNam
 
 MOST_EMULATED = 2048
 """Candidates above which FP32 values alone explain: an emulator takes about the model's memory
-once more. A bound; nothing was measured."""
+once more. A limit on memory."""
 MOST_RUN_ALONE = 256
-"""Layers that are run low by themselves, at most; the others are judged by their values alone. A
-bound on time; nothing was measured."""
+"""Layers that are run low by themselves, at most; the others are judged by their values alone: a
+limit on the time after the search, an inference of each sample for each layer."""
 ROUNDINGS = 8
 """So many roundings of its largest value an output may be off and be right. Of taste."""
 _FLOAT = onnx.TensorProto.FLOAT

@@ -25,8 +25,9 @@ FLUSHED_OPERAND_SHARE = 0.1
 """Share of an operand that becomes 0 or subnormal, from which underflow is called the cause. Of
 taste: of normally distributed values INT8 makes 2% zero if the largest is 5 times the root mean
 square."""
-_CHANNEL_RATIO = 4.0
-"""Largest channel over the median one, from which the evidence names it. Of taste."""
+CHANNEL_RATIO = 4.0
+"""Largest channel over the median one, from which the evidence names it, and bringing the channels
+to one size is tried. Of taste."""
 
 
 def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
@@ -124,7 +125,7 @@ def _flushed_words(found: Magnitudes) -> str:
 
 def _channel_words(found: Magnitudes) -> str:
     channel, ratio = _channel(found)
-    if ratio is None or ratio < _CHANNEL_RATIO:
+    if ratio is None or ratio < CHANNEL_RATIO:
         return ""
     times = f"{ratio:.0f} times" if math.isfinite(ratio) else "infinitely far"
     return f", in channel {channel} ({times} above the median channel)"

@@ -31,9 +31,10 @@ from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetNam
 
 AT_ONCE_BYTES = 2**27
 """Bytes of one sample's FP32 values that are held at a time, estimated by shapes; emulated ones
-take as much again. A bound; nothing was measured."""
+take as much again. A limit on memory: findings are the same with half and double
+(`benchmarks/constants.py`)."""
 _UNKNOWN_BYTES = 2**22
-"""Bytes that a tensor of unknown shape counts as. A bound; nothing was measured."""
+"""Bytes that a tensor of unknown shape counts as: that of 32 in `AT_ONCE_BYTES`."""
 
 Arrays = Mapping[str, NDArray[Any]]
 

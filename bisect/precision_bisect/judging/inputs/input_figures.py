@@ -17,7 +17,8 @@ from precision_bisect.settings.image_options import RGB, ImageOptions
 MOST_LOOKED_AT = 64
 """Samples whose values are looked at, at most: a bound, as reading them takes time."""
 _BRIGHT = 32.0
-"""Images of pixels from 0 to 255 reach more, scaled or normalised ones do not. Of taste."""
+"""Images of pixels from 0 to 255 reach more, scaled or normalised ones do not:
+normalised by mean and deviation of ImageNet they reach 2.64."""
 _SCALED = 10.0
 """Normalised pixels are within this distance of 0: (1 - 0.406) / 0.225 is 2.6."""
 _WHITE = 255.0

@@ -28,7 +28,7 @@ _READABLE = (
     " load_data()"
 )
 MOST_HELD = 64
-"""Files of a folder that are read once and held. A bound; nothing was measured."""
+"""Files of a folder that are read once and held. A limit on memory."""
 _SAMPLE = "each sample is a dict of name to array"
 
 

@@ -34,7 +34,8 @@ ROUNDING = "rounding"
 """The cause that is left where nothing graver is seen."""
 PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
 HARDLY = 0.9
-"""Share of the candidates above which a plan that keeps them gains little. A bound of taste."""
+"""Share of the candidates above which a plan that keeps them gains little: a tenth runs low. Only
+what is said depends on it."""
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
